@@ -7,13 +7,14 @@ if TYPE_CHECKING:
     from nebuli.circuits import Circuit
     from nebuli.ingestion.source_client import Sources
     from nebuli.storage.collections.collections import Collections
+    from nebuli.views import Views
 
 # gRPC has handlers for forks, as uvloop does them, which run in children that only ever exec: one that aborts there, or
 # waits for ever, is no member. It looks at this once, when it is used first.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 __version__ = "0.1.0"
-__all__ = ["Circuit", "Collections", "Sources"]
+__all__ = ["Circuit", "Collections", "Sources", "Views"]
 
 
 def __getattr__(name: str) -> Any:
@@ -30,4 +31,8 @@ def __getattr__(name: str) -> Any:
         from nebuli.ingestion.source_client import Sources
 
         return Sources
+    if name == "Views":
+        from nebuli.views import Views
+
+        return Views
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,6 +12,10 @@ from nebuli.storage.collections import collections
 from nebuli.storage.collections.clock import TICK_S, now_ms
 from nebuli.storage.collections.collections import HISTORY_S
 from nebuli.storage.shards.shard import DEADLINE_S as SNAPSHOT_S
+from nebuli.views import view_client
+from nebuli.views.errors import ViewsClosed
+from nebuli.views.view_client import ADD_S
+from nebuli.views.view_client import DEADLINE_S as LOOKUP_S
 
 if TYPE_CHECKING:
     import os
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
 
     import netchannel
     from nebuli.circuits import CircuitStatus
+    from nebuli.rpc.status import ViewStatus
     from nebuli.storage.collections.catalog import Timed
     from nebuli.storage.collections.collection_reader import Part
     from nebuli.storage.collections.collections import Rows
@@ -39,8 +44,9 @@ if TYPE_CHECKING:
     from nebuli.storage.shards.shard import Span
     from nebuli.storage.store import Store
     from nebuli.storage.store_url import StoreUrl
+    from nebuli.views import Lookup, ViewDescription
 
-__all__ = ["Circuit", "Collections"]
+__all__ = ["Circuit", "Collections", "Views"]
 
 _Result = TypeVar("_Result")
 
@@ -156,6 +162,18 @@ class Circuit:
         """As `nebuli.Circuit.push`."""
         return self._wait(self._circuit.push(handle, batch, producer=producer, sequence=sequence))
 
+    def stage(self, handle: str, batch: pa.RecordBatch, *, producer: str, sequence: int) -> str | None:
+        """As `nebuli.Circuit.stage`."""
+        return self._wait(self._circuit.stage(handle, batch, producer=producer, sequence=sequence))
+
+    def push_staged(self, handle: str, pieces: Sequence[str], *, producer: str, sequence: int) -> int:
+        """As `nebuli.Circuit.push_staged`."""
+        return self._wait(self._circuit.push_staged(handle, pieces, producer=producer, sequence=sequence))
+
+    def drop_staged(self, handle: str, pieces: Sequence[str], *, producer: str) -> None:
+        """As `nebuli.Circuit.drop_staged`."""
+        self._wait(self._circuit.drop_staged(handle, pieces, producer=producer))
+
     def next_sequence(self, handle: str, producer: str) -> int:
         """As `nebuli.Circuit.next_sequence`."""
         return self._wait(self._circuit.next_sequence(handle, producer))
@@ -168,6 +186,10 @@ class Circuit:
         """As `nebuli.Circuit.offsets`."""
         return self._wait(self._circuit.offsets(step))
 
+    def query(self, sql: str) -> tuple[int, pa.Table]:
+        """As `nebuli.Circuit.query`."""
+        return self._wait(self._circuit.query(sql))
+
     def checkpoint(self) -> int:
         """As `nebuli.Circuit.checkpoint`."""
         return self._wait(self._circuit.checkpoint())
@@ -179,6 +201,10 @@ class Circuit:
     def start(self) -> None:
         """As `nebuli.Circuit.start`."""
         self._wait(self._circuit.start())
+
+    def scale(self, members: int) -> int:
+        """As `nebuli.Circuit.scale`."""
+        return self._wait(self._circuit.scale(members))
 
     def shut_down(self) -> None:
         """As `nebuli.Circuit.shut_down`."""
@@ -355,3 +381,60 @@ class Collections:
     def keep_house(self, names: Sequence[str] | None = None) -> None:
         """As `nebuli.Collections.keep_house`."""
         self._wait(self._collections.keep_house(names))
+
+
+class Views:
+    """`nebuli.Views`, from any thread, several at once: the same names, and each call waits."""
+
+    def __init__(self, url: str, *, tls: netchannel.Tls | None = None, secret: str | None = None) -> None:
+        self._views = view_client.Views(url, tls=tls, secret=secret)
+        self._thread = _Thread("nebuli-views", ViewsClosed)
+        self._wait = self._thread.wait
+
+    @property
+    def url(self) -> str:
+        """Where the views are."""
+        return self._views.url
+
+    def __enter__(self) -> Self:
+        """As `nebuli.Views`."""
+        self._thread.start()
+        try:
+            self._wait(self._views.__aenter__())
+        except BaseException:
+            self._thread.end()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Disconnect; the query runs on."""
+        try:
+            self._wait(self._views.__aexit__(kind, error, traceback))
+        finally:
+            self._thread.end()
+
+    def get(self, name: str, keys: Iterable[Any], deadline: float = LOOKUP_S) -> Lookup:
+        """As `nebuli.Views.get`."""
+        return self._wait(self._views.get(name, keys, deadline))
+
+    def watch(self, name: str, key: Any) -> Generator[pa.RecordBatch]:
+        """As `nebuli.Views.watch`; closed before the views are."""
+        yield from self._thread.each(self._views.watch(name, key))
+
+    def watch_steps(self, name: str, key: Any) -> Generator[tuple[int, pa.RecordBatch]]:
+        """As `nebuli.Views.watch_steps`; closed before the views are."""
+        yield from self._thread.each(self._views.watch_steps(name, key))
+
+    def describe(self, name: str, deadline: float = LOOKUP_S) -> ViewDescription:
+        """As `nebuli.Views.describe`."""
+        return self._wait(self._views.describe(name, deadline))
+
+    def statuses(self, deadline: float = LOOKUP_S) -> list[ViewStatus]:
+        """As `nebuli.Views.statuses`."""
+        return self._wait(self._views.statuses(deadline))
+
+    def add(self, text: str, file: str | None = None, deadline: float = ADD_S) -> list[str]:
+        """As `nebuli.Views.add`."""
+        return self._wait(self._views.add(text, file, deadline))

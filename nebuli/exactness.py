@@ -10,16 +10,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from placement.plan import BoundSource, FilterOperator, NetworkSink, NetworkSource, ProjectOperator
+from placement.partial.modelling import planned_of
+from placement.plan import (
+    BoundSource,
+    FilterOperator,
+    Fragment,
+    NetworkSink,
+    NetworkSource,
+    ProjectOperator,
+)
 from placement.stepped import AnyFragment, CoordinatorFragment, MemberFragment
+from placement.view_nodes import Stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from placement.plan import Fragment
     from placement.stepped import AnyFragment
 
-__all__ = ["is_exact", "state_of", "unreplayable_sources"]
+__all__ = ["goes_on", "is_exact", "state_of", "unreplayable_sources"]
 
 _STATELESS = (NetworkSource, BoundSource, FilterOperator, ProjectOperator, NetworkSink)
 
@@ -31,12 +39,34 @@ def is_exact(fragment: AnyFragment) -> bool:
     inputs = [each for each in fragment.operators if isinstance(each, BoundSource | NetworkSource)]
     return (
         len(inputs) == 1
+        and not fragment.views
         and fragment.engine is None  # another engine remembers nothing of what it had
         and not list(_lossy(fragment))
         and not fragment.watermarks  # one that follows from the rows is not known again from where they go on
         and all(isinstance(each, _STATELESS) for each in fragment.operators)
         and not list(unreplayable_sources([fragment]))  # channels are others' to judge
     )
+
+
+def goes_on(fragment: AnyFragment) -> bool:
+    """Whether a fragment that was killed is started again, and nothing is wrong for it.
+
+    One that is exact goes on where it was. A part of a query with views begins with nothing, if it keeps nothing but
+    bases, which read their sources again, and keys that are asked for again.
+    """
+    if is_exact(fragment):
+        return True
+    if not isinstance(fragment, Fragment) or not fragment.views:
+        return False
+    plan, here = (
+        planned_of(fragment),
+        {each.id for each in fragment.own if not isinstance(each, NetworkSource)},
+    )
+    if any(place.node in here for place in plan.full) or any(
+        isinstance(plan.nodes.get(id_), Stream) for id_ in here
+    ):
+        return False
+    return not any(edge.producer in here for edge in plan.edges_to_full)
 
 
 def unreplayable_sources(fragments: Iterable[AnyFragment]) -> Iterable[str]:

@@ -17,12 +17,13 @@ import grpc.aio
 from nebuli.circuits.errors import InputFull
 from nebuli.circuits.push_limit import MESSAGE_BYTES, WAITING_BYTES
 from nebuli.circuits.refusing import refuse
-from nebuli.rpc.circuit_pb2 import DESCRIPTOR, PushRequest
+from nebuli.rpc.circuit_pb2 import DESCRIPTOR, PushRequest, StageRequest
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-_PUSH = f"/{DESCRIPTOR.services_by_name['Circuit'].full_name}/Push"
+_LARGE = {f"/{DESCRIPTOR.services_by_name['Circuit'].full_name}/{each}" for each in ("Push", "Stage")}
+"""The methods that bring rows."""
 MARGIN_S = 0.5
 """So long before a caller's deadline it is said why nothing happened: later, nobody would hear it."""
 
@@ -79,7 +80,7 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has n
     ) -> Any:
         """The method's handler; of a push one that reads the message itself."""
         handler = await continuation(handler_call_details)
-        if handler is None or handler_call_details.method != _PUSH:
+        if handler is None or handler_call_details.method not in _LARGE:
             return handler
 
         async def admitted(requests: AsyncIterator[Any], context: Any) -> Any:
@@ -87,7 +88,7 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has n
             size = MESSAGE_BYTES
             try:
                 request = await anext(requests)
-                size = request.ByteSize() if isinstance(request, PushRequest) else len(request)
+                size = request.ByteSize() if isinstance(request, PushRequest | StageRequest) else len(request)
                 self.room.give(MESSAGE_BYTES - size)
                 return await handler.unary_unary(request, context)
             finally:

@@ -20,6 +20,14 @@ def encoded(batch: pa.RecordBatch) -> bytes:
     return bytes(sink.getvalue())
 
 
+def table_bytes(rows: pa.Table) -> bytes:
+    """An IPC stream of all rows."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    return bytes(sink.getvalue())
+
+
 def decoded(data: bytes) -> pa.RecordBatch:
     """The batch in these bytes, of which nothing is believed. Raises WrongRows."""
     try:
@@ -29,6 +37,18 @@ def decoded(data: bytes) -> pa.RecordBatch:
     except (pa.ArrowException, OSError, EOFError, StopIteration, ValueError) as error:
         raise WrongRows(f"{len(data)} bytes are no Arrow IPC stream of a batch: {error}") from error
     return batch
+
+
+def decoded_all(data: bytes) -> pa.RecordBatch:
+    """All batches in these bytes as one, as `decoded`. Raises WrongRows."""
+    try:
+        with pa.ipc.open_stream(data) as reader:
+            table = reader.read_all()
+        table.validate(full=True)
+        batches = table.combine_chunks().to_batches()
+    except (pa.ArrowException, OSError, EOFError, StopIteration, ValueError) as error:
+        raise WrongRows(f"{len(data)} bytes are no Arrow IPC stream: {error}") from error
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], table.schema)
 
 
 def zset_of(batch: pa.RecordBatch, schema: pa.Schema, handle: str) -> pa.RecordBatch:

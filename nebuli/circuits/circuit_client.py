@@ -23,7 +23,7 @@ from nebuli.rpc.conventions import QUERY_KEY, REFUSAL_KEY
 from nebuli.rpc.trust import Trust
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
     from types import TracebackType
     from typing import Self
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 DEADLINE_S = 30.0
 _PAUSE_S = 0.1
+SCALE_S = 600.0
+"""How long a circuit may take to go on with other members: what they keep may be much."""
 
 
 class Circuit:
@@ -108,12 +110,44 @@ class Circuit:
             InputFull: no step took what waits before the deadline; nothing was logged.
             CircuitFailed: the store could not do it.
         """
-        rows = encoded(batch)
-        if len(rows) > MAX_BYTES:
-            raise WrongRows(f"the batch has {len(rows)} bytes, and {MAX_BYTES} are taken: push it in pieces")
-        request = wire.PushRequest(handle=handle, producer=producer, sequence=sequence, rows=rows)
+        request = wire.PushRequest(handle=handle, producer=producer, sequence=sequence, rows=_rows(batch))
         reply = await self._again(self._stub.Push, request)
         return int(reply.step)
+
+    async def stage(self, handle: str, batch: pa.RecordBatch, *, producer: str, sequence: int) -> str | None:
+        """Have rows kept for the push of this number that `push_staged` makes: a piece of it, durable and not visible.
+
+        Several processes may each stage some. Staged again, the rows are another piece, whose name is to be pushed or
+        nobody's: what is in no push is forgotten with the next one of the producer, and after some hours. None: the
+        number, or a later one, was pushed before, and nothing was kept.
+
+        Raises UnknownInput, WrongRows, InputFull, CircuitFailed.
+        """
+        request = wire.StageRequest(handle=handle, producer=producer, sequence=sequence, rows=_rows(batch))
+        reply = await self._again(self._stub.Stage, request)
+        return str(reply.piece) or None
+
+    async def push_staged(self, handle: str, pieces: Sequence[str], *, producer: str, sequence: int) -> int:
+        """Have all rows of pieces counted as one push, all for one step; as `push`.
+
+        The numbers of a producer that stages grow, and may leave some out. The last one has no effect if it is pushed
+        again, whatever is staged for it then. After CircuitUnreachable, InputFull, CircuitFailed or a cancel: push
+        again.
+
+        Raises:
+            UnknownInput: there is no such input.
+            SequencePassed: a later number was pushed.
+            StagedLost: a piece is not there any more: nothing was logged, stage all rows again.
+            InputFull, CircuitFailed: as `push`.
+        """
+        request = wire.PushStagedRequest(handle=handle, producer=producer, sequence=sequence, pieces=pieces)
+        reply = await self._again(self._stub.PushStaged, request)
+        return int(reply.step)
+
+    async def drop_staged(self, handle: str, pieces: Sequence[str], *, producer: str) -> None:
+        """Have pieces forgotten that will not be pushed; it does not matter whether they are there."""
+        request = wire.DropStagedRequest(handle=handle, producer=producer, pieces=pieces)
+        await self._again(self._stub.DropStaged, request)
 
     async def next_sequence(self, handle: str, producer: str) -> int:
         """The number that a producer sends next to an input: those below are durable. Raises UnknownInput."""
@@ -174,6 +208,22 @@ class Circuit:
         reply = await self._again(self._stub.Offsets, wire.OffsetsRequest(step=step))
         return {f"{each.handle}/{each.member}": (each.first, each.until) for each in reply.ranges}
 
+    async def query(self, sql: str) -> tuple[int, pa.Table]:
+        """What a SELECT gives, and the step at which: all steps below it are in it at all members, and no other.
+
+        Its tables are the outputs, the views, and the inputs whose logical source is ``materialized``, by their
+        names: all rows that each adds up to, one of weight 2 twice. The SQL is DuckDB's, one statement that reads.
+        Steps go on meanwhile. Rows that were pushed are in it once a step has taken them.
+
+        Raises:
+            WrongQuery: it is no such statement, or DuckDB cannot do it; the message shows the place.
+            ContentsUnknown: a table was not kept, or has a row that was taken back more often than it was given.
+            QueryTooLarge: it reads, holds or gives too much.
+            QueryTimedOut: it, or a member that is away, has taken until the deadline.
+        """
+        reply = await self._again(self._stub.Query, wire.QueryRequest(sql=sql))
+        return int(reply.step), pa.ipc.open_stream(reply.rows).read_all()
+
     # -- steps
 
     async def checkpoint(self) -> int:
@@ -189,6 +239,17 @@ class Circuit:
     async def start(self) -> None:
         """Have steps made again."""
         await self._again(self._stub.Start, wire.StartRequest())
+
+    async def scale(self, members: int, *, deadline_s: float = SCALE_S) -> int:
+        """Have the circuit go on with so many members, from 1 on: the step that is their first.
+
+        Pushes wait meanwhile. Returns once the new members run. Raises NotScaled: it goes on with those that it has;
+        CircuitUnreachable: it has happened or not, `status` tells.
+        """
+        with self._errors():
+            request = wire.ScaleRequest(members=members)
+            reply = await self._stub.Scale(request, timeout=deadline_s, metadata=self._metadata)
+        return int(reply.step)
 
     async def shut_down(self) -> None:
         """End the circuit, with a checkpoint if all members are there; returns as it begins to end.
@@ -261,6 +322,13 @@ class Circuit:
         if self._query:
             served = f"does 'nebuli status {self._query}' say that it is running there, and"
         return f"{served} are secret and certificates those of its topology?"
+
+
+def _rows(batch: pa.RecordBatch) -> bytes:
+    rows = encoded(batch)
+    if len(rows) > MAX_BYTES:
+        raise WrongRows(f"the batch has {len(rows)} bytes, and {MAX_BYTES} are taken: push it in pieces")
+    return rows
 
 
 def _schema(rows: wire.Rows) -> pa.Schema:

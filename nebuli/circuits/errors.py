@@ -10,12 +10,20 @@
     ├── WrongRows              the rows are not of the input's schema
     ├── SequenceError          a producer and the circuit do not agree about its numbers
     │   ├── SequenceGap          something is missing before it
-    │   └── SequenceReused       the number was used for other rows
+    │   ├── SequenceReused       the number was used for other rows
+    │   └── SequencePassed       a later number of rows that were staged was pushed
+    ├── StagedLost             rows that were staged are not there any more
     ├── InputFull              so many rows wait for a step that no more are taken
     ├── StepUnavailable        a step that is asked for
     │   ├── StepForgotten        is not kept any more
     │   └── StepNotThere         is not there yet
+    ├── NotScaled              it goes on with the members that it has
     ├── CheckpointNotMade      a checkpoint was given up; steps go on
+    ├── QueryError             a query is not answered
+    │   ├── WrongQuery           it is none that can be
+    │   ├── ContentsUnknown      what a table of it adds up to is not known
+    │   ├── QueryTooLarge        it reads, holds or gives too much
+    │   └── QueryTimedOut        it took too long
     └── CircuitFailed          something else, which the message says
 """
 
@@ -67,6 +75,17 @@ class SequenceReused(SequenceError):
     """The number was used for other rows."""
 
 
+class SequencePassed(SequenceError):
+    """A later number was pushed: of rows that were staged, only the last one may come again."""
+
+
+class StagedLost(CircuitError):
+    """Rows that were staged are not there any more; nothing was logged: stage all of them again.
+
+    So it is when a circuit goes on with another number of members, and when they are too old.
+    """
+
+
 class InputFull(CircuitError):
     """So many rows wait for a step that no more were taken before the deadline; nothing was logged."""
 
@@ -91,6 +110,30 @@ class CheckpointNotMade(CircuitError):
     """The checkpoint was given up; steps go on."""
 
 
+class NotScaled(CircuitError):
+    """The circuit goes on with the members that it has."""
+
+
+class QueryError(CircuitError):
+    """A query is not answered."""
+
+
+class WrongQuery(QueryError):
+    """It is no statement that only reads, or not of the tables that there are; the message shows the place."""
+
+
+class ContentsUnknown(QueryError):
+    """What an input or an output adds up to was not kept, or has rows that were taken back and never given."""
+
+
+class QueryTooLarge(QueryError):
+    """It reads, holds or gives more than is allowed."""
+
+
+class QueryTimedOut(QueryError):
+    """It was stopped at its deadline, or not all members were there until then."""
+
+
 class CircuitFailed(CircuitError):
     """Something else, which the message says."""
 
@@ -101,10 +144,17 @@ _PLAIN = {
     wire.Refusal.REASON_WRONG_ROWS: WrongRows,
     wire.Refusal.REASON_INPUT_FULL: InputFull,
     wire.Refusal.REASON_NO_CHECKPOINT: CheckpointNotMade,
+    wire.Refusal.REASON_NOT_SCALED: NotScaled,
+    wire.Refusal.REASON_WRONG_QUERY: WrongQuery,
+    wire.Refusal.REASON_CONTENTS_UNKNOWN: ContentsUnknown,
+    wire.Refusal.REASON_QUERY_TOO_LARGE: QueryTooLarge,
+    wire.Refusal.REASON_QUERY_TIMED_OUT: QueryTimedOut,
+    wire.Refusal.REASON_STAGED_LOST: StagedLost,
 }
 _BOUNDED = {
     wire.Refusal.REASON_SEQUENCE_GAP: SequenceGap,
     wire.Refusal.REASON_SEQUENCE_REUSED: SequenceReused,
+    wire.Refusal.REASON_SEQUENCE_PASSED: SequencePassed,
     wire.Refusal.REASON_STEP_FORGOTTEN: StepForgotten,
     wire.Refusal.REASON_STEP_NOT_THERE: StepNotThere,
 }

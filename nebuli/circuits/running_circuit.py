@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from nebuli.coordinator.coordinator import Coordinator
-    from nebuli.members.calls.call_line import CallLine
+    from nebuli.members.calls.call_routes import CallRoutes
     from nebuli.storage import Span
     from nebuli.storage.logs.remap import Offsets
     from placement.stepped import SteppedPlan
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Running(Protocol):
     """A circuit with its coordinator in this process, and its members wherever they are."""
 
-    calls: list[CallLine]
+    calls: CallRoutes
     """The ways into the members' input logs."""
 
     @property
@@ -50,6 +50,9 @@ class Running(Protocol):
 
     async def start(self) -> None:
         """Have steps made again. Raises OSError."""
+
+    async def scale(self, members: int) -> int:
+        """Go on with so many members; their first step. Raises NotScaled (of members), StorageError, OSError."""
 
     async def shut_down(self) -> None:
         """Begin to end the circuit, whose sinks have their results then. Raises OSError."""

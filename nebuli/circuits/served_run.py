@@ -11,6 +11,7 @@ import grpc
 import grpc.aio
 
 from nebuli.circuits.admission import Admission
+from nebuli.circuits.circuit_calls import CircuitCalls
 from nebuli.circuits.circuit_service import CircuitService
 from nebuli.circuits.circuit_trust import interceptors
 from nebuli.circuits.push_limit import SERVER_OPTIONS, WAITING_BYTES
@@ -74,16 +75,17 @@ def _server(waiting_bytes: int, *asking: grpc.aio.ServerInterceptor) -> grpc.aio
 
 @asynccontextmanager
 async def _answering(server: grpc.aio.Server, run: Running) -> AsyncIterator[None]:
-    service = CircuitService(run)
-    add_CircuitServicer_to_server(service, server)
+    calls = CircuitCalls(run)
+    add_CircuitServicer_to_server(CircuitService(calls), server)
     await server.start()
     try:
         yield
         if run.over is not None:
-            service.end(run.over)
+            calls.end(run.over)
             await server.stop(_GRACE_S)
     finally:
         await server.stop(None)
+        await calls.close()
 
 
 async def _check_free(address: str, host: str, port: int) -> None:

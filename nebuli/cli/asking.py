@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from nebuli.cli import saved
 from nebuli.cli.exits import ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
-    from nebuli.fleet.client import WorkerRefused, WorkerUnreachable
     from nebuli.fleet.deployed import DeployedQuery, Workers
+    from nebuli.rpc.worker_client import WorkerRefused, WorkerUnreachable
 
 
 def ran(work: Coroutine[Any, Any, int]) -> int:
     """Do what needs workers; who does not answer, or refuses, is said in a sentence."""
-    from nebuli.fleet.client import WorkerRefused, WorkerUnreachable
+    from nebuli.rpc.worker_client import WorkerRefused, WorkerUnreachable
 
     try:
         return asyncio.run(work)
@@ -35,12 +36,25 @@ def workers_of(query: DeployedQuery) -> Workers:
     """Those that have a fragment of the query, or may still have one of an earlier deployment."""
     from nebuli.fleet.deployed import Endpoint, Workers
 
-    return Workers(Endpoint(each.node, each.grpc, each.access) for each in (*query.left, *query.fragments))
+    return Workers(Endpoint(each.node, each.grpc, each.access) for each in (*query.others, *query.fragments))
+
+
+async def settled(query: DeployedQuery) -> DeployedQuery:
+    """The query with the members that it has, whoever had asked for others, and was killed, or had no answer."""
+    from nebuli.fleet.scaling import settled as found_settled
+
+    if not query.coming:
+        return query
+    async with workers_of(query) as workers:
+        found = await found_settled(query, workers)
+    if found.fragments != query.fragments:
+        saved.save(found)
+    return found
 
 
 def said(errors: Sequence[WorkerUnreachable | WorkerRefused]) -> int:
     """Say each error once; the exit code."""
-    from nebuli.fleet.client import WorkerUnreachable
+    from nebuli.rpc.worker_client import WorkerUnreachable
 
     for text in dict.fromkeys(map(str, errors)):
         click.echo(f"Error: {text}", err=True)

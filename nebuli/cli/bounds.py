@@ -13,6 +13,8 @@ from nebuli.limits import DEFAULT_KEEP_OUTPUT_BYTES, DEFAULT_MAX_STATE_BYTES
 if TYPE_CHECKING:
     from typing import Any
 
+    from nebuli.storage.store_url import StorePlace
+
 
 class Finite(click.FloatRange):
     """A number of a range; nan is in every range for click, as nothing is below it, and inf in one without an end."""
@@ -33,6 +35,22 @@ class FilePath(click.Path):
         if value == "":
             self.fail("expected a path, got an empty text", param, ctx)
         return super().convert(value, param, ctx)
+
+
+def state_place(given: str, option: str = "--state") -> StorePlace:
+    """What ``--state`` says, or another option: a folder, or the URL of a store.
+
+    Raises UsageError for what is neither, and ClickException where something is not installed.
+    """
+    from nebuli.storage.errors import ExtraMissing, StoreUrlInvalid
+    from nebuli.storage.store_url import store_place
+
+    try:
+        return store_place(given)
+    except StoreUrlInvalid as error:
+        raise click.UsageError(f"{option}: {error}") from None
+    except ExtraMissing as error:
+        raise click.ClickException(str(error)) from None
 
 
 _UNITS = {

@@ -31,10 +31,12 @@ class _Picture:
     """What is drawn: boxes by node, edges between them, and links that carry nothing."""
 
     def __init__(self, placement: Placement, decomposition: Decomposition, topology: Topology) -> None:
-        self._placement = placement
-        self._names = {key: f"op{index}" for index, key in enumerate(placement.nodes)}
+        shards = [each.id for fragment in decomposition.fragments for each in fragment.operators]
+        order = list(dict.fromkeys((*placement.nodes, *shards)))
+        self._names = {key: f"op{index}" for index, key in enumerate(order)}
         self._writers: dict[str, str] = {}  # by channel: the box that writes it
         self._readers: dict[str, str] = {}
+        self._within: list[tuple[str, str]] = []  # edges that no channel carries, by operators
         self.boxes: dict[str, list[_Box]] = {}
         for index, fragment in enumerate(decomposition.fragments):
             self.boxes.setdefault(fragment.node, []).extend(self._boxes_of(fragment, f"bridge{index}"))
@@ -47,8 +49,7 @@ class _Picture:
             ),
             *(
                 _Edge(self._names[child], self._names[reader], "")
-                for child, reader in placement.plan.readers.items()
-                if len(placement.paths[child]) == 1
+                for child, reader in sorted(self._within, key=lambda each: order.index(each[1]))
             ),
         ]
         used = {(channel.start, channel.end) for channel in decomposition.channels}
@@ -65,14 +66,19 @@ class _Picture:
                 self._readers[source.channel] = self._writers[sink.channel] = bridge
                 yield _Box(bridge, ("bridge",), bridge=True)
                 return
+        channels = {each.id: each.channel for each in fragment.operators if isinstance(each, NetworkSource)}
         for operator in fragment.operators:
-            match operator:
-                case NetworkSource():
-                    self._readers[operator.channel] = self._names[self._placement.plan.readers[operator.id]]
-                case NetworkSink():
-                    self._writers[operator.channel] = self._names[operator.input]
-                case _:
-                    yield _Box(self._names[operator.id], (operator.id, operator.type), bridge=False)
+            if isinstance(operator, NetworkSource):
+                continue
+            if isinstance(operator, NetworkSink):
+                self._writers[operator.channel] = self._names[operator.input]
+                continue
+            for child in operator.children:
+                if child in channels:
+                    self._readers[channels[child]] = self._names[operator.id]
+                else:
+                    self._within.append((child, operator.id))
+            yield _Box(self._names[operator.id], (operator.id, operator.type), bridge=False)
 
 
 def as_mermaid(placement: Placement, decomposition: Decomposition, topology: Topology) -> str:

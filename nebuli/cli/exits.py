@@ -14,6 +14,8 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from nebuli.storage.errors import StorageError
+
 
 class ExitCode(IntEnum):
     """What a process that calls ``nebuli`` learns."""
@@ -77,6 +79,23 @@ def end_on_termination() -> None:
     assert task is not None
     for number in (signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+
+
+def code_of_storage(error: StorageError) -> int:
+    """The exit code of a command that a store fails, or refuses."""
+    from nebuli.storage.collections import errors as refused
+    from nebuli.storage.errors import NotYet, SchemaMismatch, SequenceError, StoreAway, StoreUnusable
+
+    match error:
+        case StoreAway():
+            return ExitCode.UNREACHABLE
+        case (
+            refused.CollectionUnknown() | refused.CollectionExists() | refused.CollectionMisused()
+            | refused.RenditionUnknown() | refused.RenditionRefused() | refused.TooLate()
+            | NotYet() | SchemaMismatch() | SequenceError() | StoreUnusable()
+        ):  # fmt: skip
+            return ExitCode.BAD_INPUT
+    return ExitCode.FAILED
 
 
 def _open_closed_streams() -> None:

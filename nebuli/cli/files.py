@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from placement import InvalidQuery, parse_query
+from placement import InvalidQuery, parse_query, parse_statement
 from topology import Access, Mistake, TopologyError, parse_topology
 from topology.mistakes import decoded, read_text
 
@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 
 STDIN = "-"
 """The name of standard input as a file, from which one of the two can be read."""
+_STDIN_SHOWN = "<stdin>"
 
 
 def load(topology: str, query: str, engine: EngineName | None = None) -> tuple[Topology, Query]:
-    """Read both files; if the topology is wrong, what is wrong with the query is said as well.
+    """Read both files; if the topology is wrong, what is wrong with a query in JSON is said as well.
 
-    ``engine`` is every node's then, whatever the topology says.
+    ``engine`` is every node's then, whatever the topology says. Raises TopologyError, InvalidQuery.
     """
     if topology == query == STDIN:
         raise click.UsageError("standard input is one file: give the topology or the query by its name")
@@ -37,11 +38,16 @@ def load(topology: str, query: str, engine: EngineName | None = None) -> tuple[T
         model = load_topology(topology)
     except TopologyError as error:
         try:
-            load_query(query)
+            text, shown = text_of(query)
+            if not _is_sql(text, shown):  # which means nothing without a topology
+                parse_query(text, file=shown)
         except InvalidQuery as other:
             raise TopologyError((*error.mistakes, *other.mistakes)) from None
         raise
-    return model if engine is None else model.with_engine(engine), load_query(query)
+    if engine is not None:
+        model = model.with_engine(engine)
+    text, shown = text_of(query)
+    return model, _query_of(text, shown, model)
 
 
 def load_topology(file: str) -> Topology:
@@ -56,12 +62,25 @@ def load_topology(file: str) -> Topology:
         raise
 
 
-def load_query(file: str) -> Query:
-    """Read a query, which is named after its file. Raises InvalidQuery."""
+def _query_of(text: str, file: str, topology: Topology) -> Query:
+    """A query in JSON or in SQL, which is named after its file. Raises InvalidQuery."""
+    name = "query" if file == _STDIN_SHOWN else Path(file).stem
+    return (
+        parse_statement(text, topology, name, file) if _is_sql(text, file) else parse_query(text, name, file)
+    )
+
+
+def _is_sql(text: str, file: str) -> bool:
+    """Whether a query is a statement, and no JSON."""
+    return not text.lstrip().startswith("{") if file == _STDIN_SHOWN else file.endswith(".sql")
+
+
+def text_of(file: str) -> tuple[str, str]:
+    """A file that is part of a query, and the name that mistakes carry. Raises InvalidQuery if it cannot be read."""
     text = _text(file)
     if isinstance(text, Mistake):
         raise InvalidQuery([text])
-    return parse_query(text, "query" if file == STDIN else Path(file).stem, _shown(file))
+    return text, _shown(file)
 
 
 def refuse_stdin(*files: str, why: str) -> None:
@@ -77,11 +96,11 @@ def refuse_unreadable(topology: Topology, file: str) -> None:
 
 
 def _text(file: str) -> str | Mistake:
-    return decoded(sys.stdin.buffer.read(), "<stdin>") if file == STDIN else read_text(Path(file))
+    return decoded(sys.stdin.buffer.read(), _STDIN_SHOWN) if file == STDIN else read_text(Path(file))
 
 
 def _shown(file: str) -> str:
-    return "<stdin>" if file == STDIN else file
+    return _STDIN_SHOWN if file == STDIN else file
 
 
 def given(path: str) -> GivenFile:
@@ -97,8 +116,9 @@ def given(path: str) -> GivenFile:
 def parsed(topology: GivenFile, query: GivenFile, engine: EngineName | None) -> tuple[Topology, Query]:
     """What `load` gave when these were the files."""
     model = parse_topology(topology.text, file=topology.path)
-    plan = parse_query(query.text, name=Path(query.path).stem, file=query.path)
-    return model if engine is None else model.with_engine(engine), plan
+    if engine is not None:
+        model = model.with_engine(engine)
+    return model, _query_of(query.text, query.path, model)
 
 
 def say_changed(query: DeployedQuery) -> None:

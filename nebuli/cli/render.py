@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from placement.stepped import MemberFragment
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from placement import Decomposition, Exact, Fragment, Placement
+    from placement.partial.kept_rows import Kept
+    from placement.stepped import StepFragment
 
 
 def as_json(placement: Placement, decomposition: Decomposition) -> str:
-    """The node of each operator, the fragments and the channels, as one JSON object."""
+    """The node of each operator, the fragments and the channels, as one JSON object; of one with views its state."""
+    state = [asdict(kept) for kept in _kept(decomposition)]
     data = {
         "placement": dict(placement.nodes),
         "reasons": dict(placement.reasons),
+        **({"state": state} if state else {}),
         "fragments": [
-            fragment.model_dump(mode="json", by_alias=True, exclude={"late"})
+            fragment.model_dump(mode="json", by_alias=True, exclude={"late", "views"})
             for fragment in decomposition.fragments
         ],
         "channels": [
@@ -29,7 +36,7 @@ def as_json(placement: Placement, decomposition: Decomposition) -> str:
 
 
 def as_text(placement: Placement, decomposition: Decomposition) -> str:
-    """Three tables: operators with the reason for each one's node, fragments, channels."""
+    """Tables: operators with the reason for each one's node, the state of a query with views, fragments, channels."""
     operators = [
         (key, operator.type, placement.nodes[key], placement.reasons[key])
         for key, operator in placement.plan.operators.items()
@@ -43,10 +50,65 @@ def as_text(placement: Placement, decomposition: Decomposition) -> str:
     ]
     tables = [
         table(("operator", "type", "node", "why"), operators),
+        *_state(_kept(decomposition)),
         table(header, fragments),
         table(("channel", "carries", "from", "to"), channels),
     ]
     return "\n\n".join(tables)
+
+
+def steps_as_json(fragments: Sequence[StepFragment], kept: Sequence[Kept]) -> str:
+    """The members of a query in steps with what they read and write, its coordinator, and its state."""
+    data = {
+        "members": [
+            {"id": id_, "node": node, "reads": reads, "writes": writes}
+            for id_, node, reads, writes in _members(fragments)
+        ],
+        "coordinator": {"id": fragments[-1].id, "node": fragments[-1].node},
+        "state": [asdict(each) for each in kept],
+    }
+    return json.dumps(data, indent=2)
+
+
+def steps_as_text(fragments: Sequence[StepFragment], kept: Sequence[Kept]) -> str:
+    """Tables: members and coordinator with their nodes, and what operators keep."""
+    rows = [
+        (id_, node, ", ".join(reads), ", ".join(writes)) for id_, node, reads, writes in _members(fragments)
+    ]
+    rows.append((fragments[-1].id, fragments[-1].node, "", ""))
+    return "\n\n".join([table(("fragment", "node", "reads", "writes"), rows), *_state(kept)])
+
+
+def _members(fragments: Sequence[StepFragment]) -> Iterator[tuple[str, str, list[str], list[str]]]:
+    """Each with its node, what it reads, and the sinks that it writes to."""
+    for each in fragments:
+        if isinstance(each, MemberFragment):
+            reads = [feed.source.physical.reads for feed in each.feeds]
+            yield each.id, each.node, reads, sorted(target.name for target in each.targets.values())
+
+
+def _kept(decomposition: Decomposition) -> list[Kept]:
+    fragment = decomposition.fragments[0]
+    if not fragment.views:
+        return []
+    from placement.partial.kept_rows import kept_by
+    from placement.partial.modelling import planned_of
+
+    return kept_by(planned_of(fragment))
+
+
+def _state(kept: Sequence[Kept]) -> Iterator[str]:
+    if kept:
+        rows = [
+            (
+                each.operator if each.input is None else f"{each.operator}, of {each.input}",
+                ", ".join(each.by),
+                each.state,
+                each.why,
+            )
+            for each in kept
+        ]
+        yield table(("state of", "by", "is", "why"), rows)
 
 
 def _described(fragment: Fragment) -> tuple[str, ...]:

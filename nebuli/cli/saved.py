@@ -80,19 +80,39 @@ def load_all() -> list[DeployedQuery]:
 @contextmanager
 def watched(query: DeployedQuery) -> Iterator[None]:
     """Be the only one that watches the query, on this account. Raises ClickException if another one does."""
-    with (directory() / f".{query.id}.watch").open("w") as file:
+    with _alone(query, "watch", f"query {query.id} is watched already: one watcher is enough"):
+        yield
+
+
+@contextmanager
+def scaled(query: DeployedQuery) -> Iterator[None]:
+    """Be the only one that scales the query, on this account. Raises ClickException if another one does."""
+    with _alone(query, "scale", f"query {query.id} is being scaled already: wait for that, and try again"):
+        yield
+
+
+@contextmanager
+def added_to(query: DeployedQuery) -> Iterator[None]:
+    """Be the only one that adds views to the query, on this account. Raises ClickException if another one does."""
+    with _alone(
+        query, "add", f"query {query.id} is being given a view already: wait for that, and try again"
+    ):
+        yield
+
+
+@contextmanager
+def _alone(query: DeployedQuery, what: str, otherwise: str) -> Iterator[None]:
+    with (directory() / f".{query.id}.{what}").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise click.ClickException(
-                f"query {query.id} is watched already: one watcher is enough"
-            ) from None
+            raise click.ClickException(otherwise) from None
         yield
 
 
 def forget(query: DeployedQuery) -> None:
     """Keep it no more."""
-    for name in (f"{query.id}.json", f".{query.id}.watch"):
+    for name in (f"{query.id}.json", f".{query.id}.watch", f".{query.id}.scale", f".{query.id}.add"):
         (directory() / name).unlink(missing_ok=True)
 
 

@@ -18,7 +18,18 @@ if TYPE_CHECKING:
 
     from nebuli.dataflow import Progress
 
-__all__ = ["Output", "Rereadable", "Resumable", "Signal", "Sink", "Skipping", "Source"]
+__all__ = [
+    "Contents",
+    "DatedOutput",
+    "DatedSource",
+    "Output",
+    "Rereadable",
+    "Resumable",
+    "Signal",
+    "Sink",
+    "Skipping",
+    "Source",
+]
 
 
 class Signal(Enum):
@@ -72,6 +83,26 @@ class Rereadable(Protocol):
 
     def release(self, position: str) -> None:
         """Nobody will ask again for what is before it."""
+
+
+@runtime_checkable
+class DatedSource(Protocol):
+    """A `Rereadable` source whose positions are times. Where nobody writes, time moves on by itself, but slowly."""
+
+    def apart(self) -> None:
+        """Have each batch be of one time, also one that has no rows; called before `Source.open`."""
+
+    def hasten(self) -> None:
+        """Have it move on now; called from another thread."""
+
+
+@runtime_checkable
+class Contents(Protocol):
+    """A source that has nothing for a while before it gives what was there when it was opened."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether `Source.poll` has given all of that."""
 
 
 @runtime_checkable
@@ -130,6 +161,21 @@ class Resumable(Protocol):
 
     def sync(self) -> str:
         """Have all that was written last, whatever happens to this process or machine; the position behind it."""
+
+
+@runtime_checkable
+class DatedOutput(Protocol):
+    """A `Resumable` output whose rows can be of times; those that are written again are of the same ones."""
+
+    def give_times(self) -> None:
+        """Have it know that `at` is called; called before `Output.open`."""
+
+    @property
+    def is_dated(self) -> bool:
+        """Whether it wants times; known once it is open."""
+
+    def at(self, time: int) -> None:
+        """All that was written since the time before is of this one. It is complete, and durable with `sync`."""
 
 
 class Sink(Protocol):

@@ -13,25 +13,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from concurrent.futures import CancelledError
 from contextlib import suppress
-from threading import Lock
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
 import netchannel
 from nebuli.connectors.endpoints import Signal, Source
-from nebuli.connectors.errors import DownstreamLeft, FragmentError, FragmentStopped, InputLost, UpstreamFailed
-from nebuli.connectors.policies import received, sent, tried
+from nebuli.connectors.errors import FragmentError, InputLost, UpstreamFailed
+from nebuli.connectors.outgoing_channel import OutgoingChannel
+from nebuli.connectors.policies import received, tried
 from nebuli.connectors.positions import END, Span, as_note, of_note
 from nebuli.dataflow import zset
 from nebuli.dataflow.rows import MAX_BATCH_ROWS
 from nebuli.dataflow.types import arrow_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-    from concurrent.futures import Future
+    from collections.abc import Callable
 
     from nebuli.connectors.positions import Lineage
     from nebuli.dataflow import Progress
@@ -238,7 +236,7 @@ class ChannelSource(Source):
             await self._channel.ack(upto)
 
 
-class ChannelSink:
+class ChannelSink(OutgoingChannel):
     """Writes to a channel of another worker. To be made on the loop, used by one thread.
 
     ``resumed``: a predecessor may have sent some of it; the stream goes on where its reader is.
@@ -252,20 +250,13 @@ class ChannelSink:
         *,
         resumed: bool = False,
     ) -> None:
-        self._operator = operator
-        self._sender = sender
+        super().__init__(operator, sender, resumed=resumed)
         self._lineage = lineage
-        self._resumed = resumed
         self._sent = 0  # the end of what was sent, in the origin
-        self._loop = asyncio.get_running_loop()
-        self._channel: netchannel.SenderChannel | None = None
         self._schema = pa.schema([])
         self._over = False  # the stream, of which a predecessor has sent the end
         self._news = asyncio.Event()
         self._watch: asyncio.Task[None] | None = None
-        self._lock = Lock()
-        self._waiting: Future[Any] | None = None
-        self._interrupted = False
 
     def open(self, schema: pa.Schema) -> None:
         """Register the channel; whether anybody listens there, is waited for only to go on with a predecessor's."""
@@ -285,39 +276,6 @@ class ChannelSink:
         """End the stream, and wait until the other side has all of it."""
         self._wait(self._finish())
         return 0
-
-    def abort(self, reason: str) -> None:
-        """Tell the other side why the stream ends here, also before it began: a reader waits for that."""
-        if not self._loop.is_closed():
-            asyncio.run_coroutine_threadsafe(self._abort(reason), self._loop).result()
-
-    def interrupt(self) -> None:
-        """Cancel what the fragment waits for, and whatever it will wait for."""
-        with self._lock:
-            self._interrupted = True
-            if self._waiting is not None:
-                self._waiting.cancel()
-
-    def _wait(self, coroutine: Coroutine[Any, Any, Any]) -> None:
-        with self._lock:
-            if self._interrupted:
-                coroutine.close()
-                raise FragmentStopped("stopped")
-            self._waiting = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        try:
-            self._waiting.result()
-        except CancelledError:
-            raise FragmentStopped("stopped") from None
-        except netchannel.ChannelClosedByPeer as error:
-            message = f"its reader at {self._operator.address} left: {error.said}"
-            raise DownstreamLeft(message, error.said) from error
-        except netchannel.PositionLost as error:
-            raise InputLost(
-                f"its reader at {self._operator.address} has lost what a predecessor of this fragment had sent: "
-                f"both were started anew at once"
-            ) from error
-        except netchannel.NetChannelError as error:
-            raise FragmentError(f"channel {self._operator.channel}: {error}") from error
 
     async def _open(self, schema: pa.Schema) -> None:
         self._schema = schema
@@ -347,18 +305,6 @@ class ChannelSink:
         if self._over:
             return END
         return of_note(note)[0].end if note else 0
-
-    def _register(self, schema: pa.Schema | None = None) -> None:
-        self._channel = self._sender.register_channel(
-            self._operator.channel,
-            to=self._operator.address,
-            schema=schema,
-            # The channel's id is the deployment's own, and a fragment is started once: whoever comes is its successor.
-            stream=self._operator.channel,
-            replayable=self._resumed,
-            buffer=sent(self._operator.buffer, resumed=self._resumed),
-            fault=tried(self._operator.fault),
-        )
 
     async def _send(self, change: pa.RecordBatch, end: int, progress: Progress | None = None) -> None:
         assert self._channel is not None
@@ -409,8 +355,9 @@ class ChannelSink:
     async def _abort(self, reason: str) -> None:
         if self._watch is not None:
             self._watch.cancel()
-        with suppress(netchannel.NetChannelError):  # it has ended in another way: there is nobody to be told
-            if self._channel is None:
-                self._register()
-            assert self._channel is not None
-            await self._channel.abort(reason)
+        await super()._abort(reason)
+
+    @property
+    def _stream(self) -> str:
+        """The channel's id is the deployment's own, and a fragment is started once: whoever comes is its successor."""
+        return self._operator.channel

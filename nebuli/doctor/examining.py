@@ -16,8 +16,8 @@ from uuid import uuid4
 from nebuli import __version__
 from nebuli.doctor import judging
 from nebuli.doctor.checks import Check
-from nebuli.fleet.client import WorkerClient, WorkerDenied, WorkerRefused, WorkerUnreachable
 from nebuli.rpc.trust import Trust, TrustUnusable
+from nebuli.rpc.worker_client import WorkerClient, WorkerDenied, WorkerRefused, WorkerUnreachable
 from netchannel.address import parse_address
 from netchannel.errors import CertificateError, HandshakeError
 from netchannel.tls import Credentials, expiry

@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict
 
-from nebuli.fleet.client import WorkerClient, WorkerUnreachable
+from nebuli.fleet.deployment import Active, Place
 from nebuli.fleet.global_state import GlobalState, combined
 from nebuli.fleet.supervision import Policy
 from nebuli.rpc.trust import Trust
+from nebuli.rpc.worker_client import WorkerClient, WorkerUnreachable
 from placement import StrategyName
-from placement.stepped import AnyFragment, CoordinatorFragment
+from placement.stepped import AnyFragment, CoordinatorFragment, MemberFragment
 from topology import Access, EngineName
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
     from types import TracebackType
 
-    from nebuli.fleet.deployment import Place
     from nebuli.rpc import worker_pb2 as wire
     from nebuli.rpc.log_lines import LogLine
     from nebuli.rpc.status import FragmentStatus
 
-__all__ = ["DeployedFragment", "DeployedQuery", "Endpoint", "GivenFile", "Workers", "global_state"]
+__all__ = ["DeployedFragment", "DeployedQuery", "Endpoint", "GivenFile", "Scaling", "Workers", "global_state"]
 
 
 class DeployedFragment(BaseModel):
@@ -41,6 +41,22 @@ class DeployedFragment(BaseModel):
     grpc: str
     id: str
     access: Access = Access()
+
+
+class Scaling(BaseModel):
+    """The fragments that a query in steps is to go on with: other members, and its coordinator, which stays."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    fragments: tuple[DeployedFragment, ...]
+    plan: tuple[AnyFragment, ...]
+
+    @property
+    def circuit(self) -> str:
+        """The name of the members' circuit in the ids of channels."""
+        first = self.plan[0]
+        assert isinstance(first, MemberFragment)
+        return first.circuit
 
 
 class GivenFile(BaseModel):
@@ -80,7 +96,22 @@ class DeployedQuery(BaseModel):
     fragments: tuple[DeployedFragment, ...]
     plan: tuple[AnyFragment, ...]
     left: tuple[DeployedFragment, ...] = ()
-    """What could not be taken away yet of earlier deployments."""
+    """What could not be taken away yet of earlier deployments, or of other members."""
+    scalings: int = 0
+    """How often others were to follow its members."""
+    coming: tuple[Scaling, ...] = ()
+    """Those that were to do so, where it is not known whether they have, the last one last."""
+
+    @property
+    def active(self) -> Active:
+        """The query as it is deployed."""
+        left = tuple(Place(each.fragment, each.node, each.id) for each in self.left)
+        return Active(self.deployment or self.id, self.without, self.plan, left)
+
+    @property
+    def others(self) -> tuple[DeployedFragment, ...]:
+        """What workers may have of it beside its fragments."""
+        return (*self.left, *(each for scaling in self.coming for each in scaling.fragments[:-1]))
 
     @property
     def circuit(self) -> str | None:

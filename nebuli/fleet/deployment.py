@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import placement
-from nebuli.fleet.client import WorkerRefused, WorkerUnreachable
 from nebuli.fleet.errors import SUSPECTS
 from nebuli.rpc.ids import local_id
 from nebuli.rpc.status import Cause, FragmentState, FragmentStatus
+from nebuli.rpc.worker_client import WorkerRefused, WorkerUnreachable
 from nebuli.rpc.worker_pb2 import Refusal
-from placement.plan import Late
+from placement.plan import Fragment, Late, ViewOperator
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
-    from nebuli.fleet.client import WorkerClient
-    from placement import Fragment, Query, StrategyName
+    from nebuli.rpc.worker_client import WorkerClient
+    from placement import Query, StrategyName
     from placement.stepped import AnyFragment
     from topology import Topology
 
@@ -39,6 +39,7 @@ __all__ = [
     "statuses_of",
     "stop",
     "suspect",
+    "views_of",
 ]
 
 _POLL_S = 0.1
@@ -182,6 +183,16 @@ async def end_what_runs_on(
     await stop([each for each in fragments if each.id in runs], fleet)
     await running_after(fragments, fleet, timeout_s)
     return found
+
+
+def views_of(fragments: Iterable[AnyFragment]) -> dict[str, tuple[str, ViewOperator]]:
+    """The views of a query by what they are read by: each with the address of its node."""
+    return {
+        operator.name or operator.id: (fragment.node, operator)
+        for fragment in fragments
+        for operator in (fragment.own if isinstance(fragment, Fragment) else fragment.operators)
+        if isinstance(operator, ViewOperator)
+    }
 
 
 def is_forgotten(status: FragmentStatus) -> bool:

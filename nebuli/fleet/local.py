@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nebuli.durable_files import write_privately
-from nebuli.fleet.client import WorkerClient, WorkerUnreachable
 from nebuli.fleet.errors import NodeUnreachable
 from nebuli.limits import DEFAULT_MAX_STATE_BYTES
 from nebuli.processes import lines, send_signal, signal_name
 from nebuli.rpc.conventions import READY_PREFIX
 from nebuli.rpc.trust import Trust
+from nebuli.rpc.worker_client import WorkerClient, WorkerUnreachable
 from topology import Access, SecretPlace
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["LocalWorker", "LocalWorkers", "WorkerDied", "WorkerNotStarted"]
 
 _START_S = 30.0
+_STARTS = 3
 _STOP_S = 3.5
 _DEATH_S = 2.0
 _READY_TOOK_TOO_LONG = f"it was not ready after {_START_S:.0f} s"
@@ -41,6 +42,7 @@ class WorkerNotStarted(Exception):
 
     def __init__(self, node: str, message: str, exit_code: int) -> None:
         super().__init__(f"worker {node}: {message}")
+        self.node = node
         self.exit_code = exit_code
 
 
@@ -107,6 +109,8 @@ class LocalWorkers:
         self._relays: list[asyncio.Task[None]] = []
         self._clients = AsyncExitStack()
         self._workers: dict[str, LocalWorker] = {}
+        self.trusts: dict[str, Trust] = {}
+        """What is shown to them, by node."""
         self._state = tempfile.TemporaryDirectory(prefix="nebuli-run-")  # which no other user can enter
         self._secret = Path(self._state.name) / "secret"
 
@@ -135,9 +139,20 @@ class LocalWorkers:
         return self._workers[node].client
 
     async def prepare(self, nodes: Iterable[str]) -> None:
-        """Start the workers of these nodes that have died, or never were; they know what their predecessors ran."""
-        known = {address for address, worker in self._workers.items() if not worker.is_dead}
-        await self._start_all(set(nodes) - known)
+        """Start the workers of these nodes that have died, or never were; they know what their predecessors ran.
+
+        One that is killed before it is ready is started again. Raises WorkerNotStarted.
+        """
+        for left in reversed(range(_STARTS)):
+            known = {address for address, worker in self._workers.items() if not worker.is_dead}
+            try:
+                await self._start_all(set(nodes) - known)
+            except WorkerNotStarted as error:
+                if error.exit_code >= 0 or not left:
+                    raise
+                sys.stderr.write(f"{error}; starting it again\n")
+            else:
+                return
 
     @property
     def workers(self) -> Mapping[str, LocalWorker]:
@@ -211,7 +226,11 @@ class LocalWorkers:
                 grpc = await _ready(node.address, process, process.stderr)
         except TimeoutError:
             raise WorkerNotStarted(node.address, _READY_TOOK_TOO_LONG, 1) from None
-        client = await self._clients.enter_async_context(WorkerClient(node.address, grpc, Trust.of(access)))
+        except asyncio.CancelledError:  # another one has not started, and this may be started again with it
+            send_signal(process, signal.SIGKILL)
+            raise
+        trust = self.trusts[node.address] = Trust.of(access)
+        client = await self._clients.enter_async_context(WorkerClient(node.address, grpc, trust))
         self._relays.append(asyncio.create_task(_relay(node.address, process.stderr)))
         self._workers[node.address] = LocalWorker(node.address, process, client)
 
@@ -252,7 +271,12 @@ async def _ready(node: str, process: Process, stderr: asyncio.StreamReader) -> s
             return text.rpartition("grpc=")[2]
         said.append(text.removeprefix("Error: "))
     exit_code = await process.wait()
-    raise WorkerNotStarted(node, "\n".join(said) or f"it ended with exit code {exit_code}", exit_code)
+    how = (
+        f"it was killed by {signal_name(-exit_code)}"
+        if exit_code < 0
+        else f"it ended with exit code {exit_code}"
+    )
+    raise WorkerNotStarted(node, "\n".join(said) or f"{how} before it was ready", exit_code)
 
 
 async def _relay(node: str, stderr: asyncio.StreamReader) -> None:

@@ -9,7 +9,7 @@ from nebuli.limits import DEFAULT_KEEP_OUTPUT_BYTES
 from nebuli.members.inputs.matching_files import may_be_pattern
 from nebuli.members.stepped_query import attached, feeds_of
 from placement import InvalidQuery, check_stepped, distribute
-from placement.stepped import CoordinatorFragment, Feed, MemberFragment, Share
+from placement.stepped import TIME, CoordinatorFragment, Feed, MemberFragment, Share
 from topology import Mistake
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def step_fragments(
     *,
     keep_output_bytes: int | None = DEFAULT_KEEP_OUTPUT_BYTES,
 ) -> tuple[StepFragment, ...]:
-    """The members, and behind them the coordinator, at the node of the first sink. Raises InvalidQuery.
+    """The members, and behind them the coordinator, at the node of the first sink or view. Raises InvalidQuery.
 
     Inputs that nothing is attached to are for programs to push into.
 
@@ -45,6 +45,7 @@ def step_fragments(
     used = list(dict.fromkeys(nodes))
     nodes += [used[number % len(used)] for number in range((members or 0) - len(nodes))]
     plan = distribute(plan, len(nodes), {each.id for each in plan.inputs})
+    _check_dated(plan, topology)
     feeds = _feeds(plan, topology, nodes)
     external = tuple(sorted(each.id for each in plan.inputs if not attached(each, topology)))
     made: list[StepFragment] = [
@@ -75,16 +76,41 @@ def step_fragments(
 
 
 def _nodes(plan: SteppedPlan, topology: Topology) -> list[str]:
-    """The nodes of the members that there have to be: those of the sinks first, as outputs have their homes in turn."""
+    """The nodes of the members that there have to be: those of the sinks first, as outputs have their homes in turn.
+
+    Behind them those that views name: who reads a view, reads it at the first of all nodes. Where nothing names one,
+    it is the topology's first.
+    """
     at = {sink.name: node.address for node in topology.nodes for sink in node.sinks}
     late = plan.late_outputs
     sinks = sorted((each for each in plan.outputs if each.id not in late), key=lambda output: output.id)
     nodes = [at[each.sink] for each in sinks]
+    nodes += dict.fromkeys(
+        each.node for each in plan.views if each.node is not None and each.node not in nodes
+    )
     for operator in plan.inputs:
         for node, _ in attached(operator, topology):
             if node not in nodes:  # which may have several sources
                 nodes.append(node)
-    return nodes
+    return nodes or [topology.nodes[0].address]
+
+
+def _check_dated(plan: SteppedPlan, topology: Topology) -> None:
+    """Raise InvalidQuery where no one member is at all that is dated: each step has one time."""
+    at = {sink.name: node.address for node in topology.nodes for sink in node.sinks}
+    places = {f"sink {each.sink}": at[each.sink] for each in plan.outputs if each.target.dated}
+    for operator in plan.inputs:
+        places |= {each.reads: node for node, each in attached(operator, topology) if each.dated}
+    if len({*places.values()}) > 1:
+        found = ", ".join(f"{name} at {node}" for name, node in places.items())
+        raise InvalidQuery(
+            [
+                Mistake(
+                    f"one member gives a step its time, and so reads and writes all collections of a query in steps; "
+                    f"these are at several nodes: {found}; attach them to one node"
+                )
+            ]
+        )
 
 
 def _feeds(plan: SteppedPlan, topology: Topology, nodes: Sequence[str]) -> dict[int, list[Feed]]:
@@ -97,6 +123,9 @@ def _feeds(plan: SteppedPlan, topology: Topology, nodes: Sequence[str]) -> dict[
             sources, feeds_of(operator, [each for _, each in sources]), strict=True
         ):
             here = [member for member, address in enumerate(nodes) if address == node]
+            if physical.dated:
+                feeds[plan.homes.get(TIME, here[0])].append(feed)
+                continue
             if may_be_pattern(physical):
                 for number, member in enumerate(here):
                     share = Share(number=number, of=len(here))

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING
 
 import placement
 from nebuli.exactness import unreplayable_sources
-from nebuli.fleet.client import WorkerRefused, WorkerUnreachable
 from nebuli.fleet.deployment import Active, deploy, end, forget, fragments_of, statuses_of, stop
 from nebuli.fleet.errors import SUSPECTS, NodeUnreachable, QueryFailed, QueryLost
 from nebuli.rpc.ids import new_deployment
 from nebuli.rpc.status import Cause, FragmentState, FragmentStatus
-from placement.plan import BoundSink, BoundSource, Late
+from nebuli.rpc.worker_client import WorkerRefused, WorkerUnreachable
+from placement.plan import BoundSink, BoundSource, Fragment, Late
+from placement.stepped import CoordinatorFragment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
     from nebuli.fleet.deployment import Fleet, Place
     from placement import Query, StrategyName
@@ -60,6 +61,7 @@ class Supervisor:
 
     ``patience_s``: for how long a node may be silent before it is replaced. ``first`` is the query's first deployment,
     if it is not ``active``: whoever gave workers another one has started it too, or was ended in the middle.
+    ``followed`` says how the query is deployed now, where others than this may have changed its members.
     """
 
     def __init__(
@@ -78,8 +80,10 @@ class Supervisor:
         moved: Callable[[Active], None],
         first: str = "",
         late: Late = Late.COUNT,
+        followed: Callable[[], Awaitable[Active]] | None = None,
     ) -> None:
         self._active = active
+        self._followed = followed
         self._query = query
         self._model = model
         self._fleet = fleet
@@ -104,6 +108,16 @@ class Supervisor:
         """The nodes that the query runs on now."""
         return frozenset(fragment.node for fragment in self._active.fragments)
 
+    @property
+    def active(self) -> Active:
+        """The query as it is deployed now."""
+        return self._active
+
+    def keep(self, active: Active) -> None:
+        """Watch the same deployment, of which something else is known now."""
+        assert active.deployment == self._active.deployment, "it has begun again"
+        self._active = active
+
     async def watch(self) -> None:
         """Return when the query has finished. Raises QueryFailed, QueryLost or NodeUnreachable; then all is stopped."""
         try:
@@ -126,6 +140,9 @@ class Supervisor:
                 self._report(fragment, known[fragment.id])
         if _is_finished(known.get(self._active.root.id)):
             return await self._are_all_done(known.values())
+        has_ended = any(each.state.is_final and not _is_finished(each) for each in known.values())
+        if has_ended and await self._has_other_members():
+            return False
         if any(each.cause in _OWN_ENDS for each in known.values()):  # whoever is lost besides, it is over
             await self._judge(list(known.values()))
             return False
@@ -135,6 +152,18 @@ class Supervisor:
             lost = [each for each in known.values() if self._is_lost(each)]
             await (self._lost(lost) if lost else self._judge(list(known.values())))
         return False
+
+    async def _has_other_members(self) -> bool:
+        """Whether what has ended was followed by others, of a query in steps; they are watched from now on."""
+        if self._followed is None or not isinstance(self._active.root, CoordinatorFragment):
+            return False
+        active = await self._followed()
+        if active.fragments == self._active.fragments:
+            return False
+        self._active, self._left = active, active.left
+        self._finished, self._settling_since = {}, None
+        self._say(f"the query goes on with {len(active.fragments) - 1} members")
+        return True
 
     async def _are_all_done(self, statuses: Iterable[FragmentStatus]) -> bool:
         """Whether all are over, now that the sink has all, of which the rest hears. A silent node is not waited for."""
@@ -212,6 +241,7 @@ class Supervisor:
         self._check_repeatable(why)
         self._check_not_pinned(set(without) - set(self._active.without), why)
         deployment = new_deployment(self._first)
+        before = self._active if self._followed is None else await self._followed()
         try:
             fragments = fragments_of(
                 self._query,
@@ -223,6 +253,7 @@ class Supervisor:
                 say=self._say,
                 late=self._late,
             )
+            fragments = _with_added(fragments, before.fragments)
         except placement.PlacementError as error:
             raise QueryLost(f"{why}; and without it the query cannot be placed: {error}") from error
         if not await self._end_of_old():
@@ -293,6 +324,15 @@ class Supervisor:
 
     def _node_of(self, status: FragmentStatus) -> str:
         return next(fragment.node for fragment in self._active.fragments if fragment.id == status.fragment)
+
+
+def _with_added(fragments: tuple[Fragment, ...], before: Sequence[AnyFragment]) -> tuple[Fragment, ...]:
+    """A query that is placed anew, with the views that it was given ``before``. Raises PlacementError."""
+    if not isinstance(before[0], Fragment) or not before[0].added:
+        return fragments
+    from placement.partial.adding import carried_over  # which most queries do without
+
+    return carried_over(fragments, before[0].added)
 
 
 def _is_finished(status: FragmentStatus | None) -> bool:

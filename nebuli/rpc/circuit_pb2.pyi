@@ -47,6 +47,50 @@ class PushReply(_message.Message):
     step: int
     def __init__(self, step: _Optional[int] = ...) -> None: ...
 
+class StageRequest(_message.Message):
+    __slots__ = ("handle", "producer", "sequence", "rows")
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    handle: str
+    producer: str
+    sequence: int
+    rows: bytes
+    def __init__(self, handle: _Optional[str] = ..., producer: _Optional[str] = ..., sequence: _Optional[int] = ..., rows: _Optional[bytes] = ...) -> None: ...
+
+class StageReply(_message.Message):
+    __slots__ = ("piece",)
+    PIECE_FIELD_NUMBER: _ClassVar[int]
+    piece: str
+    def __init__(self, piece: _Optional[str] = ...) -> None: ...
+
+class PushStagedRequest(_message.Message):
+    __slots__ = ("handle", "producer", "sequence", "pieces")
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    PIECES_FIELD_NUMBER: _ClassVar[int]
+    handle: str
+    producer: str
+    sequence: int
+    pieces: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, handle: _Optional[str] = ..., producer: _Optional[str] = ..., sequence: _Optional[int] = ..., pieces: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class DropStagedRequest(_message.Message):
+    __slots__ = ("handle", "producer", "pieces")
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_FIELD_NUMBER: _ClassVar[int]
+    PIECES_FIELD_NUMBER: _ClassVar[int]
+    handle: str
+    producer: str
+    pieces: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, handle: _Optional[str] = ..., producer: _Optional[str] = ..., pieces: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class DropStagedReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class NextSequenceRequest(_message.Message):
     __slots__ = ("handle", "producer")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
@@ -129,6 +173,18 @@ class StartReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class ScaleRequest(_message.Message):
+    __slots__ = ("members",)
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    members: int
+    def __init__(self, members: _Optional[int] = ...) -> None: ...
+
+class ScaleReply(_message.Message):
+    __slots__ = ("step",)
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    def __init__(self, step: _Optional[int] = ...) -> None: ...
+
 class ShutDownRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
@@ -137,25 +193,43 @@ class ShutDownReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class QueryRequest(_message.Message):
+    __slots__ = ("sql",)
+    SQL_FIELD_NUMBER: _ClassVar[int]
+    sql: str
+    def __init__(self, sql: _Optional[str] = ...) -> None: ...
+
+class QueryReply(_message.Message):
+    __slots__ = ("step", "rows")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    rows: bytes
+    def __init__(self, step: _Optional[int] = ..., rows: _Optional[bytes] = ...) -> None: ...
+
 class StatusRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("phase", "epoch", "next_step", "paused", "checkpoints", "members")
+    __slots__ = ("phase", "epoch", "next_step", "paused", "checkpoints", "members", "complete", "catching_up")
     PHASE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     NEXT_STEP_FIELD_NUMBER: _ClassVar[int]
     PAUSED_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    COMPLETE_FIELD_NUMBER: _ClassVar[int]
+    CATCHING_UP_FIELD_NUMBER: _ClassVar[int]
     phase: str
     epoch: int
     next_step: int
     paused: bool
     checkpoints: _containers.RepeatedCompositeFieldContainer[Checkpoint]
     members: _containers.RepeatedCompositeFieldContainer[Member]
-    def __init__(self, phase: _Optional[str] = ..., epoch: _Optional[int] = ..., next_step: _Optional[int] = ..., paused: bool = ..., checkpoints: _Optional[_Iterable[_Union[Checkpoint, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
+    complete: int
+    catching_up: bool
+    def __init__(self, phase: _Optional[str] = ..., epoch: _Optional[int] = ..., next_step: _Optional[int] = ..., paused: bool = ..., checkpoints: _Optional[_Iterable[_Union[Checkpoint, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., complete: _Optional[int] = ..., catching_up: bool = ...) -> None: ...
 
 class Checkpoint(_message.Message):
     __slots__ = ("version", "step")
@@ -188,6 +262,13 @@ class Refusal(_message.Message):
         REASON_STEP_NOT_THERE: _ClassVar[Refusal.Reason]
         REASON_NO_CHECKPOINT: _ClassVar[Refusal.Reason]
         REASON_FAILED: _ClassVar[Refusal.Reason]
+        REASON_NOT_SCALED: _ClassVar[Refusal.Reason]
+        REASON_WRONG_QUERY: _ClassVar[Refusal.Reason]
+        REASON_CONTENTS_UNKNOWN: _ClassVar[Refusal.Reason]
+        REASON_QUERY_TOO_LARGE: _ClassVar[Refusal.Reason]
+        REASON_QUERY_TIMED_OUT: _ClassVar[Refusal.Reason]
+        REASON_SEQUENCE_PASSED: _ClassVar[Refusal.Reason]
+        REASON_STAGED_LOST: _ClassVar[Refusal.Reason]
     REASON_UNSPECIFIED: Refusal.Reason
     REASON_UNKNOWN_INPUT: Refusal.Reason
     REASON_UNKNOWN_OUTPUT: Refusal.Reason
@@ -199,6 +280,13 @@ class Refusal(_message.Message):
     REASON_STEP_NOT_THERE: Refusal.Reason
     REASON_NO_CHECKPOINT: Refusal.Reason
     REASON_FAILED: Refusal.Reason
+    REASON_NOT_SCALED: Refusal.Reason
+    REASON_WRONG_QUERY: Refusal.Reason
+    REASON_CONTENTS_UNKNOWN: Refusal.Reason
+    REASON_QUERY_TOO_LARGE: Refusal.Reason
+    REASON_QUERY_TIMED_OUT: Refusal.Reason
+    REASON_SEQUENCE_PASSED: Refusal.Reason
+    REASON_STAGED_LOST: Refusal.Reason
     REASON_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_FIELD_NUMBER: _ClassVar[int]

@@ -44,6 +44,21 @@ class CircuitStub(object):
                 request_serializer=nebuli_dot_rpc_dot_circuit__pb2.PushRequest.SerializeToString,
                 response_deserializer=nebuli_dot_rpc_dot_circuit__pb2.PushReply.FromString,
                 _registered_method=True)
+        self.Stage = channel.unary_unary(
+                '/nebuli.circuit.v1.Circuit/Stage',
+                request_serializer=nebuli_dot_rpc_dot_circuit__pb2.StageRequest.SerializeToString,
+                response_deserializer=nebuli_dot_rpc_dot_circuit__pb2.StageReply.FromString,
+                _registered_method=True)
+        self.PushStaged = channel.unary_unary(
+                '/nebuli.circuit.v1.Circuit/PushStaged',
+                request_serializer=nebuli_dot_rpc_dot_circuit__pb2.PushStagedRequest.SerializeToString,
+                response_deserializer=nebuli_dot_rpc_dot_circuit__pb2.PushReply.FromString,
+                _registered_method=True)
+        self.DropStaged = channel.unary_unary(
+                '/nebuli.circuit.v1.Circuit/DropStaged',
+                request_serializer=nebuli_dot_rpc_dot_circuit__pb2.DropStagedRequest.SerializeToString,
+                response_deserializer=nebuli_dot_rpc_dot_circuit__pb2.DropStagedReply.FromString,
+                _registered_method=True)
         self.NextSequence = channel.unary_unary(
                 '/nebuli.circuit.v1.Circuit/NextSequence',
                 request_serializer=nebuli_dot_rpc_dot_circuit__pb2.NextSequenceRequest.SerializeToString,
@@ -74,10 +89,20 @@ class CircuitStub(object):
                 request_serializer=nebuli_dot_rpc_dot_circuit__pb2.StartRequest.SerializeToString,
                 response_deserializer=nebuli_dot_rpc_dot_circuit__pb2.StartReply.FromString,
                 _registered_method=True)
+        self.Scale = channel.unary_unary(
+                '/nebuli.circuit.v1.Circuit/Scale',
+                request_serializer=nebuli_dot_rpc_dot_circuit__pb2.ScaleRequest.SerializeToString,
+                response_deserializer=nebuli_dot_rpc_dot_circuit__pb2.ScaleReply.FromString,
+                _registered_method=True)
         self.ShutDown = channel.unary_unary(
                 '/nebuli.circuit.v1.Circuit/ShutDown',
                 request_serializer=nebuli_dot_rpc_dot_circuit__pb2.ShutDownRequest.SerializeToString,
                 response_deserializer=nebuli_dot_rpc_dot_circuit__pb2.ShutDownReply.FromString,
+                _registered_method=True)
+        self.Query = channel.unary_unary(
+                '/nebuli.circuit.v1.Circuit/Query',
+                request_serializer=nebuli_dot_rpc_dot_circuit__pb2.QueryRequest.SerializeToString,
+                response_deserializer=nebuli_dot_rpc_dot_circuit__pb2.QueryReply.FromString,
                 _registered_method=True)
         self.Status = channel.unary_unary(
                 '/nebuli.circuit.v1.Circuit/Status',
@@ -98,6 +123,28 @@ class CircuitServicer(object):
 
     def Push(self, request, context):
         """Logs rows, with their producer's number; answers once both are durable.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Stage(self, request, context):
+        """Keeps rows, durably and for some hours, for a push of a producer that comes later. Each call keeps a piece of its own.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PushStaged(self, request, context):
+        """Logs all rows of pieces as one push, and forgets what else was staged for it and for those before it. The producer's
+        numbers grow, and may leave some out; the last one has no effect if it comes again, whatever is staged for it then.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DropStaged(self, request, context):
+        """Forgets pieces that will not be pushed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -144,8 +191,22 @@ class CircuitServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Scale(self, request, context):
+        """Goes on with another number of members; answers once they run.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ShutDown(self, request, context):
         """Ends the circuit, with a checkpoint if all members are there.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Query(self, request, context):
+        """Answers a SELECT over what inputs that are materialized, and outputs, add up to at one step.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -170,6 +231,21 @@ def add_CircuitServicer_to_server(servicer, server):
                     servicer.Push,
                     request_deserializer=nebuli_dot_rpc_dot_circuit__pb2.PushRequest.FromString,
                     response_serializer=nebuli_dot_rpc_dot_circuit__pb2.PushReply.SerializeToString,
+            ),
+            'Stage': grpc.unary_unary_rpc_method_handler(
+                    servicer.Stage,
+                    request_deserializer=nebuli_dot_rpc_dot_circuit__pb2.StageRequest.FromString,
+                    response_serializer=nebuli_dot_rpc_dot_circuit__pb2.StageReply.SerializeToString,
+            ),
+            'PushStaged': grpc.unary_unary_rpc_method_handler(
+                    servicer.PushStaged,
+                    request_deserializer=nebuli_dot_rpc_dot_circuit__pb2.PushStagedRequest.FromString,
+                    response_serializer=nebuli_dot_rpc_dot_circuit__pb2.PushReply.SerializeToString,
+            ),
+            'DropStaged': grpc.unary_unary_rpc_method_handler(
+                    servicer.DropStaged,
+                    request_deserializer=nebuli_dot_rpc_dot_circuit__pb2.DropStagedRequest.FromString,
+                    response_serializer=nebuli_dot_rpc_dot_circuit__pb2.DropStagedReply.SerializeToString,
             ),
             'NextSequence': grpc.unary_unary_rpc_method_handler(
                     servicer.NextSequence,
@@ -201,10 +277,20 @@ def add_CircuitServicer_to_server(servicer, server):
                     request_deserializer=nebuli_dot_rpc_dot_circuit__pb2.StartRequest.FromString,
                     response_serializer=nebuli_dot_rpc_dot_circuit__pb2.StartReply.SerializeToString,
             ),
+            'Scale': grpc.unary_unary_rpc_method_handler(
+                    servicer.Scale,
+                    request_deserializer=nebuli_dot_rpc_dot_circuit__pb2.ScaleRequest.FromString,
+                    response_serializer=nebuli_dot_rpc_dot_circuit__pb2.ScaleReply.SerializeToString,
+            ),
             'ShutDown': grpc.unary_unary_rpc_method_handler(
                     servicer.ShutDown,
                     request_deserializer=nebuli_dot_rpc_dot_circuit__pb2.ShutDownRequest.FromString,
                     response_serializer=nebuli_dot_rpc_dot_circuit__pb2.ShutDownReply.SerializeToString,
+            ),
+            'Query': grpc.unary_unary_rpc_method_handler(
+                    servicer.Query,
+                    request_deserializer=nebuli_dot_rpc_dot_circuit__pb2.QueryRequest.FromString,
+                    response_serializer=nebuli_dot_rpc_dot_circuit__pb2.QueryReply.SerializeToString,
             ),
             'Status': grpc.unary_unary_rpc_method_handler(
                     servicer.Status,
@@ -266,6 +352,87 @@ class Circuit(object):
             '/nebuli.circuit.v1.Circuit/Push',
             nebuli_dot_rpc_dot_circuit__pb2.PushRequest.SerializeToString,
             nebuli_dot_rpc_dot_circuit__pb2.PushReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Stage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nebuli.circuit.v1.Circuit/Stage',
+            nebuli_dot_rpc_dot_circuit__pb2.StageRequest.SerializeToString,
+            nebuli_dot_rpc_dot_circuit__pb2.StageReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PushStaged(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nebuli.circuit.v1.Circuit/PushStaged',
+            nebuli_dot_rpc_dot_circuit__pb2.PushStagedRequest.SerializeToString,
+            nebuli_dot_rpc_dot_circuit__pb2.PushReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DropStaged(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nebuli.circuit.v1.Circuit/DropStaged',
+            nebuli_dot_rpc_dot_circuit__pb2.DropStagedRequest.SerializeToString,
+            nebuli_dot_rpc_dot_circuit__pb2.DropStagedReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -439,6 +606,33 @@ class Circuit(object):
             _registered_method=True)
 
     @staticmethod
+    def Scale(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nebuli.circuit.v1.Circuit/Scale',
+            nebuli_dot_rpc_dot_circuit__pb2.ScaleRequest.SerializeToString,
+            nebuli_dot_rpc_dot_circuit__pb2.ScaleReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def ShutDown(request,
             target,
             options=(),
@@ -455,6 +649,33 @@ class Circuit(object):
             '/nebuli.circuit.v1.Circuit/ShutDown',
             nebuli_dot_rpc_dot_circuit__pb2.ShutDownRequest.SerializeToString,
             nebuli_dot_rpc_dot_circuit__pb2.ShutDownReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Query(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nebuli.circuit.v1.Circuit/Query',
+            nebuli_dot_rpc_dot_circuit__pb2.QueryRequest.SerializeToString,
+            nebuli_dot_rpc_dot_circuit__pb2.QueryReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -9,7 +9,7 @@ from typing import Self
 
 from nebuli.rpc import worker_pb2 as wire
 
-__all__ = ["Cause", "FragmentState", "FragmentStatus"]
+__all__ = ["Cause", "FragmentState", "FragmentStatus", "ViewStatus"]
 
 
 class FragmentState(StrEnum):
@@ -39,6 +39,37 @@ class Cause(StrEnum):
     LOST = "lost"
 
 
+@dataclass(frozen=True, slots=True)
+class ViewStatus:
+    """A view, by the name that it is read by, and what was read of it since its fragment's process began.
+
+    ``keys`` are those that it has now, if it is ``partial``, and ``bytes`` what it holds of them, in memory;
+    ``lookups`` are keys that were looked up, and ``hits`` those of them that were there at once; each of ``upqueries``
+    was for some keys, and ``evictions`` are keys that had to go.
+    """
+
+    name: str
+    key: tuple[str, ...]
+    partial: bool
+    keys: int = 0
+    bytes: int = 0
+    lookups: int = 0
+    hits: int = 0
+    upqueries: int = 0
+    evictions: int = 0
+
+    @property
+    def message(self) -> wire.ViewStatus:
+        """The status as it travels."""
+        return wire.ViewStatus(**{each.name: getattr(self, each.name) for each in fields(self)})
+
+    @classmethod
+    def of(cls, message: wire.ViewStatus) -> Self:
+        """The status that came."""
+        values = {each.name: getattr(message, each.name) for each in fields(cls)}
+        return cls(**values | {"key": tuple(message.key)})
+
+
 @dataclass(slots=True)
 class FragmentStatus:
     """A fragment at one moment. Rows in are rows of Z-sets, rows out what its sink has sent or written.
@@ -47,7 +78,8 @@ class FragmentStatus:
     were dropped, by the operator that did; ``state_bytes`` is what its operators keep now; ``watermark`` is how far
     event time has come in it, in microseconds since 1970, if it has come anywhere. ``phase`` is what it is at where
     that takes long: of Spark. ``checkpoint`` is, of the coordinator of a query in steps, the step that comes behind the
-    last one that all members have, if that is known: 0 where they have none but the beginning.
+    last one that all members have, if that is known: 0 where they have none but the beginning. ``circuit`` is, of the
+    same, that of the members that it has, where it has had others before. ``views`` are those that can be read there.
     """
 
     id: str
@@ -67,6 +99,8 @@ class FragmentStatus:
     watermark: int | None = None
     phase: str = ""
     checkpoint: int | None = None
+    circuit: str = ""
+    views: tuple[ViewStatus, ...] = ()
 
     @property
     def late_rows(self) -> int:
@@ -78,7 +112,8 @@ class FragmentStatus:
         """The status as it travels."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         named = {"state": f"STATE_{self.state.name}", "cause": f"CAUSE_{self.cause.name}"}
-        return wire.FragmentStatus(**values | named)
+        views = [each.message for each in self.views]
+        return wire.FragmentStatus(**values | named | {"views": views})
 
     @classmethod
     def of(cls, message: wire.FragmentStatus) -> Self:
@@ -87,6 +122,7 @@ class FragmentStatus:
         values["state"] = FragmentState[wire.State.Name(message.state).removeprefix("STATE_")]
         values["cause"] = Cause[wire.Cause.Name(message.cause).removeprefix("CAUSE_")]
         values["late"] = dict(message.late)
+        values["views"] = tuple(map(ViewStatus.of, message.views))
         for name in ("watermark", "checkpoint"):
             values[name] = getattr(message, name) if message.HasField(name) else None
         return cls(**values)

@@ -87,6 +87,34 @@ class CheckpointReply(_message.Message):
     step: int
     def __init__(self, step: _Optional[int] = ...) -> None: ...
 
+class ScaleRequest(_message.Message):
+    __slots__ = ("id", "succession")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    SUCCESSION_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    succession: str
+    def __init__(self, id: _Optional[str] = ..., succession: _Optional[str] = ...) -> None: ...
+
+class ScaleReply(_message.Message):
+    __slots__ = ("step",)
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    def __init__(self, step: _Optional[int] = ...) -> None: ...
+
+class AddRequest(_message.Message):
+    __slots__ = ("id", "addition", "index")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    ADDITION_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    addition: str
+    index: int
+    def __init__(self, id: _Optional[str] = ..., addition: _Optional[str] = ..., index: _Optional[int] = ...) -> None: ...
+
+class AddReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class UnregisterRequest(_message.Message):
     __slots__ = ("id",)
     ID_FIELD_NUMBER: _ClassVar[int]
@@ -142,7 +170,7 @@ class ChannelsReply(_message.Message):
     def __init__(self, at: _Optional[int] = ..., channels: _Optional[_Iterable[_Union[Channel, _Mapping]]] = ...) -> None: ...
 
 class Channel(_message.Message):
-    __slots__ = ("id", "side", "to", "state", "sent", "received", "acknowledged", "bytes", "buffered_messages", "buffered_bytes", "disk_bytes", "in_flight", "reconnects", "dropped", "starved", "shared_bytes")
+    __slots__ = ("id", "side", "to", "state", "sent", "received", "acknowledged", "bytes", "buffered_messages", "buffered_bytes", "disk_bytes", "in_flight", "reconnects", "dropped", "starved", "shared_bytes", "upqueries", "upqueries_dropped")
     class Side(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         SIDE_UNSPECIFIED: _ClassVar[Channel.Side]
@@ -167,6 +195,8 @@ class Channel(_message.Message):
     DROPPED_FIELD_NUMBER: _ClassVar[int]
     STARVED_FIELD_NUMBER: _ClassVar[int]
     SHARED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    UPQUERIES_FIELD_NUMBER: _ClassVar[int]
+    UPQUERIES_DROPPED_FIELD_NUMBER: _ClassVar[int]
     id: str
     side: Channel.Side
     to: str
@@ -183,7 +213,9 @@ class Channel(_message.Message):
     dropped: int
     starved: bool
     shared_bytes: int
-    def __init__(self, id: _Optional[str] = ..., side: _Optional[_Union[Channel.Side, str]] = ..., to: _Optional[str] = ..., state: _Optional[str] = ..., sent: _Optional[int] = ..., received: _Optional[int] = ..., acknowledged: _Optional[int] = ..., bytes: _Optional[int] = ..., buffered_messages: _Optional[int] = ..., buffered_bytes: _Optional[int] = ..., disk_bytes: _Optional[int] = ..., in_flight: _Optional[int] = ..., reconnects: _Optional[int] = ..., dropped: _Optional[int] = ..., starved: bool = ..., shared_bytes: _Optional[int] = ...) -> None: ...
+    upqueries: int
+    upqueries_dropped: int
+    def __init__(self, id: _Optional[str] = ..., side: _Optional[_Union[Channel.Side, str]] = ..., to: _Optional[str] = ..., state: _Optional[str] = ..., sent: _Optional[int] = ..., received: _Optional[int] = ..., acknowledged: _Optional[int] = ..., bytes: _Optional[int] = ..., buffered_messages: _Optional[int] = ..., buffered_bytes: _Optional[int] = ..., disk_bytes: _Optional[int] = ..., in_flight: _Optional[int] = ..., reconnects: _Optional[int] = ..., dropped: _Optional[int] = ..., starved: bool = ..., shared_bytes: _Optional[int] = ..., upqueries: _Optional[int] = ..., upqueries_dropped: _Optional[int] = ...) -> None: ...
 
 class InspectRequest(_message.Message):
     __slots__ = ()
@@ -260,7 +292,7 @@ class ProbeReply(_message.Message):
     def __init__(self, error: _Optional[str] = ..., reached: bool = ..., opened_us: _Optional[int] = ..., round_trip_min_us: _Optional[int] = ..., round_trip_us: _Optional[int] = ..., throughput: _Optional[int] = ...) -> None: ...
 
 class FragmentStatus(_message.Message):
-    __slots__ = ("id", "fragment", "state", "cause", "error", "rows_in", "rows_out", "bytes_in", "bytes_out", "pid", "late", "state_bytes", "watermark", "phase", "checkpoint")
+    __slots__ = ("id", "fragment", "state", "cause", "error", "rows_in", "rows_out", "bytes_in", "bytes_out", "pid", "late", "state_bytes", "watermark", "phase", "checkpoint", "circuit", "views")
     class LateEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -283,6 +315,8 @@ class FragmentStatus(_message.Message):
     WATERMARK_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    CIRCUIT_FIELD_NUMBER: _ClassVar[int]
+    VIEWS_FIELD_NUMBER: _ClassVar[int]
     id: str
     fragment: str
     state: State
@@ -298,7 +332,31 @@ class FragmentStatus(_message.Message):
     watermark: int
     phase: str
     checkpoint: int
-    def __init__(self, id: _Optional[str] = ..., fragment: _Optional[str] = ..., state: _Optional[_Union[State, str]] = ..., cause: _Optional[_Union[Cause, str]] = ..., error: _Optional[str] = ..., rows_in: _Optional[int] = ..., rows_out: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., pid: _Optional[int] = ..., late: _Optional[_Mapping[str, int]] = ..., state_bytes: _Optional[int] = ..., watermark: _Optional[int] = ..., phase: _Optional[str] = ..., checkpoint: _Optional[int] = ...) -> None: ...
+    circuit: str
+    views: _containers.RepeatedCompositeFieldContainer[ViewStatus]
+    def __init__(self, id: _Optional[str] = ..., fragment: _Optional[str] = ..., state: _Optional[_Union[State, str]] = ..., cause: _Optional[_Union[Cause, str]] = ..., error: _Optional[str] = ..., rows_in: _Optional[int] = ..., rows_out: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., pid: _Optional[int] = ..., late: _Optional[_Mapping[str, int]] = ..., state_bytes: _Optional[int] = ..., watermark: _Optional[int] = ..., phase: _Optional[str] = ..., checkpoint: _Optional[int] = ..., circuit: _Optional[str] = ..., views: _Optional[_Iterable[_Union[ViewStatus, _Mapping]]] = ...) -> None: ...
+
+class ViewStatus(_message.Message):
+    __slots__ = ("name", "key", "partial", "keys", "bytes", "lookups", "hits", "upqueries", "evictions")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    PARTIAL_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    LOOKUPS_FIELD_NUMBER: _ClassVar[int]
+    HITS_FIELD_NUMBER: _ClassVar[int]
+    UPQUERIES_FIELD_NUMBER: _ClassVar[int]
+    EVICTIONS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    key: _containers.RepeatedScalarFieldContainer[str]
+    partial: bool
+    keys: int
+    bytes: int
+    lookups: int
+    hits: int
+    upqueries: int
+    evictions: int
+    def __init__(self, name: _Optional[str] = ..., key: _Optional[_Iterable[str]] = ..., partial: bool = ..., keys: _Optional[int] = ..., bytes: _Optional[int] = ..., lookups: _Optional[int] = ..., hits: _Optional[int] = ..., upqueries: _Optional[int] = ..., evictions: _Optional[int] = ...) -> None: ...
 
 class Refusal(_message.Message):
     __slots__ = ("reason", "id", "message")
@@ -314,6 +372,8 @@ class Refusal(_message.Message):
         REASON_ID_IN_USE: _ClassVar[Refusal.Reason]
         REASON_SINK_IN_USE: _ClassVar[Refusal.Reason]
         REASON_NO_CHECKPOINT: _ClassVar[Refusal.Reason]
+        REASON_NOT_SCALED: _ClassVar[Refusal.Reason]
+        REASON_NOT_ADDED: _ClassVar[Refusal.Reason]
     REASON_UNSPECIFIED: Refusal.Reason
     REASON_BAD_FRAGMENT: Refusal.Reason
     REASON_UNKNOWN_ID: Refusal.Reason
@@ -324,6 +384,8 @@ class Refusal(_message.Message):
     REASON_ID_IN_USE: Refusal.Reason
     REASON_SINK_IN_USE: Refusal.Reason
     REASON_NO_CHECKPOINT: Refusal.Reason
+    REASON_NOT_SCALED: Refusal.Reason
+    REASON_NOT_ADDED: Refusal.Reason
     REASON_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]

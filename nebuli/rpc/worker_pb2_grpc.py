@@ -54,6 +54,16 @@ class WorkerStub(object):
                 request_serializer=nebuli_dot_rpc_dot_worker__pb2.CheckpointRequest.SerializeToString,
                 response_deserializer=nebuli_dot_rpc_dot_worker__pb2.CheckpointReply.FromString,
                 _registered_method=True)
+        self.Scale = channel.unary_unary(
+                '/nebuli.worker.v1.Worker/Scale',
+                request_serializer=nebuli_dot_rpc_dot_worker__pb2.ScaleRequest.SerializeToString,
+                response_deserializer=nebuli_dot_rpc_dot_worker__pb2.ScaleReply.FromString,
+                _registered_method=True)
+        self.Add = channel.unary_unary(
+                '/nebuli.worker.v1.Worker/Add',
+                request_serializer=nebuli_dot_rpc_dot_worker__pb2.AddRequest.SerializeToString,
+                response_deserializer=nebuli_dot_rpc_dot_worker__pb2.AddReply.FromString,
+                _registered_method=True)
         self.Unregister = channel.unary_unary(
                 '/nebuli.worker.v1.Worker/Unregister',
                 request_serializer=nebuli_dot_rpc_dot_worker__pb2.UnregisterRequest.SerializeToString,
@@ -117,6 +127,20 @@ class WorkerServicer(object):
 
     def Checkpoint(self, request, context):
         """Has the coordinator of a query in steps make a checkpoint. Answers once all members have it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Scale(self, request, context):
+        """Has the coordinator of a query in steps go on with other members. Answers once they have taken over.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Add(self, request, context):
+        """Gives a part of a query with views more operators, while it runs. Harmless if it has them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -193,6 +217,16 @@ def add_WorkerServicer_to_server(servicer, server):
                     servicer.Checkpoint,
                     request_deserializer=nebuli_dot_rpc_dot_worker__pb2.CheckpointRequest.FromString,
                     response_serializer=nebuli_dot_rpc_dot_worker__pb2.CheckpointReply.SerializeToString,
+            ),
+            'Scale': grpc.unary_unary_rpc_method_handler(
+                    servicer.Scale,
+                    request_deserializer=nebuli_dot_rpc_dot_worker__pb2.ScaleRequest.FromString,
+                    response_serializer=nebuli_dot_rpc_dot_worker__pb2.ScaleReply.SerializeToString,
+            ),
+            'Add': grpc.unary_unary_rpc_method_handler(
+                    servicer.Add,
+                    request_deserializer=nebuli_dot_rpc_dot_worker__pb2.AddRequest.FromString,
+                    response_serializer=nebuli_dot_rpc_dot_worker__pb2.AddReply.SerializeToString,
             ),
             'Unregister': grpc.unary_unary_rpc_method_handler(
                     servicer.Unregister,
@@ -338,6 +372,60 @@ class Worker(object):
             '/nebuli.worker.v1.Worker/Checkpoint',
             nebuli_dot_rpc_dot_worker__pb2.CheckpointRequest.SerializeToString,
             nebuli_dot_rpc_dot_worker__pb2.CheckpointReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Scale(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nebuli.worker.v1.Worker/Scale',
+            nebuli_dot_rpc_dot_worker__pb2.ScaleRequest.SerializeToString,
+            nebuli_dot_rpc_dot_worker__pb2.ScaleReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Add(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nebuli.worker.v1.Worker/Add',
+            nebuli_dot_rpc_dot_worker__pb2.AddRequest.SerializeToString,
+            nebuli_dot_rpc_dot_worker__pb2.AddReply.FromString,
             options,
             channel_credentials,
             insecure,

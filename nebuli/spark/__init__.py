@@ -1,12 +1,30 @@
-"""Spark as the engine of a fragment.
+"""Spark as the engine of a fragment, and as what brings rows to a circuit and takes them from there.
 
-The worker keeps what the fragment's sources give in channels of its own, which a Spark driver in a process of its own
-reads; what Spark computes of it comes back as staged groups, which count once however often a task is tried, and goes
-where the fragment's sink says.
+As an engine: the worker keeps what the fragment's sources give in channels of its own, which a Spark driver in a
+process of its own reads; what Spark computes of it comes back as staged groups, which count once however often a task
+is tried, and goes where the fragment's sink says.
+
+The data source ``circuit`` is in ``streams``; Spark imports it in each of its workers, without the engine.
 """
 
 from __future__ import annotations
 
-from nebuli.spark.spark_circuit import SparkCircuit
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["SparkCircuit"]
+if TYPE_CHECKING:
+    from nebuli.spark.formats import register as register
+    from nebuli.spark.spark_circuit import SparkCircuit as SparkCircuit
+
+_HOMES = {
+    "SparkCircuit": "nebuli.spark.spark_circuit",
+    "register": "nebuli.spark.formats",
+}
+__all__ = ["SparkCircuit", "register"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return value

@@ -6,13 +6,7 @@ end of all: of the session, of its files, and of every process of the group that
 
 from __future__ import annotations
 
-import os
-import shutil
-import signal
-import sys
 import tempfile
-import threading
-import time
 import uuid
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +16,7 @@ from typing import TYPE_CHECKING
 import netchannel
 from nebuli.spark.driver_messages import DONE, DRAIN, FAILED, PHASE, Job, Report
 from nebuli.spark.failures import sentence
+from nebuli.spark.leading import lead
 from nebuli.spark.phases import STARTING, WAITING, jobs_told
 from nebuli.spark.session import open_session
 
@@ -31,10 +26,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-_STOP_S = 8.0
-"""How long a session may take to stop; then its processes are ended."""
-_CHILDREN_S = 3.0
-"""How long what it has started may take to end."""
 _LOOK_S = 0.2
 _PARTITIONS = 8
 """Tasks that read a bounded input side by side, at most."""
@@ -120,51 +111,24 @@ class Driver:
             self.spark.stop()
 
 
-def main() -> None:
-    """Run what standard input says, as a leader of a process group of its own."""
-    # Java writes on standard output too: reports have a descriptor of their own.
-    reports = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
+class _Led:
+    """The driver of the job on a line, as a process has it; ``report`` takes what is to be told."""
 
-    def report(what: Report) -> None:
-        with suppress(BrokenPipeError):  # the worker is gone, which standard input says as well
-            reports.write(f"{what.to_line()}\n")
+    def __init__(self, line: str, report: Callable[[str], None]) -> None:
+        self._report = report
+        self._driver = Driver(Job.from_line(line), lambda phase: report(Report(PHASE, phase=phase).to_line()))
+        self.commands = self._driver.commands
+        self.directory = Path(self._driver.job.directory)
+        self.stop = self._driver.stop
 
-    driver = Driver(Job.from_line(sys.stdin.readline()), lambda phase: report(Report(PHASE, phase=phase)))
-    working = threading.Thread(target=_work, args=(driver, report), name="job", daemon=True)
-    working.start()
-    for line in sys.stdin:
-        driver.commands.put(line.strip())
-    _end(driver)
-
-
-def _work(driver: Driver, report: Callable[[Report], None]) -> None:
-    try:
-        driver.run()
-    except Exception as error:  # noqa: BLE001 - whatever it is, the worker says why the fragment failed
-        report(Report(FAILED, sentence(error)))
-    else:
-        report(Report(DONE))
-
-
-def _end(driver: Driver) -> None:
-    stopping = threading.Thread(target=driver.stop, daemon=True)
-    stopping.start()
-    stopping.join(_STOP_S)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    os.killpg(os.getpgrp(), signal.SIGTERM)
-    _wait_for_children()  # or Java would write where nothing is to be left
-    shutil.rmtree(driver.job.directory, ignore_errors=True)
-    os.killpg(os.getpgrp(), signal.SIGKILL)
-
-
-def _wait_for_children() -> None:
-    deadline = time.monotonic() + _CHILDREN_S
-    with suppress(ChildProcessError):  # there are none left
-        while time.monotonic() < deadline:
-            if os.waitpid(-1, os.WNOHANG) == (0, 0):
-                time.sleep(0.02)
+    def run(self) -> None:
+        try:
+            self._driver.run()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the worker says why the fragment failed
+            self._report(Report(FAILED, sentence(error)).to_line())
+        else:
+            self._report(Report(DONE).to_line())
 
 
 if __name__ == "__main__":
-    main()
+    lead(_Led)

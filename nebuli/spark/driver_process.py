@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
-import os
-import shutil
 import subprocess
 import sys
 from collections import deque
 from contextlib import suppress
-from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
@@ -18,6 +14,7 @@ from nebuli.connectors.errors import FragmentError
 from spark_bridge.versions import limits
 
 from .driver_messages import FAILED, PHASE, Report
+from .installed import check_java, check_pyspark
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,17 +92,11 @@ class DriverProcess:
 
 
 def _check_installed(job: Job) -> None:
-    if importlib.util.find_spec("pyspark") is None:
-        raise FragmentError("the engine spark needs PySpark: pip install 'nebuli[spark]'")
+    needs = "the engine spark needs"
+    check_pyspark(needs)
     if not job.bounded and limits is None:
         raise FragmentError(
-            "the engine spark needs PySpark 4.2 or later for inputs without an end: pip install 'pyspark>=4.2'"
+            f"{needs} PySpark 4.2 or later for inputs without an end: pip install 'pyspark>=4.2'"
         )
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home, "bin", "java")) if home else "java"
-    if not job.master.startswith("sc://") and shutil.which(java) is None:
-        where = f"there is none at {java}" if home else "there is none in the PATH"
-        raise FragmentError(
-            f"the engine spark needs Java 17 or later, and {where}: install it (Debian: apt-get install "
-            "default-jre-headless), or set JAVA_HOME"
-        )
+    if not job.master.startswith("sc://"):
+        check_java(needs)

@@ -18,9 +18,11 @@ from placement.plan import (
     DistinctOperator,
     FilterOperator,
     JoinOperator,
+    MergerOperator,
     NetworkSink,
     NetworkSource,
     ProjectOperator,
+    SharderOperator,
     UnionOperator,
     WindowOperator,
 )
@@ -78,6 +80,7 @@ class _Compiler:
                 self._inputs[operator.id] = self._schemas[operator.id] = operator.columns
             else:
                 assert not isinstance(operator, NetworkSink), "a fragment has one sink, its last operator"
+                assert not isinstance(operator, SharderOperator | MergerOperator), "no view is made by Spark"
                 self._add(operator)
         (root,) = self._operators[-1].children
         self._add_step(f"SELECT {_listed(self._schemas[root])} FROM {self._names[root]}")
@@ -165,9 +168,12 @@ def _computed(columns: Mapping[str, str], schema: Schema) -> str:
 
 
 def _joined(join: JoinOperator, inputs: Sequence[Schema], output: Schema, tables: Sequence[str]) -> str:
-    """The keys, then the other columns input by input, under the names that the output has for them."""
+    """The keys, then the other columns input by input, under the names that the output has for them.
+
+    Keys are those of an input whose rows are all there, of two such inputs of the one that has a row.
+    """
     names = iter(column.name for column in output[len(join.on) :])
-    chosen = [f"{tables[0]}_0.{identifier(key)}" for key in join.on]
+    chosen = [_key_of(join, key, tables) for key in join.on]
     sources = [f"{table} AS {table}_{index}" for index, table in enumerate(tables)]
     text = sources[0]
     for index, (schema, table) in enumerate(zip(inputs, tables, strict=True)):
@@ -181,8 +187,13 @@ def _joined(join: JoinOperator, inputs: Sequence[Schema], output: Schema, tables
             equal = " AND ".join(
                 f"{tables[0]}_0.{identifier(key)} = {alias}.{identifier(key)}" for key in join.on
             )
-            text += f" JOIN {sources[index]} ON {equal}"
+            text += f" {join.how.upper()} JOIN {sources[index]} ON {equal}"
     return f"SELECT {', '.join(chosen)} FROM {text}"
+
+
+def _key_of(join: JoinOperator, key: str, tables: Sequence[str]) -> str:
+    preserved = [f"{tables[port]}_{port}.{identifier(key)}" for port in join.preserved or (0,)]
+    return preserved[0] if len(preserved) == 1 else f"coalesce({', '.join(preserved)}) AS {identifier(key)}"
 
 
 def _aggregated(operator: AggregateOperator, schema: Schema, table: str) -> str:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import SparkSession
 
 SETTINGS = {
@@ -45,7 +44,7 @@ def open_session(master: str, name: str, directory: Path) -> SparkSession:
 
     from spark_bridge import register
 
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    set_environment(master)
     if master.startswith("sc://"):
         spark = SparkSession.builder.remote(master).getOrCreate()
     else:
@@ -59,6 +58,15 @@ def open_session(master: str, name: str, directory: Path) -> SparkSession:
         spark.conf.set(key, value)
     register(spark)
     return spark
+
+
+def set_environment(master: str) -> None:
+    """What a driver's own environment says to Spark, where nobody has said otherwise."""
+    import pyspark
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if master.startswith("local-cluster"):  # its executors are started as from an installation of Spark
+        os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))
 
 
 def driver_settings(master: str, directory: Path) -> dict[str, str]:

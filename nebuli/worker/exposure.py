@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from nebuli.worker.worker_process import WorkerSettings
 
-__all__ = ["Exposed", "check_not_exposed", "is_loopback"]
+__all__ = ["Exposed", "check_http_not_exposed", "check_not_exposed", "is_loopback"]
 
 
 class Exposed(Exception):
@@ -27,6 +27,16 @@ def check_not_exposed(settings: WorkerSettings) -> None:
                 f"connects can read and write files as this worker does: name tls or a secret in the topology, or give "
                 f"--secret-file FILE; --insecure starts it all the same"
             )
+
+
+def check_http_not_exposed(settings: WorkerSettings) -> None:
+    """Raise `Exposed` for --http; nothing else than TLS or a secret lets other machines in there."""
+    asked = settings.trust.tls is not None or settings.trust.secret is not None
+    if settings.http is not None and not asked and not is_loopback(settings.http):
+        raise Exposed(
+            f"--http {settings.http} can be reached from other machines, and without TLS and a secret whoever connects "
+            f"can push rows and end queries: name tls or a secret in the topology, or give --secret-file FILE"
+        )
 
 
 def is_loopback(address: str) -> bool:

@@ -11,30 +11,37 @@ import time
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nebuli.connectors.network import HAS_ALL
 from nebuli.connectors.policies import drop_files
 from nebuli.coordinator.errors import CheckpointNotMade, NothingToSave
-from nebuli.exactness import is_exact, state_of
+from nebuli.dataflow.errors import DataflowError
+from nebuli.exactness import goes_on, state_of
 from nebuli.processes import lines, signal_name
+from nebuli.rpc.following_members import NotSucceeded
 from nebuli.rpc.ids import query_of
 from nebuli.rpc.log_lines import LogLine
 from nebuli.rpc.status import Cause, FragmentState, FragmentStatus
 from nebuli.storage.names import file_name
+from nebuli.storage.store_url import StorePlace, StoreUrl
 from nebuli.worker.fragment.conversation import (
+    Add,
+    AddEnd,
     CheckpointEnd,
     MakeCheckpoint,
     Order,
     Report,
     Stop,
+    Succeed,
+    SuccessionEnd,
     packed,
     received,
 )
+from nebuli.worker.fragment.fragment_thread import log_end
 from nebuli.worker.fragment.last_words import close_inputs, fail_output
-from nebuli.worker.fragment.runner import log_end
 from nebuli.worker.fragment.spawning import SpawnFailed
-from placement.plan import NetworkSink, NetworkSource
+from placement.plan import Fragment, NetworkSink, NetworkSource
 
 if TYPE_CHECKING:
     import socket
@@ -43,12 +50,14 @@ if TYPE_CHECKING:
 
     import netchannel
     from nebuli.connectors.sinks.sink_locks import SinkLock
+    from nebuli.rpc.following_members import Succession
     from nebuli.rpc.trust import Trust
     from nebuli.worker.fragment.spawning import Spawned, Spawner
     from nebuli.worker.listening import Ports
+    from placement.plan import Addition
     from placement.stepped import AnyFragment
 
-__all__ = ["Host", "HostedFragment"]
+__all__ = ["Host", "HostedFragment", "NotAdded"]
 
 _log = logging.getLogger(__name__)
 
@@ -71,6 +80,10 @@ _TOLD_LINES, _TOLD_S = 5, 2.0
 """Lines that an error has of the end of a dead process' log, and how old they may be then, in seconds."""
 
 
+class NotAdded(Exception):
+    """The query has not got more operators here; the message says why."""
+
+
 @dataclass(frozen=True, slots=True)
 class Host:
     """What the fragments of a worker have in common."""
@@ -85,15 +98,27 @@ class Host:
     """The folder for sockets that only this worker and the processes of its fragments use."""
     max_state_bytes: int
     memory_bytes: int | None = None
-    state: Path | None = None
+    state: StorePlace | None = None
+    serves_http: bool = False
+    """Whether circuits are called over HTTP, too."""
 
-    def folder(self, id_: str) -> Path | None:
+    def place(self, id_: str) -> StorePlace | None:
         """Where a fragment of a query in steps keeps what it has; None if nothing is kept here."""
+        if isinstance(self.state, StoreUrl):
+            return self.state / id_
         return None if self.state is None else self.state / "steps" / file_name(id_)
 
     def socket(self, id_: str) -> Path:
         """Where the coordinator of a query in steps is called. Its name is short, as paths of sockets are."""
-        return self.sockets / f"circuit-{hashlib.sha256(id_.encode()).hexdigest()[:12]}"
+        return self.sockets / f"circuit-{_short(id_)}"
+
+    def http_socket(self, id_: str) -> Path:
+        """The same over HTTP."""
+        return self.sockets / f"http-{_short(id_)}"
+
+
+def _short(id_: str) -> str:
+    return hashlib.sha256(id_.encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +159,9 @@ class HostedFragment:
         self._process: Spawned | None = None
         self._control: asyncio.StreamWriter | None = None
         self._locks: Sequence[SinkLock] = ()
-        self._checkpoints: dict[int, asyncio.Future[CheckpointEnd]] = {}
+        self._answers: list[
+            asyncio.Future[Any]
+        ] = []  # of its processes, by the numbers of what they are asked
         self._stopping = False
         self._killed = ""  # why this worker has ended the process, if it has
         self._life: asyncio.Task[None] | None = None
@@ -145,6 +172,11 @@ class HostedFragment:
     def id(self) -> str:
         """The id that it has at its worker."""
         return self.status.id
+
+    @property
+    def locks(self) -> Sequence[SinkLock]:
+        """Of files that it writes to, as long as it runs."""
+        return () if self._life is None or self._life.done() else self._locks
 
     def start(self, locks: Sequence[SinkLock] = (), *, resumed: bool = False) -> None:
         """Have a process run it; returns at once. ``resumed``: another one has begun.
@@ -179,17 +211,69 @@ class HostedFragment:
         self._check_running()
         if self._control is None:
             raise CheckpointNotMade(None, f"the process of {self.fragment.id} has only begun")
-        number = len(self._checkpoints)
-        waiting = self._checkpoints[number] = asyncio.get_running_loop().create_future()
-        self._control.write(packed(MakeCheckpoint(number)))
-        await asyncio.wait([waiting])
-        if waiting.cancelled():
+        made: CheckpointEnd | None = await self._answer(self._control, MakeCheckpoint)
+        if made is None:
             self._check_running()
             raise CheckpointNotMade(None, f"the process of {self.fragment.id} has ended meanwhile")
-        made: CheckpointEnd = waiting.result()
         if made.step is None or made.why:
             raise CheckpointNotMade(made.step, made.why)
         return made.step
+
+    async def succeed(self, succession: Succession) -> int:
+        """Have the coordinator that it is go on with other members: their first step. Raises NotSucceeded."""
+        if self._control is None or self.status.state is not FragmentState.RUNNING:
+            raise NotSucceeded(f"fragment {self.fragment.id} does not run: its members are as they were")
+        end: SuccessionEnd | None = await self._answer(
+            self._control, lambda number: Succeed(number, succession)
+        )
+        if end is None:
+            raise NotSucceeded(
+                f"the process of {self.fragment.id} has ended meanwhile: 'nebuli status' says with which members the "
+                f"next one goes on"
+            )
+        if end.step is None:
+            raise NotSucceeded(end.why)
+        return end.step
+
+    async def add(self, index: int, addition: Addition) -> None:
+        """Have the part of a query that it is be given more operators, if it has not; ``index`` came before these.
+
+        Raises DataflowError for what it cannot have; and NotAdded, by which it is not known whether its process has
+        them, if that has ended meanwhile.
+        """
+        here = self.fragment
+        if not isinstance(here, Fragment) or not here.views:
+            raise NotAdded(f"fragment {here.id} is of a query without views: start the query again with one")
+        if index < len(here.added) and here.added[index] == addition:
+            return
+        if index != len(here.added):
+            raise NotAdded(
+                f"fragment {here.id} was given {len(here.added)} additions, and this would be number {index + 1}: "
+                f"another command has added a view; try again"
+            )
+        if self.status.state.is_final:
+            raise NotAdded(f"fragment {here.id} is {self.status.state} already")
+        if self.status.state is FragmentState.RUNNING:
+            await self._have_added(addition)
+        self.fragment = here.model_copy(update={"added": (*here.added, addition)})
+
+    async def _have_added(self, addition: Addition) -> None:
+        if self._control is None:
+            raise NotAdded(f"the process of {self.fragment.id} has only begun: try again")
+        said = addition.model_dump_json(by_alias=True)
+        end: AddEnd | None = await self._answer(self._control, lambda number: Add(number, said))
+        if end is None:
+            raise NotAdded(f"the process of {self.fragment.id} has ended meanwhile: try again")
+        if end.why:
+            raise DataflowError(f"fragment {self.fragment.id}: {end.why}")
+
+    async def _answer(self, control: asyncio.StreamWriter, question: Callable[[int], object]) -> Any:
+        """What its process answers; None if that has ended meanwhile."""
+        waiting = asyncio.get_running_loop().create_future()
+        self._answers.append(waiting)
+        control.write(packed(question(len(self._answers) - 1)))
+        await asyncio.wait([waiting])
+        return None if waiting.cancelled() else waiting.result()
 
     def _check_running(self) -> None:
         if self.status.state is not FragmentState.RUNNING:
@@ -256,7 +340,7 @@ class HostedFragment:
 
     def _goes_on(self, ending: _Ending, deaths: deque[float]) -> bool:
         """Whether another process takes up what this one has left, as after the death of the whole worker."""
-        if self.status.state.is_final or self._stopping or not (ending.killed and is_exact(self.fragment)):
+        if self.status.state.is_final or self._stopping or not (ending.killed and goes_on(self.fragment)):
             return False
         deaths.append(time.monotonic())
         return len(deaths) < _LIVES or deaths[-1] - deaths[0] > _LIVES_S
@@ -290,8 +374,9 @@ class HostedFragment:
             memory_bytes=self._host.memory_bytes,
             trust=self._host.trust,
             socket=self._host.socket(self.id),
+            http_socket=self._host.http_socket(self.id) if self._host.serves_http else None,
             locks=tuple(each.file for each in self._locks),
-            folder=self._host.folder(self.id),
+            place=self._host.place(self.id),
         )
         writer.write(packed(order))
         self._control = writer
@@ -305,11 +390,11 @@ class HostedFragment:
                     case Report():
                         self.report = message
                         self._move(message.status)
-                    case CheckpointEnd(number):
-                        self._checkpoints[number].set_result(message)
+                    case CheckpointEnd(number) | SuccessionEnd(number) | AddEnd(number):
+                        self._answers[number].set_result(message)
         finally:
             self._control = None
-            for waiting in self._checkpoints.values():
+            for waiting in self._answers:
                 waiting.cancel()
             self._left = time.monotonic()
             writer.close()
@@ -357,7 +442,7 @@ class HostedFragment:
         log = f"; the end of its log: {told}" if told else ""
         if not ending.killed:
             self._end(FragmentState.FAILED, Cause.ITSELF, f"its process {ending.text}{log}")
-        elif is_exact(self.fragment):
+        elif goes_on(self.fragment):
             often = f" ({_LIVES} times within {_LIVES_S:.0f} s)"
             self._end(FragmentState.FAILED, Cause.ITSELF, f"its process {ending.text}{often}{log}")
         else:
@@ -400,6 +485,8 @@ class HostedFragment:
         before = self.status
         if status.checkpoint is None:  # a process that has begun does not know it yet
             status = replace(status, checkpoint=before.checkpoint)
+        if not status.circuit:
+            status = replace(status, circuit=before.circuit)
         self.status = replace(status, pid=0) if status.state.is_final else status
         if status.state is not before.state:
             self._on_change(self)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,25 +13,31 @@ from nebuli.connectors.errors import OutputError, SinkInUse
 from nebuli.connectors.policies import drop_files
 from nebuli.connectors.sinks.sink_locks import take_all
 from nebuli.engines import engine_of
-from nebuli.exactness import is_exact, state_of
+from nebuli.exactness import goes_on, state_of
 from nebuli.rpc.ids import query_of
 from nebuli.rpc.status import FragmentState, FragmentStatus
-from nebuli.storage import Store
+from nebuli.storage import StorageError, Store
 from nebuli.worker.fragment.run_notes import forget_run
-from nebuli.worker.hosted import HostedFragment
+from nebuli.worker.hosted import HostedFragment, NotAdded
 from nebuli.worker.logs import Logs
+from nebuli.worker.parts.part_runner import check_part
 from nebuli.worker.records import Record
-from placement.plan import Fragment
-from placement.stepped import CoordinatorFragment
+from placement.plan import Fragment, ViewOperator
+from placement.stepped import CoordinatorFragment, MemberFragment
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Iterable
     from typing import Any
 
+    from nebuli.connectors.sinks.sink_locks import SinkLock
+    from nebuli.rpc.following_members import Succession
     from nebuli.rpc.log_lines import LogLine
+    from nebuli.rpc.status import ViewStatus
+    from nebuli.storage.store_url import StorePlace
     from nebuli.worker.fragment.conversation import Report
     from nebuli.worker.hosted import Host
     from nebuli.worker.records import Records
+    from placement.plan import Addition
     from placement.stepped import AnyFragment
 
 __all__ = ["BusyFragment", "FragmentStarted", "IdInUse", "NoState", "Node", "UnknownFragment", "WrongNode"]
@@ -82,6 +87,8 @@ class Node:
         self._fragments: dict[str, HostedFragment] = {}
         self._numbers = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._removing: dict[StorePlace, asyncio.Task[None]] = {}
+        self._adding = asyncio.Lock()
         self.logs = Logs(self._owner)
 
     def register(self, fragment: AnyFragment, wished: str = "") -> str:
@@ -101,7 +108,9 @@ class Node:
                 f"fragment {fragment.id} is for node {fragment.node}, and this worker is node {here}: correct the grpc "
                 f"address of the node in the topology, or start this worker with --advertise {fragment.node}"
             )
-        if isinstance(fragment, Fragment):
+        if isinstance(fragment, Fragment) and fragment.views:
+            check_part(fragment)
+        elif isinstance(fragment, Fragment):
             engine_of(fragment, self._host.max_state_bytes)
         elif self._host.state is None:
             raise NoState(
@@ -111,8 +120,8 @@ class Node:
         id_ = wished or next(id_ for id_ in map(str, self._numbers) if id_ not in self._fragments)
         none_yet = 0 if isinstance(fragment, CoordinatorFragment) else None
         status = FragmentStatus(id_, fragment.id, FragmentState.REGISTERED, checkpoint=none_yet)
-        if not isinstance(fragment, Fragment) and (folder := self._host.folder(id_)) is not None:
-            Store.make(folder)  # now, so that a process of it that finds none knows that it is gone
+        if (place := self._place(id_, fragment)) is not None:
+            Store.make(place)  # now, so that a process of it that finds none knows that it is gone
         self._save(status, fragment)
         self._add(status, fragment)
         return status.id
@@ -120,7 +129,8 @@ class Node:
     async def start(self, id_: str) -> None:
         """Start a fragment, once; one of a query in steps again when it has ended, which goes on where it was.
 
-        Raises ChannelInUse if another one reads one of its channels; BusyFragment if its process is still ending.
+        Raises ChannelInUse if another one reads one of its channels, or has a view of the same name; BusyFragment if
+        its process is still ending.
 
         SinkInUse if another one, here or elsewhere on this machine, writes to one of its files; OSError if it cannot be
         recorded. Then it is not started. One whose files cannot be written at all has failed.
@@ -136,8 +146,12 @@ class Node:
                 raise netchannel.ChannelInUse(
                     f"channel {min(shared)} is read by fragment {other.fragment.id} here already: stop that one"
                 )
+        if isinstance(hosted.fragment, Fragment) and (
+            in_use := self._in_use(_views(hosted.fragment), hosted)
+        ):
+            raise netchannel.ChannelInUse(f"{in_use}: stop that query, or give this one's view another name")
         try:
-            locks = take_all(hosted.fragment, query_of(id_))
+            locks = self._locks_of(hosted)
         except SinkInUse:
             raise
         except OutputError as error:
@@ -150,6 +164,20 @@ class Node:
                 lock.release()
             raise
         hosted.start(locks)
+
+    def _locks_of(self, hosted: HostedFragment) -> list[SinkLock]:
+        """The locks of its files; those of members that it follows, or is followed by, are its own, too.
+
+        Raises SinkInUse, OutputError.
+        """
+        query = query_of(hosted.id)
+        shared = {
+            lock.file: lock
+            for other in self._fragments.values()
+            if query_of(other.id) == query and _are_in_turn(hosted.fragment, other.fragment)
+            for lock in other.locks
+        }
+        return take_all(hosted.fragment, query, shared)
 
     async def _startable(self, id_: str) -> HostedFragment:
         """The fragment; one of a query in steps anew, if it has ended, once nothing of it is in its successor's way."""
@@ -170,8 +198,8 @@ class Node:
 
         Nor does it know which checkpoints have been made until then.
         """
-        if (folder := self._host.folder(hosted.id)) is not None:
-            forget_run(folder)
+        if (place := self._place(hosted.id, hosted.fragment)) is not None:
+            forget_run(place)
         self._save(replace(hosted.status, state=FragmentState.RUNNING, checkpoint=None), hosted.fragment)
 
     def stop(self, id_: str, *, at_once: bool = False) -> None:
@@ -185,8 +213,53 @@ class Node:
         """
         return await self._fragment(id_).checkpoint()
 
+    async def succeed(self, id_: str, succession: Succession) -> int:
+        """Have the coordinator of a query in steps go on with other members: their first step. Raises NotSucceeded."""
+        return await self._fragment(id_).succeed(succession)
+
+    async def add(self, id_: str, index: int, addition: Addition) -> None:
+        """Have a part of a query with views be given more operators, if it has not: ``index`` came before these.
+
+        One after the other, and to its end, whoever has asked for it is gone. Raises NotAdded; OSError if it cannot be
+        recorded: then it is to be asked for again.
+        """
+        task = asyncio.create_task(self._add_next(self._fragment(id_), index, addition))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(_heard)
+        await asyncio.shield(task)
+
+    async def _add_next(self, hosted: HostedFragment, index: int, addition: Addition) -> None:
+        async with self._adding:
+            if addition.fragment == hosted.fragment.id:
+                names = (
+                    each.name or each.id for each in addition.operators if isinstance(each, ViewOperator)
+                )
+                if in_use := self._in_use(names, hosted):
+                    raise NotAdded(f"{in_use}: give this one another name")
+            await hosted.add(index, addition)
+            self._save(hosted.status, hosted.fragment)
+
+    def _in_use(self, views: Iterable[str], besides: HostedFragment) -> str:
+        """Who has a view of one of these names here, in words; nothing, if nobody else has."""
+        wanted = set(views)
+        for other in self._fragments.values():
+            if other is besides or other.status.state is not FragmentState.RUNNING:
+                continue
+            if isinstance(other.fragment, Fragment) and (names := wanted & _views(other.fragment)):
+                return (
+                    f"a view {min(names)!r} is at this node already, of fragment {other.fragment.id} (query "
+                    f"{query_of(other.id)})"
+                )
+        return ""
+
     async def unregister(self, id_: str) -> None:
-        """Forget a fragment that does not run. Raises OSError if its record stays; then it is still known."""
+        """Forget a fragment that does not run. Raises OSError if its record stays; then it is still known.
+
+        What one has kept that is known no more, as the worker was killed in the middle of this, is deleted, too.
+        """
+        if id_ and id_ not in self._fragments and (place := self._host.place(id_)) is not None:
+            await self._remove(id_, place)
         hosted = self._fragment(id_)
         if hosted.status.state is FragmentState.RUNNING:
             raise BusyFragment(f"fragment {hosted.fragment.id} is running: stop it first")
@@ -194,10 +267,27 @@ class Node:
             raise BusyFragment(f"fragment {hosted.fragment.id} is telling its reader of its end: try again")
         if self._records is not None:
             self._records.forget(id_)
-        folder = self._host.folder(id_)
-        if folder is not None:
-            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)  # most have none
+        if (place := self._place(id_, hosted.fragment)) is not None:
+            await self._remove(hosted.fragment.id, place)
         self._fragments.pop(id_, None)
+
+    async def _remove(self, what: str, place: StorePlace) -> None:
+        """Delete what is kept at a place, once, whoever asks for it, and however many have given up to wait for it."""
+        removing = self._removing.get(place)
+        if removing is None:
+            removing = self._removing[place] = asyncio.create_task(self._removed(what, place))
+            removing.add_done_callback(lambda _: self._removing.pop(place))
+        await asyncio.shield(removing)
+
+    async def _removed(self, what: str, place: StorePlace) -> None:
+        try:
+            await asyncio.to_thread(Store.remove, place)
+        except (StorageError, OSError) as error:
+            _log.warning("what fragment %s has kept stays at %s: %s", what, place, error)
+
+    def _place(self, id_: str, fragment: AnyFragment) -> StorePlace | None:
+        """Where a fragment keeps what it has, if it is one of a query in steps."""
+        return None if isinstance(fragment, Fragment) else self._host.place(id_)
 
     async def take_up(self, records: Iterable[Record]) -> None:
         """Go on with what an earlier worker had: what is exact where it was, and the rest is lost, and says so."""
@@ -206,7 +296,7 @@ class Node:
             hosted = self._add(record.status, record.fragment)
             drop_files(record.fragment)
             match record.status.state:
-                case FragmentState.RUNNING if is_exact(record.fragment):
+                case FragmentState.RUNNING if goes_on(record.fragment):
                     await self._resume(hosted, until)
                 case FragmentState.RUNNING:
                     what = (
@@ -222,7 +312,7 @@ class Node:
         locks = None
         while locks is None:
             try:
-                locks = take_all(hosted.fragment, query_of(hosted.id))
+                locks = self._locks_of(hosted)
             except OutputError as error:
                 if not isinstance(error, SinkInUse) or loop.time() >= until:
                     hosted.fail(str(error))
@@ -248,6 +338,11 @@ class Node:
     def fragments(self) -> list[tuple[FragmentStatus, AnyFragment]]:
         """All fragments, and how they are."""
         return [(hosted.status, hosted.fragment) for hosted in self._fragments.values()]
+
+    def views(self) -> list[ViewStatus]:
+        """The views of fragments that run."""
+        running = (each for each in self.statuses() if each.state is FragmentState.RUNNING)
+        return [view for status in running for view in status.views]
 
     def reports(self) -> dict[str, Report]:
         """What the processes of the fragments have reported last, by the fragments' ids. From any thread."""
@@ -275,7 +370,7 @@ class Node:
             task.cancel()
         stopping = []
         for hosted in self._fragments.values():
-            if durable and (is_exact(hosted.fragment) or hosted.status.state is FragmentState.REGISTERED):
+            if durable and (goes_on(hosted.fragment) or hosted.status.state is FragmentState.REGISTERED):
                 hosted.abandon()
             else:
                 hosted.stop()
@@ -318,6 +413,24 @@ class Node:
             return self._fragments[id_]
         except KeyError:
             raise UnknownFragment(f"no fragment {id_} here; there are {len(self._fragments)}") from None
+
+
+def _are_in_turn(one: AnyFragment, other: AnyFragment) -> bool:
+    """Whether they are members of one query that are never both members."""
+    return (
+        isinstance(one, MemberFragment) and isinstance(other, MemberFragment) and one.circuit != other.circuit
+    )
+
+
+def _views(fragment: Fragment) -> set[str]:
+    """What its views are read by."""
+    return {each.name or each.id for each in fragment.own if isinstance(each, ViewOperator)}
+
+
+def _heard(task: asyncio.Task[None]) -> None:
+    """Take notice of how it has ended, where nobody waits for it any more."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _begins_again(hosted: HostedFragment) -> bool:

@@ -24,12 +24,14 @@ from grpc_reflection.v1alpha import reflection
 import netchannel
 from nebuli.circuits.admission import Admission
 from nebuli.circuits.push_limit import SERVER_OPTIONS
+from nebuli.circuits.served_run import CannotServe
 from nebuli.limits import DEFAULT_MAX_STATE_BYTES
 from nebuli.rpc.conventions import READY_PREFIX
 from nebuli.rpc.secured import bind, interceptors
 from nebuli.rpc.trust import NO_TRUST, Trust
 from nebuli.rpc.worker_pb2 import DESCRIPTOR
 from nebuli.rpc.worker_pb2_grpc import add_WorkerServicer_to_server
+from nebuli.views.view_calls import ADDING, LISTING, added_bytes, listed_bytes
 from nebuli.worker.fragment.spawning import Spawner
 from nebuli.worker.service.forwarding import CIRCUITS, Forwarding
 from nebuli.worker.service.observing import Observed
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Iterator
 
+    from nebuli.storage.store_url import StorePlace
+
 __all__ = ["AddressUnusable", "WorkerSettings", "run_worker"]
 
 _STOP_S = 3.0
@@ -56,6 +60,10 @@ _LONGEST_NAME = 24
 """Of a socket, in bytes, with what separates it from its folder."""
 _LONGEST_SOCKET_PATH = 103
 """The longest path of a socket, in bytes, on macOS; Linux takes a few bytes more."""
+_NO_ADDING = (
+    "this is a worker, which has a part of the query only: 'nebuli view add --query ID' adds views to a query on "
+    "workers, and 'nebuli list' shows the ids"
+)
 
 
 class AddressUnusable(Exception):
@@ -66,8 +74,9 @@ class AddressUnusable(Exception):
 class WorkerSettings:
     """How a worker listens, and what it allows. ``advertise`` is how others reach ``data``, if that differs.
 
-    At ``metrics`` it serves ``/metrics`` for Prometheus, if that is given. ``trust`` is what it shows and expects, on
-    channels and over gRPC. In the directory ``state`` it remembers its fragments, and takes them up again.
+    At ``metrics`` it serves ``/metrics`` for Prometheus, and at ``http`` circuits over HTTP, if these are given.
+    ``trust`` is what it shows and expects, on channels and over gRPC. At ``state``, a directory or a URL, it remembers
+    its fragments, and takes them up again.
     ``fragment_memory`` is the most memory, in bytes, that a fragment may take; ``max_state_bytes`` is what the state of
     an operator may hold whose plan says nothing else. Fragments' processes are reached at the ``fragment_ports``, the
     first and the last one of a range, and data connections go there too, or to ``data_ports``: a range such as
@@ -78,11 +87,12 @@ class WorkerSettings:
     grpc: str
     advertise: str | None = None
     metrics: str | None = None
+    http: str | None = None
     max_state_bytes: int = DEFAULT_MAX_STATE_BYTES
     ends_with_stdin: bool = False
     fragment_ports: tuple[int, int] = (0, 0)
     data_ports: str | None = None
-    state: Path | None = None
+    state: StorePlace | None = None
     fragment_memory: int | None = None
     trust: Trust = NO_TRUST
 
@@ -105,7 +115,7 @@ async def _serve(settings: WorkerSettings, template: socket.socket) -> bool:
         records = None if settings.state is None else stack.enter_context(Records(settings.state))
         known = [] if records is None else records.load()
         spawner = await stack.enter_async_context(Spawner(template))
-        sockets = _sockets(stack, settings.state)
+        sockets = _sockets(stack, settings.state if isinstance(settings.state, Path) else None)
         members = f"unix:{sockets / _MEMBERS}"
         try:
             server = netchannel.ReceiverServer(
@@ -131,8 +141,11 @@ async def _serve(settings: WorkerSettings, template: socket.socket) -> bool:
             memory_bytes=settings.fragment_memory,
             state=settings.state,
             max_state_bytes=settings.max_state_bytes,
+            serves_http=settings.http is not None,
         )
         node = Node(host, records)
+        receiver.register_service(LISTING, lambda _: listed_bytes(node.views()))
+        receiver.register_service(ADDING, lambda _: added_bytes(why=_NO_ADDING))
         stack.enter_context(_logged_by(node.logs))
         forwarding = await stack.enter_async_context(Forwarding(node, host))
         service = await _grpc_server(
@@ -141,6 +154,8 @@ async def _serve(settings: WorkerSettings, template: socket.socket) -> bool:
         where = f"data={receiver.address} grpc={service.address}"
         if settings.metrics is not None:
             where = f"metrics={_serve_metrics(stack, settings.metrics, node, receiver, sender)} {where}"
+        if settings.http is not None:
+            where = f"http={await _serve_http(stack, settings.http, node, host)} {where}"
         # Once all is bound that may not be free, and before anybody asks how they are.
         await node.take_up(known)
         await service.server.start()
@@ -178,6 +193,17 @@ def _serve_metrics(
         return stack.enter_context(serving(address, node, receiver, sender))
     except OSError as error:
         raise _unusable("metrics", address, error) from error
+
+
+async def _serve_http(stack: AsyncExitStack, address: str, node: Node, host: Host) -> str:
+    try:
+        from nebuli.worker.service.circuits_over_http import serving
+    except ImportError as error:
+        raise AddressUnusable(f"--http needs more packages ({error}): pip install 'nebuli[http]'") from None
+    try:
+        return await stack.enter_async_context(serving(address, node, host))
+    except CannotServe as error:
+        raise AddressUnusable(str(error)) from error
 
 
 @contextmanager

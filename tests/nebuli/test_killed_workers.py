@@ -16,17 +16,17 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from nebuli.fleet.client import WorkerUnreachable
 from nebuli.fleet.errors import NodeUnreachable, QueryLost
 from nebuli.fleet.supervision import Policy
 from nebuli.rpc.status import FragmentState
+from nebuli.rpc.worker_client import WorkerUnreachable
 from tests.support.killing import Watched, watched
 from tests.support.ports import free_addresses
 from tests.support.waiting import until_async
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
-ROWS = 6_000_000
+ROWS = 12_000_000
 CHAIN = ("source", "bridge", "filter", "sink")
 COLUMNS = [{"name": "n", "type": "int64"}, {"name": "x", "type": "int64"}]
 QUERY = {

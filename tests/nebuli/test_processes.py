@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 import threading
+from collections.abc import Callable
 
 import pytest
 
-from nebuli.processes import send_signal
+from nebuli.processes import send_signal, tell
+from tests.support.loops import new_uvloop
 
 pytestmark = pytest.mark.processes
 
@@ -49,3 +52,54 @@ async def test_a_signal_ends_a_process_and_is_harmless_after_that() -> None:
     send_signal(process, signal.SIGKILL)
     assert await process.wait() == -signal.SIGKILL
     send_signal(process, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("loop", [new_uvloop, asyncio.SelectorEventLoop])
+def test_a_process_is_told_lines_and_it_is_harmless_once_it_has_ended(
+    loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """As where a driver of Spark is killed while it is told to begin its stage again."""
+
+    async def told() -> tuple[bytes, int]:
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec("cat", stdin=pipe, stdout=pipe)
+        assert process.stdout is not None
+        await tell(process, "one")
+        first = await process.stdout.readline()
+        send_signal(process, signal.SIGKILL)
+        for _ in range(40):
+            await tell(process, "two")
+            await asyncio.sleep(0.01)
+        return first, await process.wait()
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        assert runner.run(told()) == (b"one\n", -signal.SIGKILL)
+
+
+CALLING = """
+import asyncio, nebuli, grpc.aio, uvloop
+
+async def main():
+    server = grpc.aio.server()
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        try:
+            await channel.unary_unary("/no/such")(b"")
+        except grpc.aio.AioRpcError as error:
+            assert error.code() is grpc.StatusCode.UNIMPLEMENTED
+        for _ in range(5):
+            process = await asyncio.create_subprocess_exec("true")
+            assert await process.wait() == 0
+    await server.stop(None)
+
+uvloop.run(main())
+"""
+
+
+def test_processes_begin_without_handlers_of_grpc() -> None:
+    """Which say so where they cannot do what they would, as somebody is calling."""
+    ended = subprocess.run(
+        [sys.executable, "-c", CALLING], check=False, capture_output=True, text=True, timeout=60
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")

@@ -49,7 +49,8 @@ def _fleet(file: str, query: str | None, seed: int) -> Fleet:
     model, plan = load(file, query)
     placed = placement.decompose(placement.place(plan, model, seed))
     used = {fragment.node for fragment in placed.fragments}
-    edges = list(dict.fromkeys((channel.start, channel.end) for channel in placed.channels))
+    links = [(channel.start, channel.end) for channel in placed.channels if channel.start != channel.end]
+    edges = list(dict.fromkeys(links))
     nodes = [node for node in model.nodes if node.address in used]
     return Fleet(model, Path(file).resolve(), nodes, edges)
 

@@ -5,14 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from nebuli.cli.bounds import FilePath, Finite
 from nebuli.cli.engine_option import engine_option
 from nebuli.cli.placing import say_note, seed_option, strategy_option, warn_of_endless
+from nebuli.limits import MOST_MEMBERS
 
 if TYPE_CHECKING:
-    from placement import BoundPlan, Decomposition, Placement, StrategyName
+    from placement import BoundPlan, Decomposition, Placement, Query, StrategyName
     from topology import EngineName, Topology
+
+_OF_FREE_QUERIES = ("seed", "engine", "strategy", "time_limit", "compare")
+"""Options that say nothing of members."""
 
 
 @click.command()
@@ -29,6 +34,12 @@ if TYPE_CHECKING:
     help="Seconds that the optimal strategy may take.",
 )
 @click.option("--compare", is_flag=True, help="Show what both strategies cost, and how far apart they are.")
+@click.option("--stepped", is_flag=True, help="Show where the members of the query run in steps.")
+@click.option(
+    "--members",
+    type=click.IntRange(1, MOST_MEMBERS),
+    help="How many members, with --stepped; one for each node with a source or a sink without it.",
+)
 @click.option(
     "--format",
     "form",
@@ -46,6 +57,8 @@ def place(
     strategy: StrategyName,
     time_limit: float,
     compare: bool,
+    stepped: bool,
+    members: int | None,
     form: str,
 ) -> None:
     """Place the operators of QUERY on the nodes of TOPOLOGY, and cut it into fragments.
@@ -56,6 +69,11 @@ def place(
     from nebuli.cli.files import load
 
     model, plan = load(topology, query, engine)
+    if stepped:
+        click.echo(_in_steps(plan, model, members, form))
+        return
+    if members is not None:
+        raise click.UsageError("--members is for queries in steps: add --stepped, or leave it out")
     bound = placement.check(plan, model)
     if compare:
         click.echo(_compared(bound, model, seed, time_limit, form))
@@ -78,6 +96,27 @@ def _shown(placed: Placement, cut: Decomposition, model: Topology, form: str) ->
         case "dot":
             return drawing.as_dot(placed, cut, model)
     return render.as_text(placed, cut)
+
+
+def _in_steps(query: Query, model: Topology, members: int | None, form: str) -> str:
+    import placement
+    from nebuli.cli import render
+    from nebuli.fleet.step_placement import step_fragments
+
+    context = click.get_current_context()
+    for name in _OF_FREE_QUERIES:
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            option = f"--{name.replace('_', '-')}"
+            raise click.UsageError(
+                f"{option} is for queries that run free: members are where sources and sinks are. Leave it out"
+            )
+    if form not in ("text", "json"):
+        raise click.UsageError(f"--stepped has no picture: use --format text or json, not {form}")
+    fragments = step_fragments(query, model, members, query.name, 1.0)
+    warn_of_endless(fragments)
+    kept = placement.kept_in_steps(placement.check_stepped(query, model))
+    shown = render.steps_as_json if form == "json" else render.steps_as_text
+    return shown(fragments, kept)
 
 
 def _compared(plan: BoundPlan, model: Topology, seed: int, time_limit: float, form: str) -> str:

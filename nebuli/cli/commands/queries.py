@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from nebuli.cli import saved
-from nebuli.cli.asking import after_refusal, ran, refuse_options, said, workers_of
+from nebuli.cli.asking import after_refusal, ran, refuse_options, said, settled, workers_of
 from nebuli.cli.bounds import DEFAULT, FilePath, Finite, keep_output
 from nebuli.cli.commands import completion
 from nebuli.cli.commands.watch import watching
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from nebuli.cli.bounds import KeepOutput
-    from nebuli.fleet.client import WorkerUnreachable
     from nebuli.fleet.deployed import DeployedQuery, Workers
     from nebuli.rpc.status import FragmentStatus
+    from nebuli.rpc.worker_client import WorkerUnreachable
     from placement import Query, StrategyName
     from placement.stepped import AnyFragment
     from topology import EngineName, Topology
@@ -97,11 +97,11 @@ class _Settings(NamedTuple):
 
 async def _register(topology: str, query: str, settings: _Settings) -> DeployedQuery:
     from nebuli.cli.files import endpoints, given, load, parsed, refuse_stdin
-    from nebuli.fleet.client import WorkerRefused, WorkerUnreachable
     from nebuli.fleet.deployed import DeployedQuery, Workers
     from nebuli.fleet.deployment import Active, forget, register
     from nebuli.fleet.supervision import Policy
     from nebuli.rpc.ids import new_query
+    from nebuli.rpc.worker_client import WorkerRefused, WorkerUnreachable
 
     refuse_stdin(topology, query, why="a query is registered with where its files are; save it to a file")
     load(topology, query, settings.engine)  # which says what is wrong with both
@@ -138,7 +138,7 @@ async def _register(topology: str, query: str, settings: _Settings) -> DeployedQ
 
 
 def _placed(plan: Query, model: Topology, id_: str, settings: _Settings) -> tuple[AnyFragment, ...]:
-    from nebuli.cli.run_in_steps import CHECKPOINT_S
+    from nebuli.cli.stepped.run_in_steps import CHECKPOINT_S
     from nebuli.fleet.deployment import fragments_of
     from nebuli.fleet.step_placement import step_fragments
 
@@ -249,7 +249,7 @@ def start(
         settings.check()
 
     async def work() -> int:
-        from nebuli.fleet.client import WorkerRefused
+        from nebuli.rpc.worker_client import WorkerRefused
 
         query = await _query(files)
         click.echo(query.id)  # first: what is registered has a name, also where it cannot be started
@@ -269,7 +269,7 @@ def start(
         from nebuli.cli.files import say_changed
 
         if len(files) == 1:
-            query = saved.load(files[0])
+            query = await settled(saved.load(files[0]))
             if not watched:  # which says it
                 say_changed(query)
             return query
@@ -371,9 +371,9 @@ async def _stop_deployment(query: DeployedQuery, *, at_once: bool) -> int:
     async with workers_of(query) as workers:
         errors, gone = await asyncio.gather(
             stop_fragments(query.fragments, workers, at_once=at_once),
-            stop_fragments(query.left, workers, at_once=at_once),
+            stop_fragments(query.others, workers, at_once=at_once),
         )
-        running = await running_after((*query.fragments, *query.left), workers, _STOPPED_S)
+        running = await running_after((*query.fragments, *query.others), workers, _STOPPED_S)
     for text in dict.fromkeys(map(str, gone)):  # the query does without it
         click.echo(
             f"{text}. The query was placed without it: what it may still have of an earlier deployment ends when "
@@ -398,11 +398,11 @@ def unregister(id_: str, force: bool) -> int:
     query = saved.load(id_)
 
     async def work() -> int:
-        from nebuli.fleet.client import WorkerRefused, WorkerUnreachable
         from nebuli.fleet.deployment import forget, is_forgotten, statuses_of
         from nebuli.rpc.status import FragmentState, FragmentStatus
+        from nebuli.rpc.worker_client import WorkerRefused, WorkerUnreachable
 
-        all_of_it = (*query.fragments, *query.left)
+        all_of_it = (*query.fragments, *query.others)
         async with workers_of(query) as workers:
             statuses = await statuses_of(all_of_it, workers)
             running = [

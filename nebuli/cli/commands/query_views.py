@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from nebuli.cli import saved
-from nebuli.cli.asking import ran, said, workers_of
+from nebuli.cli.asking import ran, said, settled, workers_of
 from nebuli.cli.commands import completion
 from nebuli.cli.exits import ExitCode, is_bad_input
 from nebuli.cli.merged import Merged
 
 if TYPE_CHECKING:
-    from nebuli.fleet.client import WorkerRefused, WorkerUnreachable
     from nebuli.fleet.deployed import DeployedFragment, DeployedQuery, Workers
     from nebuli.rpc.log_lines import LogLine
     from nebuli.rpc.status import FragmentStatus
+    from nebuli.rpc.worker_client import WorkerRefused, WorkerUnreachable
 
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 _RENEWED_S = 0.5
@@ -36,13 +36,13 @@ def status(id_: str, as_json: bool) -> int:
 
     Exit codes: 1 if it has failed, 3 if a worker does not answer.
     """
-    query = saved.load(id_)
 
     async def work() -> int:
         from nebuli.fleet.deployed import global_state
         from nebuli.fleet.deployment import statuses_of
         from nebuli.fleet.global_state import GlobalState
 
+        query = await settled(saved.load(id_))
         async with workers_of(query) as workers:
             statuses = await statuses_of(query.fragments, workers)
         state = global_state(statuses)
@@ -135,6 +135,7 @@ def list_(as_json: bool) -> int:
         from nebuli.fleet.global_state import GlobalState
 
         try:
+            query = await settled(query)
             async with workers_of(query) as workers:
                 return str(global_state(await statuses_of(query.fragments, workers)))
         except Exception as error:
@@ -177,10 +178,10 @@ def list_(as_json: bool) -> int:
 @_as_json
 def logs(id_: str, follow: bool, level: str, as_json: bool) -> int:
     """Show what the workers have logged about the query ID, all of them together, in the order of their clocks."""
-    query = saved.load(id_)
     shown = _Shown(level, as_json)
 
     async def work() -> int:
+        query = await settled(saved.load(id_))
         if follow:
             return await _follow(query, shown)
         async with workers_of(query) as workers:
@@ -202,7 +203,7 @@ async def _kept(
     workers: Workers, each: DeployedFragment
 ) -> tuple[list[LogLine], WorkerUnreachable | WorkerRefused | None]:
     """The lines that can be had, and why there are not more: that of one worker keeps no other's from being shown."""
-    from nebuli.fleet.client import WorkerRefused, WorkerUnreachable
+    from nebuli.rpc.worker_client import WorkerRefused, WorkerUnreachable
 
     lines: list[LogLine] = []
     try:
@@ -241,7 +242,7 @@ async def _tell_all(query: DeployedQuery, workers: Workers, shown: _Shown) -> in
 
 async def _tell(workers: Workers, each: DeployedFragment, merged: Merged, shown: _Shown) -> int:
     """The lines of a fragment as they come; why they end is said at once, while others go on."""
-    from nebuli.fleet.client import WorkerRefused, WorkerUnreachable
+    from nebuli.rpc.worker_client import WorkerRefused, WorkerUnreachable
 
     try:
         async for line in workers.logs(each, follow=True):
@@ -253,8 +254,8 @@ async def _tell(workers: Workers, each: DeployedFragment, merged: Merged, shown:
 
 
 async def _renewed(query: DeployedQuery) -> DeployedQuery:
-    """The query, once a watcher has deployed it anew."""
-    while (now := saved.again(query)).deployment == query.deployment:  # noqa: ASYNC110 - by another process
+    """The query, once a watcher has deployed it anew, or it has other members."""
+    while (now := saved.again(query)).fragments == query.fragments:  # noqa: ASYNC110 - by another process
         await asyncio.sleep(_RENEWED_S)
     return now
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote
 
 import click
 
@@ -16,18 +19,23 @@ from nebuli.cli.engine_option import engine_option
 from nebuli.cli.exits import ExitCode, end_on_termination
 from nebuli.cli.late import LateRows, uncounted
 from nebuli.cli.placing import seed_option, strategy_option, warn_of_endless
-from nebuli.cli.run_in_steps import Steps, run_in_steps, step_options
+from nebuli.cli.rows.view_rows import how_to_read
+from nebuli.cli.stepped.run_in_steps import Steps, run_in_steps, step_options
+from nebuli.rpc.conventions import VIEWS_AT
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
 
     from nebuli.cli.bounds import KeepOutput
     from nebuli.fleet.deployment import Active
     from nebuli.fleet.local import LocalWorkers
-    from nebuli.fleet.supervision import Policy
+    from nebuli.fleet.supervision import Policy, Supervisor
+    from nebuli.http.views.view_places import ViewPlaces
     from nebuli.rpc.status import FragmentStatus
+    from nebuli.rpc.trust import Trust
     from placement import Query, StrategyName
-    from placement.plan import Late
+    from placement.plan import Late, ViewOperator
     from placement.stepped import AnyFragment
     from topology import EngineName, Topology
 
@@ -76,7 +84,9 @@ def run(
     state: str | None,
     checkpoint_s: float | None,
     serve: str | None,
+    http: str | None,
     keep_output: KeepOutput | None,
+    home: str | None,
 ) -> int:
     """Run QUERY over TOPOLOGY, with a worker process for each node on this machine.
 
@@ -84,19 +94,21 @@ def run(
     standard error. Paths in TOPOLOGY start at its directory.
 
     With --stepped it runs in steps instead, in --members processes that keep what they know in --state: whatever
-    is killed, nothing is lost or doubled, and run again it goes on where it was. With --serve programs push rows
-    into logical sources that nothing is attached to, and read outputs, until one of them shuts it down.
+    is killed, nothing is lost or doubled, and run again it goes on where it was. With --on spark these are tasks of one
+    stage of Spark, at the master of TOPOLOGY's node with engine: spark. With --serve or --http programs push
+    rows into logical sources that nothing is attached to, and read outputs, until one of them shuts it down.
 
     Exit codes: 0 all fragments finished; 1 the query failed; 2 bad input, be it the query's or a source's
     file; 3 a worker died or does not answer; 130 interrupted; 143 terminated.
     """
     from nebuli.cli.files import load, refuse_unreadable
-    from nebuli.fleet.deployment import Active, fragments_of
+    from nebuli.cli.who_may_call import http_server, trust_at
+    from nebuli.fleet.deployment import Active, fragments_of, views_of
     from nebuli.fleet.supervision import Policy
     from nebuli.rpc.ids import new_query
     from placement.plan import Late
 
-    steps = Steps(stepped, members, state, checkpoint_s, serve, keep_output)
+    steps = Steps(stepped, members, state, checkpoint_s, serve, http, keep_output, home)
     steps.check()
     model, plan = load(topology, query, engine)
     if stepped:
@@ -114,6 +126,14 @@ def run(
             f"--late fail: at {unknown} nobody would know, since Spark drops late rows and does not say how many; "
             f"take --engine embedded, or --late warn"
         )
+    given = {name: address for name, address in (("--serve", serve), ("--http", http)) if address is not None}
+    if given and not views_of(fragments):
+        raise click.UsageError(
+            f"{next(iter(given))} is for queries in steps, and for those with views: add --stepped, or leave it out"
+        )
+    trust_at(given, model, Path(topology).resolve().parent, "read its views")
+    if http is not None:
+        http_server()
     warn_of_endless(fragments)
     active = Active(deployment, (), fragments)
     file = Path(topology).resolve()
@@ -130,6 +150,8 @@ def run(
         Policy(on_loss),
         max_state_bytes,
         of_late,
+        serve,
+        http,
         says_late=late == "warn",
     )
     code, error = _outcome(_run(settings, progress))
@@ -158,6 +180,8 @@ class _Run(NamedTuple):
     policy: Policy
     max_state_bytes: int
     late: Late
+    serve: str | None
+    http: str | None
     says_late: bool
 
 
@@ -168,9 +192,9 @@ def ended(work: Coroutine[Any, Any, None]) -> int:
 
 def _outcome(work: Coroutine[Any, Any, None]) -> tuple[int, str | None]:
     """Do what starts workers; the exit code, and what was said of what went wrong."""
-    from nebuli.fleet.client import WorkerRefused, WorkerUnreachable
     from nebuli.fleet.errors import NodeUnreachable, QueryFailed, QueryLost
     from nebuli.fleet.local import WorkerDied, WorkerNotStarted
+    from nebuli.rpc.worker_client import WorkerRefused, WorkerUnreachable
 
     try:
         asyncio.run(work)
@@ -181,7 +205,8 @@ def _outcome(work: Coroutine[Any, Any, None]) -> tuple[int, str | None]:
     except asyncio.CancelledError:
         return ExitCode.TERMINATED, "terminated"
     except (
-        NodeUnreachable, QueryFailed, QueryLost, WorkerDied, WorkerNotStarted, WorkerRefused, WorkerUnreachable
+        NodeUnreachable, QueryFailed, QueryLost, ServesNowhere, WorkerDied, WorkerNotStarted, WorkerRefused,
+        WorkerUnreachable,
     ) as error:  # fmt: skip
         click.echo(f"Error: {error}", err=True)
         return _code_of(error), str(error)
@@ -189,10 +214,10 @@ def _outcome(work: Coroutine[Any, Any, None]) -> tuple[int, str | None]:
 
 
 def _code_of(error: Exception) -> int:
-    from nebuli.fleet.client import WorkerRefused
     from nebuli.fleet.errors import QueryFailed, QueryLost
     from nebuli.fleet.local import WorkerNotStarted
     from nebuli.rpc.status import Cause
+    from nebuli.rpc.worker_client import WorkerRefused
 
     match error:
         case QueryFailed(cause=Cause.INPUT) | WorkerNotStarted(exit_code=ExitCode.BAD_INPUT):
@@ -223,10 +248,17 @@ async def _run(settings: _Run, progress: _Progress) -> None:
 
 async def _deploy(settings: _Run, workers: LocalWorkers, progress: _Progress) -> None:
     from nebuli.fleet.deployment import deploy
-    from nebuli.fleet.supervision import Supervisor
 
     await deploy(settings.active, workers)
-    supervisor = Supervisor(
+    supervisor = _supervisor(settings, workers, progress)
+    async with _served(settings, workers, supervisor, progress):
+        await supervisor.watch()
+
+
+def _supervisor(settings: _Run, workers: LocalWorkers, progress: _Progress) -> Supervisor:
+    from nebuli.fleet.supervision import Supervisor
+
+    return Supervisor(
         settings.active,
         settings.query,
         settings.topology,
@@ -240,7 +272,116 @@ async def _deploy(settings: _Run, workers: LocalWorkers, progress: _Progress) ->
         moved=progress.follow,
         late=settings.late,
     )
-    await supervisor.watch()
+
+
+@asynccontextmanager
+async def _served(
+    settings: _Run, workers: LocalWorkers, supervisor: Supervisor, progress: _Progress
+) -> AsyncIterator[None]:
+    """Serve the query's views, if it has some, and say where."""
+    from nebuli.fleet.deployment import views_of
+    from nebuli.rpc.trust import Trust
+    from topology import Access
+
+    views = views_of(settings.active.fragments)
+    if not views:
+        yield
+        return
+    from nebuli.fleet.adding_views import add_views
+    from nebuli.fleet.served_views import served_views  # not for others: it is large
+
+    async def add(text: str, file: str | None) -> Mapping[str, tuple[str, ViewOperator]]:
+        active = supervisor.active
+
+        def keep(fragments: tuple[AnyFragment, ...]) -> None:
+            if supervisor.active.deployment == active.deployment:
+                supervisor.keep(replace(supervisor.active, fragments=fragments))
+
+        addition = await add_views(text, file, active, workers, keep)
+        found = {each.id for each in addition.operators}
+        views = {
+            name: (node, view)
+            for name, (node, view) in views_of(supervisor.active.fragments).items()
+            if view.id in found
+        }
+        if over_http is not None:
+            await over_http.serve(views)
+        for name, (_, view) in views.items():
+            progress.say(f"view {name} was added: nebuli view get {name} {_key(view)}{at}")
+        return views
+
+    access = Access(tls=settings.topology.tls, secret=settings.topology.secret).below(settings.file.parent)
+    trust = Trust.of(access)
+    async with AsyncExitStack() as stack:
+        over_http = await stack.enter_async_context(_over_http(settings, trust, workers.trusts))
+        if over_http is not None:
+            await over_http.serve(views)
+        where = await _bound(
+            stack, settings.serve, lambda address: served_views(address, trust, views, workers.trusts, add)
+        )
+        at = "" if where == VIEWS_AT else f" --at {where}"
+        for name, (_, view) in views.items():
+            progress.say(how_to_read(name, view.key, where))
+            if over_http is not None:
+                progress.say(f"view {name} at {over_http.url_of(name, view)}")
+        yield
+
+
+async def _bound(
+    stack: AsyncExitStack, given: str | None, served: Callable[[str], AbstractAsyncContextManager[str]]
+) -> str:
+    """Serve at the address that was given, or at the usual one or any; the address."""
+    try:
+        return await stack.enter_async_context(served(given or VIEWS_AT))
+    except OSError as error:
+        if given is None:
+            return await _bound(stack, "127.0.0.1:0", served)
+        raise ServesNowhere(f"views cannot be served at {given}: {error}") from error
+
+
+def _key(view: ViewOperator) -> str:
+    return " ".join(column.upper() for column in view.key)
+
+
+class _OverHttp(NamedTuple):
+    """Where views are served over HTTP, also those that are added; ``trusts`` is what their nodes are shown."""
+
+    url: str
+    places: ViewPlaces
+    trusts: Mapping[str, Trust]
+
+    async def serve(self, views: Mapping[str, tuple[str, ViewOperator]]) -> None:
+        from nebuli.http.views.view_places import ViewPlace
+
+        await self.places.add({name: ViewPlace(node, self.trusts[node]) for name, (node, _) in views.items()})
+
+    def url_of(self, name: str, view: ViewOperator) -> str:
+        keys = "&".join(f"key={quote(column.upper())}" for column in view.key)
+        return f"{self.url}/views/{quote(name, safe='')}?{keys}"
+
+
+@asynccontextmanager
+async def _over_http(
+    settings: _Run, trust: Trust, trusts: Mapping[str, Trust]
+) -> AsyncIterator[_OverHttp | None]:
+    if settings.http is None:
+        yield None
+        return
+    from nebuli.circuits.served_run import CannotServe
+    from nebuli.http.http_server import views_over_http
+    from nebuli.http.views.view_places import ViewPlaces
+
+    places = ViewPlaces()
+    async with AsyncExitStack() as stack:
+        try:
+            url = await stack.enter_async_context(views_over_http(places, settings.http, trust))
+        except CannotServe as error:
+            raise ServesNowhere(str(error)) from error
+        yield _OverHttp(url, places, trusts)
+
+
+class ServesNowhere(Exception):
+    """An address for views cannot be bound."""
 
 
 class _Progress:

@@ -15,6 +15,7 @@ from nebuli.cli import saved
 from nebuli.cli.bounds import Finite
 from nebuli.cli.commands import completion
 from nebuli.cli.exits import ExitCode
+from nebuli.cli.rows.view_rows import HEADER, cells_of, data_of
 from nebuli.cli.terminal import moves_cursor
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from nebuli.cli.rates import Row
     from nebuli.fleet.deployed import DeployedQuery, Workers
     from nebuli.rpc import worker_pb2 as wire
+    from nebuli.rpc.status import ViewStatus
 
 _HEADER = ("channel", "from", "to", "state", "msg/s", "bytes/s", "buffered", "lag", "reconnects", "dropped")
 _FIRST_NUMBER = 4
@@ -45,9 +47,9 @@ class _Watched:
     async def look(self) -> _Seen:
         """Ask all of its workers, those of now: a lost one may have been replaced since."""
         from nebuli.cli.rates import rows
-        from nebuli.fleet.client import WorkerUnreachable
         from nebuli.fleet.deployed import global_state
         from nebuli.fleet.deployment import statuses_of
+        from nebuli.rpc.worker_client import WorkerUnreachable
 
         workers = await self._workers()
         answers, statuses = await asyncio.gather(
@@ -57,7 +59,9 @@ class _Watched:
         found = rows(now, self.before)
         self.before = now
         silent = [str(each) for each in answers.values() if isinstance(each, WorkerUnreachable)]
-        return _Seen(self.query, str(global_state(statuses)), found, silent)
+        known = [each for each in statuses if not isinstance(each, WorkerUnreachable)]
+        views = [view for status in known if not status.state.is_final for view in status.views]
+        return _Seen(self.query, str(global_state(statuses)), found, views, silent)
 
     async def _workers(self) -> Workers:
         from nebuli.fleet.deployed import Endpoint, Workers
@@ -84,6 +88,7 @@ class _Seen:
     query: DeployedQuery
     state: str
     rows: Sequence[Row]
+    views: Sequence[ViewStatus]
     unreachable: Sequence[str]
 
     def to_data(self) -> dict[str, Any]:
@@ -98,6 +103,7 @@ class _Seen:
             "name": self.query.name,
             "state": self.state,
             "channels": channels,
+            "views": [*map(data_of, self.views)],
             "unreachable": list(self.unreachable),
         }
 
@@ -205,7 +211,11 @@ def _print(seen: Sequence[_Seen], *, as_json: bool) -> None:
         return
     from nebuli.cli.render import table
 
-    texts = [f"{each.title()}\n\n{table(_HEADER, each.cells())}" for each in seen]
+    texts = []
+    for each in seen:
+        texts.append(f"{each.title()}\n\n{table(_HEADER, each.cells())}")
+        if each.views:
+            texts.append(table(HEADER, [*map(cells_of, each.views)]))
     click.echo("\n\n".join(texts))
     for text in dict.fromkeys(text for each in seen for text in each.unreachable):
         click.echo(f"Error: {text}", err=True)
@@ -231,10 +241,22 @@ def _shown(seen: Sequence[_Seen], width: int) -> RenderableType:
         for cells in each.cells():
             table.add_row(*(line(cells[index]) for index in columns))  # a channel's id is no markup
         parts.append(table)
+        if each.views:
+            parts.append(_views(each.views))
         parts += [Text(text, style="red") for text in each.unreachable]
     if hidden := [name for index, name in enumerate(_HEADER) if index not in columns]:
         parts.append(line(f"no room for {', '.join(hidden)}", "dim"))
     return Group(*parts)
+
+
+def _views(views: Sequence[ViewStatus]) -> RenderableType:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*HEADER, expand=True)
+    for view in views:
+        table.add_row(*map(Text, cells_of(view)))
+    return table
 
 
 def _fitting(rows: Sequence[Sequence[str]], width: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""``nebuli validate``: whether files are what they should be."""
+"""``nebuli validate``: whether files are what they should be; ``nebuli schema``: what editors check a topology by."""
 
 from __future__ import annotations
 
@@ -39,6 +39,17 @@ def validate(topology: str, query: str | None, *, as_json: bool) -> int:
         both = topology if query is None else f"{topology} and {query}"
         click.echo(f"{both} {'is' if query is None else 'are'} valid", err=True)
     return ExitCode.DONE
+
+
+@click.command()
+def schema() -> None:
+    """Print the JSON Schema of topology files, with the connectors that are installed here, for an editor."""
+    from topology import SINKS, SOURCES
+    from topology.json_schema import topology_schema
+
+    SOURCES.load_installed()
+    SINKS.load_installed()
+    click.echo(topology_schema(), nl=False)
 
 
 def _check(topology: str, query: str | None) -> None:

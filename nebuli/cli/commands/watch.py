@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from nebuli.cli import saved
+from nebuli.cli.asking import settled
 from nebuli.cli.bounds import Finite
 from nebuli.cli.commands import completion
 from nebuli.cli.exits import ExitCode
@@ -51,7 +52,7 @@ def watch(id_: str, on_loss: str | None, patience: float, *, as_json: bool) -> i
     """
     from nebuli.fleet.supervision import Policy
 
-    query = saved.load(id_)
+    query = asyncio.run(settled(saved.load(id_)))
     if on_loss is not None:
         query = query.model_copy(update={"policy": Policy(on_loss)})
         saved.save(query)
@@ -82,10 +83,10 @@ def _tell_data(event: str, text: str) -> None:
 async def _watching(query: DeployedQuery, patience_s: float, tell: Callable[[str, str], None]) -> int:
     from nebuli.cli.files import parsed, say_changed
     from nebuli.cli.late import LateRows
-    from nebuli.fleet.client import WorkerRefused
     from nebuli.fleet.deployed import Workers
     from nebuli.fleet.errors import NodeUnreachable, QueryFailed, QueryLost
     from nebuli.fleet.supervision import Supervisor
+    from nebuli.rpc.worker_client import WorkerRefused
 
     say_changed(query)
     model, plan = parsed(query.topology, query.query, query.engine)
@@ -96,8 +97,11 @@ async def _watching(query: DeployedQuery, patience_s: float, tell: Callable[[str
             late.forget()
             saved.save(_moved(query, active, workers))
 
+        async def followed() -> Active:
+            return (await settled(saved.again(query))).active
+
         supervisor = Supervisor(
-            _active(query),
+            query.active,
             plan,
             model,
             workers,
@@ -109,6 +113,7 @@ async def _watching(query: DeployedQuery, patience_s: float, tell: Callable[[str
             report=late.report,
             moved=moved,
             first=query.id,
+            followed=followed,
         )
         try:
             await supervisor.watch()
@@ -119,14 +124,6 @@ async def _watching(query: DeployedQuery, patience_s: float, tell: Callable[[str
         tell("warned", text)
     tell("finished", f"query {query.id} has finished")
     return ExitCode.DONE
-
-
-def _active(query: DeployedQuery) -> Active:
-    """The query as it is deployed."""
-    from nebuli.fleet.deployment import Active, Place
-
-    left = tuple(Place(each.fragment, each.node, each.id) for each in query.left)
-    return Active(query.deployment or query.id, query.without, query.plan, left)
 
 
 def _endpoints(query: DeployedQuery, model: Topology) -> dict[str, Endpoint]:

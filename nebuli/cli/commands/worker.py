@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nebuli.cli.bounds import FilePath, max_state_bytes
+from nebuli.cli.bounds import FilePath, max_state_bytes, state_place
 from nebuli.cli.saved import state_directory
 
 if TYPE_CHECKING:
+    from nebuli.storage.store_url import StorePlace
     from topology import Node, Topology
 
 
@@ -57,6 +58,9 @@ _option = partial(click.option, metavar="HOST:PORT", callback=_address)
 @_option("--advertise", help="Where others reach --data, where that differs.")
 @_option("--grpc", help="Where to take queries.")
 @_option("--metrics", help="Where to serve /metrics for Prometheus.")
+@_option(
+    "--http", help="Where to serve queries in steps over HTTP, each under its ID, if its coordinator is here."
+)
 @click.option(
     "--topology",
     metavar="FILE",
@@ -77,10 +81,10 @@ _option = partial(click.option, metavar="HOST:PORT", callback=_address)
 )
 @click.option(
     "--state",
-    metavar="DIR",
+    metavar="DIR|URL",
     type=FilePath(),
-    help="Where to remember fragments, to take them up again; 'none': nowhere.  [default: by --data, below the XDG "
-    "state directory]",
+    help="Where to remember fragments, to take them up again: a folder, or a URL of a store; 'none': nowhere.  "
+    "[default: by --data, below the XDG state directory]",
 )
 @click.option(
     "--fragment-memory",
@@ -108,6 +112,7 @@ def worker(
     advertise: str | None,
     grpc: str | None,
     metrics: str | None,
+    http: str | None,
     topology: str | None,
     node: str | None,
     secret_file: str | None,
@@ -127,7 +132,7 @@ def worker(
     """
     os.environ.update(_SINGLE_THREADED)
     from nebuli.rpc.trust import Trust
-    from nebuli.worker.exposure import Exposed, check_not_exposed
+    from nebuli.worker.exposure import Exposed, check_http_not_exposed, check_not_exposed
     from nebuli.worker.fragment.template import fork_worker
     from nebuli.worker.records import StateUnusable
     from nebuli.worker.worker_process import AddressUnusable, WorkerSettings, run_worker
@@ -155,6 +160,7 @@ def worker(
         grpc=grpc,
         advertise=advertise,
         metrics=metrics,
+        http=http,
         state=_state(state, data),
         fragment_memory=None if fragment_memory is None else fragment_memory << 20,
         fragment_ports=fragment_ports,
@@ -166,17 +172,18 @@ def worker(
     try:
         if not insecure:
             check_not_exposed(settings)
+        check_http_not_exposed(settings)
         run_worker(settings, fork_worker())
     except (AddressUnusable, Exposed, StateUnusable, ImportError) as error:
         raise click.ClickException(str(error)) from error
 
 
-def _state(given: str | None, data: str) -> Path | None:
-    """The directory of a worker's state; one at a port that is free by chance is nobody's successor."""
+def _state(given: str | None, data: str) -> StorePlace | None:
+    """The place of a worker's state; one at a port that is free by chance is nobody's successor."""
     if given == "none" or (given is None and data.endswith(":0")):
         return None
     if given is not None:
-        return Path(given)
+        return state_place(given)
     return state_directory() / "workers" / re.sub(r"[^\w.-]", "_", data)
 
 

@@ -16,6 +16,7 @@ import stat
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -26,7 +27,7 @@ from placement.plan import BoundSink, WindowOperator
 from placement.stepped import AnyFragment, MemberFragment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from placement.stepped import AnyFragment
 
@@ -54,17 +55,24 @@ class Holder(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class SinkLock:
-    """A lock that is held as long as any process has its descriptor open, and its file."""
+    """A lock that is held as long as any process has its descriptor open, and its file.
+
+    One that ``is_shared`` was had by somebody else before, whose it stays.
+    """
 
     file: str
     descriptor: int
+    is_shared: bool = False
 
     def close(self) -> None:
         """Leave it to the process that it was handed to, if that is there."""
         os.close(self.descriptor)
 
     def release(self) -> None:
-        """Let the next one have it."""
+        """Let the next one have it, if it is not shared."""
+        if self.is_shared:
+            self.close()
+            return
         with suppress(OSError):  # a directory that was taken away, say: then nobody finds the lock either
             Path(
                 self.file
@@ -85,22 +93,31 @@ def files_of(fragment: AnyFragment) -> Iterator[str]:
                 yield late
 
 
-def take_all(fragment: AnyFragment, query: str) -> list[SinkLock]:
+def take_all(
+    fragment: AnyFragment, query: str, shared: Mapping[str, SinkLock] = MappingProxyType({})
+) -> list[SinkLock]:
     """The locks of all files of a fragment, or none: ``SinkInUse`` names who has one of them.
 
-    ``OutputError`` where a lock cannot be made.
+    Those that are ``shared``, by their files, it has together with who has them. ``OutputError`` where a lock cannot be
+    made.
     """
-    return take_files(files_of(fragment), query, fragment.id, fragment.node)
+    return take_files(files_of(fragment), query, fragment.id, fragment.node, shared)
 
 
-def take_files(paths: Iterable[str], query: str, fragment: str, node: str) -> list[SinkLock]:
+def take_files(
+    paths: Iterable[str],
+    query: str,
+    fragment: str,
+    node: str,
+    shared: Mapping[str, SinkLock] = MappingProxyType({}),
+) -> list[SinkLock]:
     """The locks of all these files, or none, for whoever is called so. Raises SinkInUse, OutputError."""
     taken: list[SinkLock] = []
     try:
         for path in paths:
             holder = Holder(query=query, fragment=fragment, node=node, path=str(Path(path).absolute()))
             if not _is_device(path):
-                taken.append(_taken(path, holder))
+                taken.append(_taken(path, holder, shared))
     except BaseException:
         for lock in taken:
             lock.release()
@@ -117,10 +134,12 @@ def _is_device(path: str) -> bool:
     return stat.S_ISCHR(mode) or stat.S_ISBLK(mode)
 
 
-def _taken(path: str, holder: Holder) -> SinkLock:
+def _taken(path: str, holder: Holder, shared: Mapping[str, SinkLock]) -> SinkLock:
     target = Path(os.path.realpath(path))
     make_folder(path, target)
     lock = target.with_name(f".{target.name}.lock")
+    if (own := shared.get(str(lock))) is not None:
+        return SinkLock(own.file, os.dup(own.descriptor), is_shared=True)
     try:
         descriptor, is_own = _locked(path, lock)
     except OSError as error:

@@ -12,11 +12,25 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import netchannel
+    from nebuli.rpc.following_members import Succession
     from nebuli.rpc.status import FragmentStatus
     from nebuli.rpc.trust import Trust
+    from nebuli.storage.store_url import StorePlace
     from nebuli.worker.listening import Ports
 
-__all__ = ["CheckpointEnd", "MakeCheckpoint", "Order", "Report", "Stop", "packed", "received"]
+__all__ = [
+    "Add",
+    "AddEnd",
+    "CheckpointEnd",
+    "MakeCheckpoint",
+    "Order",
+    "Report",
+    "Stop",
+    "Succeed",
+    "SuccessionEnd",
+    "packed",
+    "received",
+]
 
 _LENGTH = struct.Struct("<I")
 
@@ -41,9 +55,11 @@ class Order:
     """What its servers show and expect."""
     socket: Path
     """Where the coordinator of a query in steps serves what programs call."""
+    http_socket: Path | None
+    """Where it does so over HTTP, if it does."""
     locks: tuple[str, ...] = ()
     """The files of the locks whose descriptors it was given."""
-    folder: Path | None = None
+    place: StorePlace | None = None
     """What a fragment of a query in steps keeps is there."""
 
 
@@ -65,6 +81,40 @@ class CheckpointEnd:
 
     number: int
     step: int | None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Succeed:
+    """A coordinator is to go on with other members; ``number`` comes back with what became of it."""
+
+    number: int
+    succession: Succession
+
+
+@dataclass(frozen=True, slots=True)
+class SuccessionEnd:
+    """They have taken over, and ``step`` is their first, or they have not, and why."""
+
+    number: int
+    step: int | None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """A part of a query with views is to have more operators; ``number`` comes back once it has."""
+
+    number: int
+    addition: str
+    """A ``placement.plan.Addition``, as JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddEnd:
+    """It has them, or has not, and why."""
+
+    number: int
     why: str = ""
 
 

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
 
-from nebuli.durable_files import write_durably
 from nebuli.storage import StorageError
+from nebuli.storage.notes import Note, Notes
 
 from .run_notes import COORDINATOR
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from typing import Any, Self
+
+    from nebuli.storage.store_url import StorePlace
 
 __all__ = ["CoordinatorRecord", "Known"]
 
@@ -37,35 +38,37 @@ _KNOWN = TypeAdapter(Known)
 
 
 class CoordinatorRecord:
-    """A file with `Known`, changed one change after the other, each durable before it is done."""
+    """A note of `Known`, changed one change after the other, each durable before it is done."""
 
-    def __init__(self, file: Path, known: Known) -> None:
+    def __init__(self, notes: Notes, known: Known) -> None:
         self.known = known
-        self._file = file
+        self._note = Note(notes, COORDINATOR)
         self._changing = asyncio.Lock()
 
     @classmethod
-    def at(cls, folder: Path) -> Self:
-        """That of a folder: of the run that goes on, or a new one. Raises StorageError."""
-        file = folder / COORDINATOR
-        if not file.exists():
-            write_durably(file, _written(Known()))
+    def at(cls, place: StorePlace) -> Self:
+        """That of a place: of the run that goes on, or a new one. Raises StorageError, OSError."""
+        notes = Notes(place)
+        said = notes.read(COORDINATOR)
+        if said is None:
+            said = _written(Known())
+            notes.write(COORDINATOR, said)
         try:
-            return cls(file, _KNOWN.validate_json(file.read_bytes()))
+            return cls(notes, _KNOWN.validate_json(said))
         except ValidationError as error:
             raise StorageError(
-                f"{file} cannot be read ({error.errors()[0]['msg']}): restore it from a copy, or stop the query and "
-                f"start it again, which begins it anew"
+                f"{place}/{COORDINATOR} cannot be read ({error.errors()[0]['msg']}): restore it from a copy, or stop "
+                f"the query and start it again, which begins it anew"
             ) from error
 
     async def change(self, **changes: Any) -> None:
-        """Keep what has changed. Raises OSError; then nothing has."""
+        """Keep what has changed. Raises OSError; after that, or a cancel, it is kept or not."""
         async with self._changing:
             known = replace(self.known, **changes)
             if known != self.known:
-                await asyncio.to_thread(write_durably, self._file, _written(known))
+                await self._note.write(_written(known))
                 self.known = known
 
 
-def _written(known: Known) -> str:
-    return _KNOWN.dump_json(known).decode()
+def _written(known: Known) -> bytes:
+    return _KNOWN.dump_json(known)

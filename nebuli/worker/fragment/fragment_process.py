@@ -18,19 +18,23 @@ import netchannel
 from nebuli.connectors.errors import FragmentError
 from nebuli.connectors.provider import Provider
 from nebuli.connectors.sinks.sink_locks import SinkLock
+from nebuli.dataflow.errors import DataflowError
 from nebuli.rpc.log_lines import LogLine
 from nebuli.worker.listening import member
 from nebuli.worker.logs import PACKAGES
+from nebuli.worker.parts.part_runner import PartRunner
 from nebuli.worker.records import FRAGMENT
-from placement.plan import Fragment
+from placement.plan import Addition, Fragment
 
-from .conversation import Order, Report, Stop, packed, received
+from .conversation import Add, AddEnd, Order, Report, Stop, packed, received
 from .runner import FragmentRunner
 from .step_process import run_in_steps
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Sequence
+
+    from .fragment_thread import FragmentThread
 
 __all__ = ["run"]
 
@@ -75,7 +79,7 @@ async def _run(control: socket.socket, kept: Sequence[int]) -> None:
         def on_end() -> None:
             loop.call_soon_threadsafe(ended.set)
 
-        runner = FragmentRunner(
+        runner = (PartRunner if fragment.views else FragmentRunner)(
             order.id,
             fragment,
             on_end,
@@ -84,7 +88,7 @@ async def _run(control: socket.socket, kept: Sequence[int]) -> None:
             locks=[SinkLock(*each) for each in zip(order.locks, kept, strict=True)],
         )
         runner.start(Provider(receiver, sender))
-        obeying = asyncio.create_task(_obey(reader, runner))
+        obeying = asyncio.create_task(_obey(reader, writer, runner))
 
         def report() -> None:
             status = replace(runner.status, pid=os.getpid())
@@ -109,10 +113,19 @@ def _limit_memory(more_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
-async def _obey(reader: asyncio.StreamReader, runner: FragmentRunner) -> None:
+async def _obey(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, runner: FragmentThread) -> None:
     while (message := await received(reader)) is not None:
-        if isinstance(message, Stop):
-            runner.stop()
+        match message:
+            case Stop():
+                runner.stop()
+            case Add(number, addition):
+                assert isinstance(runner, PartRunner), "who orders it has looked"
+                try:
+                    await runner.add(Addition.model_validate_json(addition))
+                except (DataflowError, FragmentError) as error:
+                    writer.write(packed(AddEnd(number, str(error))))
+                else:
+                    writer.write(packed(AddEnd(number)))
     os._exit(1)  # the worker is gone: nobody will ask for the result, and a successor may be there soon
 
 

@@ -8,17 +8,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nebuli.durable_files import write_durably
 from nebuli.members.calls.call_inbox import CallInbox
 from nebuli.members.coordinator_lines import CoordinatorLines
-from nebuli.members.delivering import Delivery
+from nebuli.members.errors import TakeoverLost
 from nebuli.members.inputs.feeding import feed_all
 from nebuli.members.inputs.matching_files import NewFiles, look_anew_before_first_step, own_feeds
 from nebuli.members.leaving import ALONE_S, GONE_S, HEARD_S, until_dismissed, until_heard
+from nebuli.members.member_order import MemberOrder
 from nebuli.members.opening import opened_member
+from nebuli.members.scaling.taking import has_taken, take
 from nebuli.rpc.status import Cause, FragmentState, FragmentStatus
+from nebuli.storage.notes import Notes
+from nebuli.worker.placed.member_workers import TAKES_OVER
+from netchannel import NetChannelError
 
-from .run_notes import DISMISSED, PUBLISHED
+from .member_sinks import MemberSinks
+from .run_notes import DISMISSED, PUBLISHED, TAKES
 from .step_runner import WITHOUT_CHECKPOINT, StepRunner, cancelled
 
 if TYPE_CHECKING:
@@ -26,8 +31,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nebuli.members.member import Member
+    from nebuli.storage.store_url import StorePlace
     from netchannel import ReceiverServer, SenderServer
-    from placement.stepped import MemberFragment
+    from placement.stepped import Feed, MemberFragment, Takeover
 
 __all__ = ["MemberRunner"]
 
@@ -44,18 +50,19 @@ class MemberRunner(StepRunner):
         self,
         id_: str,
         fragment: MemberFragment,
-        folder: Path,
+        place: StorePlace,
         sender: SenderServer,
         receiver: ReceiverServer,
         *,
         max_state_bytes: int,
     ) -> None:
-        super().__init__(id_, fragment, folder, sender, receiver)
+        super().__init__(id_, fragment, place, sender, receiver)
         self._max_state_bytes = max_state_bytes
         self._order = fragment
+        self._notes = Notes(place)
         self._member: Member | None = None
         self._inbox: CallInbox | None = None
-        self._deliveries: list[Delivery] = []
+        self._sinks: MemberSinks | None = None
         self._published: int | None = None
         """Below which step its sinks have had their results, here or in a process before, though not for the last time
         where the circuit has gone on since."""
@@ -70,22 +77,59 @@ class MemberRunner(StepRunner):
         if member is None or self._status.state.is_final:
             return self._status
         rows_in = member.log.rows + sum(each.rows_read for each in member.readings)
-        rows_out = sum(each.rows for each in self._deliveries)
+        rows_out = 0 if self._sinks is None else self._sinks.rows
         phase = f"step {member.step:,}"
         return replace(self._status, rows_in=rows_in, rows_out=rows_out, late=member.late, phase=phase)
 
+    async def _take_over(self, takeover: Takeover, feeds: Sequence[Feed]) -> None:
+        """Begin with what others have, once, and read ``feeds`` on. Raises TakeoverLost, and as `take`."""
+        if await has_taken(self._place):
+            return
+        if self._notes.read(TAKES) is not None:
+            raise TakeoverLost(self._fragment.id, "was killed")
+        self._notes.write(TAKES, b"takes over\n")
+        order = self._order
+        wanted = MemberOrder(
+            circuit=order.circuit,
+            member=order.member,
+            plan=order.plan,
+            feeds=tuple(feeds),
+            external=bool(order.external),
+            store=self._place,
+            listen=self._receiver.address,
+            secret=None,
+            max_state_bytes=self._max_state_bytes,
+            keep_output_bytes=order.keep_output_bytes,
+            takeover=takeover,
+        )
+        try:
+            await take(wanted, takeover, self._receiver, self._say_that_it_listens)
+        except* NetChannelError as errors:
+            raise TakeoverLost(self._fragment.id, f"failed: {errors.exceptions[0]}") from errors
+
+    def _say_that_it_listens(self) -> None:
+        self._status = replace(self._status, phase=TAKES_OVER)
+
+    async def _feed(self, member: Member, feeds: Sequence[Feed]) -> None:
+        order = self._order
+        if order.takeover is not None:
+            await member.greeted.wait()  # until then those before it may go on, and read the same sources
+        await feed_all(member, feeds, external=bool(order.external))
+
     async def _run(self) -> tuple[FragmentState, Cause, str]:
         order = self._order
-        await look_anew_before_first_step(self._folder)
-        feeds = await asyncio.to_thread(own_feeds, order.feeds, self._folder, Path.cwd())
-        self._new_files = NewFiles(order.feeds, self._folder, Path.cwd())
+        await look_anew_before_first_step(self._place)
+        feeds = await asyncio.to_thread(own_feeds, order.feeds, self._place, Path.cwd())
+        if order.takeover is not None:  # behind what may be wrong with files: those before can go on yet
+            await self._take_over(order.takeover, feeds)
+        self._new_files = NewFiles(order.feeds, self._place, Path.cwd())
         async with AsyncExitStack() as stack:
             self._member = member = await stack.enter_async_context(
                 opened_member(
                     order.circuit,
                     order.plan,
                     order.member,
-                    self._folder,
+                    self._place,
                     feeds,
                     sender=self._sender,
                     receiver=self._receiver,
@@ -95,10 +139,16 @@ class MemberRunner(StepRunner):
                 )
             )
             await self._look_back(member)
-            await self._begin_deliveries(stack, member)
-            member.on_opening = self._open_sinks
+            sinks = self._sinks = MemberSinks(member, order.targets)
+            stack.push_async_callback(sinks.abort)
+            await sinks.begin()
+            if order.targets:
+                member.before_close = self._deliver
+            member.on_opening = sinks.open_now
             member.on_checkpoint = self._look_after_checkpoint
             self._inbox = CallInbox(member, order.circuit)
+            self._inbox.before_handover = sinks.give_up
+            self._inbox.after_handover = sinks.take_back
             lines = CoordinatorLines(
                 order.circuit,
                 order.member,
@@ -109,8 +159,8 @@ class MemberRunner(StepRunner):
             )
             working = [
                 asyncio.create_task(member.run(lines)),
-                asyncio.create_task(feed_all(member, feeds, external=bool(order.external))),
-                *(asyncio.create_task(each.failed()) for each in self._deliveries),
+                asyncio.create_task(self._feed(member, feeds)),
+                asyncio.create_task(sinks.failed()),
             ]
             ends: list[asyncio.Task[Any]] = [
                 asyncio.create_task(
@@ -128,12 +178,12 @@ class MemberRunner(StepRunner):
 
     async def _look_back(self, member: Member) -> None:
         """Whether a process before this one has stopped, and nothing but its dismissal is left."""
-        file = self._folder / PUBLISHED
-        if file.exists():
-            self._published = int(file.read_text())
+        published = self._notes.read(PUBLISHED)
+        if published is not None:
+            self._published = int(published)
             if self._is_complete(member) and await member.is_saved():
                 member.closed.set()
-        self._was_dismissed = (self._folder / DISMISSED).exists()
+        self._was_dismissed = self._notes.read(DISMISSED) is not None
         if self._was_dismissed:
             member.closed.set()
         member.on_dismissal = self._note_dismissal
@@ -141,37 +191,23 @@ class MemberRunner(StepRunner):
     def _note_dismissal(self) -> None:
         """At once, as the coordinator ends when it hears of it."""
         with suppress(OSError):  # then the next process waits for longer
-            write_durably(self._folder / DISMISSED, "")
-
-    async def _begin_deliveries(self, stack: AsyncExitStack, member: Member) -> None:
-        if member.outputs is None:
-            return
-        for output, target in self._order.targets.items():
-            delivery = Delivery(output, target)
-            stack.push_async_callback(delivery.abort, "its member has ended")
-            await delivery.begin(member.outputs, member.outputs.schemas[output])
-            self._deliveries.append(delivery)
-        member.before_close = self._deliver
-
-    def _open_sinks(self) -> None:
-        for delivery in self._deliveries:
-            delivery.open_now()
+            self._notes.write(DISMISSED, b"dismissed\n")
 
     def _look_after_checkpoint(self) -> None:
         asyncio.get_running_loop().run_in_executor(None, self._new_files.look)
-        for delivery in self._deliveries:
-            delivery.keep_soon()
+        if self._sinks is not None:
+            self._sinks.keep_soon()
 
     async def _deliver(self, step: int) -> None:
         """Publish, if nothing follows; before the last version is made, as nobody would come back for it."""
-        if self._member is not None and self._is_complete(self._member):
-            for delivery in self._deliveries:
-                await delivery.finish(step)
-            await asyncio.to_thread(write_durably, self._folder / PUBLISHED, str(step))
+        if self._member is None or self._sinks is None:
+            return
+        if self._is_complete(self._member):
+            await self._sinks.finish(step)
+            await asyncio.to_thread(self._notes.write, PUBLISHED, b"%d" % step)
             self._published, self._delivered = step, True
         else:
-            for delivery in self._deliveries:
-                await delivery.leave(step)
+            await self._sinks.leave(step)
 
     def _is_complete(self, member: Member) -> bool:
         """Whether nothing follows: all inputs have ended, or a program has said so."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nebuli.durable_files import sync_directory
+from nebuli.storage.notes import Notes
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from nebuli.storage.store_url import StorePlace
 
-__all__ = ["COORDINATOR", "DISMISSED", "PUBLISHED", "forget_run"]
+__all__ = ["COORDINATOR", "DISMISSED", "PUBLISHED", "TAKES", "forget_run"]
 
 COORDINATOR = "coordinator.json"
 """What a coordinator was asked for, and how far it came."""
@@ -21,12 +21,10 @@ DISMISSED = "dismissed"
 """Whether a member was dismissed: its coordinator may have ended since."""
 PUBLISHED = "published"
 """Below which step the sinks of a member have had their results."""
+TAKES = "takes-over"
+"""Whether a process of a member has begun to take what others give, who give it once. It is no note of one run."""
 
 
-def forget_run(folder: Path) -> None:
-    """Begin a run of the fragment that keeps what it has in ``folder``. Raises OSError."""
-    noted = [folder / name for name in (COORDINATOR, DISMISSED, PUBLISHED) if (folder / name).exists()]
-    for file in noted:
-        file.unlink()
-    if noted:
-        sync_directory(folder)
+def forget_run(place: StorePlace) -> None:
+    """Begin a run of the fragment that keeps what it has at ``place``. Raises OSError."""
+    Notes(place).forget((COORDINATOR, DISMISSED, PUBLISHED))

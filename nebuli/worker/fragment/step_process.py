@@ -10,16 +10,26 @@ from typing import TYPE_CHECKING
 
 import netchannel
 from nebuli.coordinator.errors import CheckpointNotMade
+from nebuli.members.errors import NotScaled
 from nebuli.worker.listening import member
 from placement.stepped import CoordinatorFragment
 
-from .conversation import CheckpointEnd, MakeCheckpoint, Report, Stop, packed, received
+from .conversation import (
+    CheckpointEnd,
+    MakeCheckpoint,
+    Report,
+    Stop,
+    Succeed,
+    SuccessionEnd,
+    packed,
+    received,
+)
 from .coordinator_runner import CoordinatorRunner
 from .member_runner import MemberRunner
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from nebuli.rpc.following_members import Succession
+    from nebuli.storage.store_url import StorePlace
     from placement.stepped import StepFragment
 
     from .conversation import Order
@@ -32,12 +42,12 @@ async def run_in_steps(
     order: Order, fragment: StepFragment, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
     """Run the fragment to its end, do what the worker asks meanwhile, and tell it how the fragment is."""
-    assert order.folder is not None, "a worker without a state takes no such fragment"
+    assert order.place is not None, "a worker without a state takes no such fragment"
     async with (
         member(order.ports, order.node, order.trust) as receiver,
         netchannel.SenderServer(tls=order.trust.tls, secret=order.trust.secret) as sender,
     ):
-        runner = _runner(order, fragment, order.folder, sender, receiver)
+        runner = _runner(order, fragment, order.place, sender, receiver)
         running = asyncio.create_task(runner.run())
         obeying = asyncio.create_task(_obey(reader, writer, runner))
 
@@ -61,16 +71,25 @@ async def run_in_steps(
 def _runner(
     order: Order,
     fragment: StepFragment,
-    folder: Path,
+    place: StorePlace,
     sender: netchannel.SenderServer,
     receiver: netchannel.ReceiverServer,
 ) -> StepRunner:
     if isinstance(fragment, CoordinatorFragment):
-        return CoordinatorRunner(order.id, fragment, folder, sender, receiver, socket=order.socket)
+        return CoordinatorRunner(
+            order.id,
+            fragment,
+            place,
+            sender,
+            receiver,
+            socket=order.socket,
+            http_socket=order.http_socket,
+            trust=order.trust,
+        )
     return MemberRunner(
         order.id,
         fragment,
-        folder,
+        place,
         sender,
         receiver,
         max_state_bytes=order.max_state_bytes,
@@ -85,6 +104,8 @@ async def _obey(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, runn
                     runner.stop()
                 case MakeCheckpoint(number):
                     group.create_task(_make_checkpoint(number, runner, writer))
+                case Succeed(number, succession):
+                    group.create_task(_succeed(number, succession, runner, writer))
         os._exit(1)  # the worker is gone, and a successor may be there soon
 
 
@@ -93,4 +114,14 @@ async def _make_checkpoint(number: int, runner: StepRunner, writer: asyncio.Stre
         made = CheckpointEnd(number, await runner.checkpoint())
     except CheckpointNotMade as error:
         made = CheckpointEnd(number, error.step, error.why)
+    writer.write(packed(made))
+
+
+async def _succeed(
+    number: int, succession: Succession, runner: StepRunner, writer: asyncio.StreamWriter
+) -> None:
+    try:
+        made = SuccessionEnd(number, await runner.succeed(succession))
+    except NotScaled as error:
+        made = SuccessionEnd(number, None, str(error))
     writer.write(packed(made))

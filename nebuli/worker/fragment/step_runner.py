@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING
 
 from nebuli.connectors.errors import FragmentError, InputError
 from nebuli.coordinator.errors import CheckpointNotMade, CoordinationError
-from nebuli.members.errors import MembersFailed, StateGone
+from nebuli.members.errors import MembersFailed, NotScaled, StateGone
 from nebuli.rpc.status import Cause, FragmentState, FragmentStatus
 from nebuli.storage import StorageError, Store
 
-from .runner import log_end
+from .fragment_thread import log_end
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
     from typing import Any
 
+    from nebuli.rpc.following_members import Succession
+    from nebuli.storage.store_url import StorePlace
     from netchannel import ReceiverServer, SenderServer
     from placement.stepped import StepFragment
 
@@ -30,7 +31,7 @@ WITHOUT_CHECKPOINT = "stopped without a checkpoint: not all members could make o
 
 
 class StepRunner(ABC):
-    """Runs until its part of the query is over, or it is stopped; what it keeps is in ``folder``.
+    """Runs until its part of the query is over, or it is stopped; what it keeps is at ``place``.
 
     Where a process before it has died, it goes on.
     """
@@ -39,12 +40,12 @@ class StepRunner(ABC):
         self,
         id_: str,
         fragment: StepFragment,
-        folder: Path,
+        place: StorePlace,
         sender: SenderServer,
         receiver: ReceiverServer,
     ) -> None:
         self._fragment = fragment
-        self._folder = folder
+        self._place = place
         self._sender = sender
         self._receiver = receiver
         self._status = FragmentStatus(id_, fragment.id, FragmentState.RUNNING)
@@ -63,6 +64,10 @@ class StepRunner(ABC):
         """Have a checkpoint made: the step behind it. Raises CheckpointNotMade."""
         raise CheckpointNotMade(None, f"{self._fragment.id} is no coordinator")
 
+    async def succeed(self, succession: Succession) -> int:
+        """Go on with other members; their first step. Raises NotScaled."""
+        raise NotScaled(len(succession.members), f"{self._fragment.id} is no coordinator")
+
     async def run(self) -> None:
         """Run it to its end, which its status says."""
         try:
@@ -79,10 +84,10 @@ class StepRunner(ABC):
 
         Its worker has made the store when it took the fragment.
         """
-        if not Store.is_at(self._folder):
+        if not Store.is_at(self._place):
             rest = "what the other fragments of the query have"
             raise StateGone(
-                str(self._folder), self._fragment.id, rest, "unregister the query and register it again"
+                str(self._place), self._fragment.id, rest, "unregister the query and register it again"
             )
 
     @abstractmethod

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import netchannel
     from nebuli.worker.node import Node
 
-__all__ = ["FragmentCollector", "NodeCollector", "serving"]
+__all__ = ["FragmentCollector", "NodeCollector", "ViewCollector", "serving"]
 
 _COUNTERS = {
     "rows_in": "Rows that came into the fragment.",
@@ -31,6 +31,16 @@ _COUNTERS = {
     "bytes_in": "Bytes, in memory, of what came into the fragment.",
     "bytes_out": "Bytes, in memory, of what was computed from them.",
     "late_rows": "Rows that came when their window was over, and were dropped.",
+}
+_VIEW_COUNTERS = {
+    "lookups": "Keys that were looked up.",
+    "hits": "Keys that were there when they were looked up; the others are misses.",
+    "upqueries": "Upqueries that the view has made, each for some keys.",
+    "evictions": "Keys that had to go.",
+}
+_VIEW_GAUGES = {
+    "keys": "Keys that the view has, if it is partial.",
+    "bytes": "Bytes, in memory, that it holds.",
 }
 _LABELS = ("fragment", "id")
 
@@ -69,6 +79,27 @@ class FragmentCollector:
         for status in statuses:
             states.add_metric((status.fragment, status.id, str(status.state)), 1)
         yield states
+
+
+class ViewCollector:
+    """The views of a node's fragments, read when they are scraped."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+        """A series per view and number; of a view that is full there are no keys."""
+        found = [
+            ((view.name, status.fragment, status.id), view)
+            for status in self._node.statuses()
+            for view in status.views
+        ]
+        for kind, numbers in ((CounterMetricFamily, _VIEW_COUNTERS), (GaugeMetricFamily, _VIEW_GAUGES)):
+            for name, text in numbers.items():
+                family = kind(f"nebuli_view_{name}", text, labels=("view", *_LABELS))
+                for labels, view in found:
+                    family.add_metric(labels, getattr(view, name))
+                yield family
 
 
 class NodeCollector:
@@ -121,6 +152,7 @@ def serving(
     registry = CollectorRegistry()
     registry.register(NodeCollector(node, receiver, sender))
     registry.register(FragmentCollector(node))
+    registry.register(ViewCollector(node))
     host, _, port = address.rpartition(":")
     server, thread = start_http_server(int(port), host.strip("[]"), registry)
     try:

@@ -14,8 +14,10 @@ from nebuli.coordinator.errors import CheckpointNotMade, NothingToSave
 from nebuli.dataflow.errors import DataflowError
 from nebuli.rpc import worker_pb2 as wire
 from nebuli.rpc.conventions import REFUSAL_KEY
+from nebuli.rpc.following_members import NotSucceeded, Succession
 from nebuli.rpc.worker_pb2_grpc import WorkerServicer
 from nebuli.storage import StorageError
+from nebuli.worker.hosted import NotAdded
 from nebuli.worker.node import (
     BusyFragment,
     FragmentStarted,
@@ -25,6 +27,7 @@ from nebuli.worker.node import (
     WrongNode,
 )
 from nebuli.worker.records import FRAGMENT
+from placement.plan import Addition
 from topology import ConnectorUnusable
 from topology.connectors import unusable
 
@@ -49,6 +52,8 @@ _REFUSALS: dict[type[Exception], tuple[grpc.StatusCode, wire.Refusal.Reason]] = 
     NoState: (grpc.StatusCode.FAILED_PRECONDITION, wire.Refusal.REASON_STATE_UNUSABLE),
     NothingToSave: (grpc.StatusCode.FAILED_PRECONDITION, wire.Refusal.REASON_NO_CHECKPOINT),
     CheckpointNotMade: (grpc.StatusCode.FAILED_PRECONDITION, wire.Refusal.REASON_NO_CHECKPOINT),
+    NotSucceeded: (grpc.StatusCode.FAILED_PRECONDITION, wire.Refusal.REASON_NOT_SCALED),
+    NotAdded: (grpc.StatusCode.FAILED_PRECONDITION, wire.Refusal.REASON_NOT_ADDED),
     WrongNode: (grpc.StatusCode.INVALID_ARGUMENT, wire.Refusal.REASON_BAD_FRAGMENT),
     ConnectorUnusable: (grpc.StatusCode.INVALID_ARGUMENT, wire.Refusal.REASON_BAD_FRAGMENT),
     ValidationError: (grpc.StatusCode.INVALID_ARGUMENT, wire.Refusal.REASON_BAD_FRAGMENT),
@@ -86,6 +91,19 @@ class Service(WorkerServicer):
         """Have a checkpoint made."""
         async with _refusals(context, request.id):
             return wire.CheckpointReply(step=await self._node.checkpoint(request.id))
+
+    async def Scale(self, request: wire.ScaleRequest, context: Context) -> wire.ScaleReply:
+        """Have other members take over."""
+        async with _refusals(context, request.id):
+            succession = Succession.model_validate_json(request.succession)
+            return wire.ScaleReply(step=await self._node.succeed(request.id, succession))
+
+    async def Add(self, request: wire.AddRequest, context: Context) -> wire.AddReply:
+        """Have a part of a query with views be given more operators."""
+        async with _refusals(context, request.id):
+            addition = Addition.model_validate_json(request.addition)
+            await self._node.add(request.id, request.index, addition)
+            return wire.AddReply()
 
     async def Unregister(self, request: wire.UnregisterRequest, context: Context) -> wire.UnregisterReply:
         """Forget a fragment."""

@@ -17,7 +17,7 @@ import pytest
 from nebuli.circuits import Circuit, StepForgotten
 from nebuli.circuits.served_run import served
 from nebuli.coordinator.triggers import TriggerSettings
-from nebuli.members.local_run import LocalRun
+from nebuli.members.local.local_run import LocalRun
 from nebuli.members.stepped_query import stepped_query
 from nebuli.rpc.trust import NO_TRUST, Trust
 from placement import parse_query
@@ -27,7 +27,7 @@ from topology import parse_topology
 HANDLES = ("a", "b", "c")
 TOPOLOGY = """
 logical:
-  - {name: sales, schema: [{name: shop, type: string}, {name: amount, type: int64}]}
+  - {name: sales, materialized: true, schema: [{name: shop, type: string}, {name: amount, type: int64}]}
 nodes:
   - address: 127.0.0.1:27900
     sinks: [{name: rows, type: "Null"}, {name: totals, type: CSV, path: totals.csv}]

@@ -28,7 +28,7 @@ SERVING = """
 import asyncio, pathlib, sys
 from nebuli.circuits.served_run import served
 from nebuli.coordinator.triggers import TriggerSettings
-from nebuli.members.local_run import LocalRun
+from nebuli.members.local.local_run import LocalRun
 from nebuli.members.stepped_query import stepped_query
 from placement import parse_query
 from tests.nebuli.circuits.conftest import QUERY, TOPOLOGY

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from nebuli.cli.progress_in_steps import ProgressInSteps
+from nebuli.cli.stepped.progress_in_steps import ProgressInSteps
 from nebuli.coordinator import events as ev
 from nebuli.coordinator.events import Order
 

@@ -191,7 +191,7 @@ def test_a_worker_without_the_package_says_so_and_nothing_is_left_anywhere(
     assert ended.exit_code == 1
     assert ended.error == (
         f"worker {workers[2].data} lacks a connector of the query: unknown type 'SQLite'; expected one of CSV, "
-        f"Parquet, Print, TCP, Null; a package that has it is to be installed where this worker runs, too"
+        f"Parquet, Print, TCP, Collection, Null; a package that has it is to be installed where this worker runs, too"
     )
     assert [worker.statuses() for worker in workers] == [[], [], []]
     assert nebuli("list", directory=tmp_path, python=python).stdout.count("\n") <= 1

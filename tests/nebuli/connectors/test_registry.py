@@ -166,7 +166,7 @@ def test_its_keys_are_checked_as_ours_are(packages: Packages) -> None:
     packages.install()
     assert said(TOPOLOGY.replace("topic: clicks", "topic: 7, dept: many")) == [
         "t.yaml:4:54: expected a text as topic, got 7; put it in quotes",
-        "t.yaml:4:57: unknown key 'dept' (did you mean 'depth'?); expected depth, logical, rate, topic, type",
+        "t.yaml:4:57: unknown key 'dept' (did you mean 'depth'?); expected base, depth, logical, rate, topic, type",
     ]
 
 
@@ -182,7 +182,7 @@ def test_it_travels_in_a_plan_and_is_checked_there(packages: Packages) -> None:
 def test_an_unknown_type_lists_those_that_are_installed(packages: Packages) -> None:
     packages.install()
     (why,) = said(TOPOLOGY.replace("Queue", "Qeue"))
-    known = "CSV, Parquet, TCP, Generator, Channel, Queue"
+    known = "CSV, Parquet, TCP, Generator, Channel, Collection, Queue"
     assert why == f"t.yaml:4:40: unknown type 'Qeue' (did you mean 'Queue'?); expected one of {known}"
 
 

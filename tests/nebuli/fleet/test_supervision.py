@@ -8,11 +8,11 @@ from typing import cast
 
 import pytest
 
-from nebuli.fleet.client import WorkerClient, WorkerUnreachable
 from nebuli.fleet.deployment import Active, fragments_of
 from nebuli.fleet.errors import NodeUnreachable, QueryFailed
 from nebuli.fleet.supervision import Policy, Supervisor
 from nebuli.rpc.status import Cause, FragmentState, FragmentStatus
+from nebuli.rpc.worker_client import WorkerClient, WorkerUnreachable
 from placement import parse_query
 from topology import parse_topology
 

@@ -113,8 +113,8 @@ def is_alive(process: psutil.Process) -> bool:
 
 def nothing_is_left(worker: Worker, processes: list[psutil.Process]) -> None:
     """Neither processes nor files."""
-    wait_for(lambda: not any(map(is_alive, processes)), f"the end of {processes}", 30)
-    wait_for(lambda: not list((worker.directory / "temporary").glob("nebuli-spark-*")), "no files of it", 10)
+    wait_for(lambda: not any(map(is_alive, processes)), f"the end of {processes}")
+    wait_for(lambda: not list((worker.directory / "temporary").glob("nebuli-spark-*")), "no files of it")
 
 
 EVENTS = [{"name": "t", "type": "timestamp"}, {"name": "n", "type": "int64"}]
@@ -148,7 +148,7 @@ def windows(seconds: Iterable[int]) -> list[tuple[Any, ...]]:
 def test_windows_are_given_once_each_as_the_watermark_passes_them(worker: Worker) -> None:
     """SP-ENG-1, unbounded with watermarks: closed windows are there before the end, and at the end all of them."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(20)
+        listener.settimeout(90)
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         id_ = registered(worker, {"type": "TCP", "address": address}, BY_MINUTE, "append", EVENTS)
         worker.start(id_)

@@ -152,6 +152,21 @@ def test_operators_one_by_one_give_what_the_embedded_engine_gives(compute, chain
     assert found == oracle.multiset(zip(*ours.values(), strict=True))
 
 
+@pytest.mark.parametrize("how", plans.HOW)
+def test_an_outer_join_gives_what_the_embedded_engine_gives(compute, how):
+    """SP-ENG-1: also nulls among keys, and keys that one input has only."""
+    left = [(1, "a", 0.5, 1), (1, "a", 0.5, 2), (2, None, 1.0, 3), (None, "b", 2.0, 4)]
+    right = [(1, "a", 0.25, 5), (3, "c", 1.0, 6), (None, "b", 2.0, 7)]
+    for on in plans.KEYS:
+        plan = plans.Plan()
+        sources = [plans.source_of(plan, name) for name in ("a", "b")]
+        plan.operators.append(JoinOperator(id="ab", inputs=tuple(sources), on=on, how=how))
+        tables = dict(zip(sources, (left, right), strict=True))
+        ours, theirs = embedded(plan, tables), on_spark(compute, plan, tables)
+        assert oracle.multiset(theirs) == oracle.multiset(ours)
+        assert any(None in row for row in ours)
+
+
 def test_a_predicate_above_a_join_is_not_computed_for_rows_that_the_join_drops(compute):
     """SP-ENG-1: a division by zero in such a row is no error."""
     sources = [

@@ -94,7 +94,7 @@ async def test_what_was_noted_of_the_run_before_is_gone_before_a_fragment_is_kno
         with Records(tmp_path) as records:
             node = Node(host, records)
             id_ = node.register(fragment)
-            folder = host.folder(id_)
+            folder = host.place(id_)
             assert folder is not None
             store = sorted(each.name for each in folder.iterdir())
             for name in (COORDINATOR, DISMISSED, PUBLISHED):

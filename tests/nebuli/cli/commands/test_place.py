@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.support import commands
-from tests.support.documents import JOIN, rivals, topology
+from tests.support.documents import JOIN, op, query, rivals, topology
 from topology import Topology
 
 pytestmark = pytest.mark.processes
@@ -94,6 +94,35 @@ def test_text_is_a_table_with_the_reason_for_each_node(directory: Path):
     assert "join      join    3:1   lowest common ancestor of filter1 and filter2" in lines
 
 
+VIEWS = query(
+    op("source", "one", logical="one"),
+    op("aggregate", "per_k", input="one", by=["k"], aggregates={"n": "count(*)"}),
+    op("view", "by_n", input="per_k", key=["n"]),
+    op("view", "by_k", input="by_n", key=["k"]),
+)
+
+
+def test_of_a_query_with_views_its_state_is_shown(tmp_path: Path):
+    """PS-EL-4, PS-EL-5: what is full and what is partial, beside where it runs, with the reason."""
+    write(tmp_path, THREE_NODES)
+    (tmp_path / "q.json").write_text(VIEWS.model_dump_json())
+    topology = (tmp_path / "t.yaml").read_text()
+    (tmp_path / "t.yaml").write_text(topology.replace("path: one.csv", "path: one.csv\n    base: true"))
+    data = json.loads(nebuli("place", "t.yaml", "q.json", "--format", "json", cwd=tmp_path).stdout)
+    assert list(data) == ["placement", "reasons", "state", "fragments", "channels"]
+    assert data["reasons"]["by_k"] == "with its input by_n"
+    assert [(each["operator"], each["by"], each["state"]) for each in data["state"]] == [
+        ("one", [], "base"),
+        ("per_k", ["k"], "full"),
+        ("by_n", ["n"], "full"),
+        ("by_k", ["k"], "partial"),
+    ]
+    assert data["state"][2]["why"] == "'n' is a result of per_k, which does not group by it"
+    lines = nebuli("place", "t.yaml", "q.json", cwd=tmp_path).stdout.splitlines()
+    assert lines[lines.index("") + 1].split() == ["state", "of", "by", "is", "why"]
+    assert "by_k      k   partial  filled from per_k by k" in lines
+
+
 def test_mermaid_draws_operators_inside_their_nodes_and_channels_between_them(tmp_path: Path):
     write(tmp_path, BRIDGED)
     lines = nebuli("place", "t.yaml", "q.json", "--format", "mermaid", cwd=tmp_path).stdout.splitlines()
@@ -108,6 +137,34 @@ def test_mermaid_draws_operators_inside_their_nodes_and_channels_between_them(tm
     assert '  op1 ==>|"q/filter1#62;join#35;0"| bridge1' in lines
     assert '  bridge1 ==>|"q/filter1#62;join#35;1"| op4' in lines
     assert "  op0 --> op1" in lines
+
+
+def test_shards_are_drawn_with_their_channels_within_a_node(tmp_path: Path):
+    """PS-EX-2: and the table says which of them a lookup asks."""
+    write(tmp_path, THREE_NODES)
+    groups = op("aggregate", "n", input="one", by=["k"], aggregates={"n": "count(*)"}, shard={"into": 2})
+    views = query(
+        op("source", "one", logical="one"), groups, op("view", "v", input="n", key=["k"], node="3:1")
+    )
+    (tmp_path / "q.json").write_text(views.model_dump_json())
+    based = (tmp_path / "t.yaml").read_text().replace("path: one.csv", "path: one.csv\n    base: true")
+    (tmp_path / "t.yaml").write_text(based)
+    lines = nebuli("place", "t.yaml", "q.json", "--format", "mermaid", cwd=tmp_path).stdout.splitlines()
+    boxes = {
+        line.split('"')[1].split("<br/>")[0]: line.split("[")[0].strip() for line in lines if "<br/>" in line
+    }
+    assert set(boxes) == {"one", "one#62;shard", "n#62;0", "n#62;1", "n", "v"}
+    edges = [line.split('"')[1] + line.split("|")[2] for line in lines if "==>" in line]
+    assert edges == [
+        f"q/one#62;n#62;0 {boxes['n#62;0']}",
+        f"q/one#62;n#62;1 {boxes['n#62;1']}",
+        f"q/n#62;0#62;v {boxes['n']}",
+        f"q/n#62;1#62;v {boxes['n']}",
+    ]
+    assert f"  {boxes['one']} --> {boxes['one#62;shard']}" in lines
+    assert f"  {boxes['n']} --> {boxes['v']}" in lines
+    shown = nebuli("place", "t.yaml", "q.json", cwd=tmp_path).stdout
+    assert "filled from n by k, in the one of 2 shards that k tells" in shown
 
 
 def test_the_seed_decides_and_the_same_seed_prints_the_same(tmp_path: Path):
@@ -350,3 +407,32 @@ def test_a_graph_for_graphviz_has_every_node_operator_and_channel(directory: Pat
     for operator in JOIN.operators:
         assert f'label="{operator.id}\\n{operator.type}"' in ended.stdout
     assert ended.stdout.count("style=bold") == 3
+
+
+def test_in_steps_members_are_shown_and_that_views_are_full(tmp_path: Path):
+    """PS-UQ-6: why a view is full is said by text and JSON."""
+    write(tmp_path, THREE_NODES)
+    operators = [
+        {"id": "one", "type": "source", "logical": "one"},
+        {"id": "seen", "type": "view", "input": "one", "key": ["k"]},
+        {"id": "out", "type": "sink", "input": "seen", "sink": JOIN.operators[-1].model_dump()["sink"]},
+    ]
+    (tmp_path / "q.json").write_text(json.dumps({"operators": operators}))
+    ended = nebuli("place", "--stepped", "t.yaml", "q.json", cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert " ".join(ended.stdout.splitlines()[-1].split()) == "seen k full the query runs in steps"
+    data = json.loads(
+        nebuli("place", "--stepped", "t.yaml", "q.json", "--format", "json", cwd=tmp_path).stdout
+    )
+    assert data["state"] == [
+        {"operator": "seen", "input": None, "by": ["k"], "state": "full", "why": "the query runs in steps"}
+    ]
+    assert [len(each["reads"]) + len(each["writes"]) for each in data["members"]] == [1, 1]
+    assert data["coordinator"]["node"] == data["members"][0]["node"]
+    for options, why in (
+        (("--stepped", "--seed", "1"), "--seed is for queries that run free"),
+        (("--stepped", "--format", "dot"), "--stepped has no picture"),
+        (("--members", "2"), "add --stepped"),
+    ):
+        refused = nebuli("place", *options, "t.yaml", "q.json", cwd=tmp_path)
+        assert (refused.returncode, why in refused.stderr) == (2, True), refused.stderr

@@ -134,6 +134,20 @@ def test_a_query_that_is_started_twice_has_channels_of_its_own_each_time(make_fl
     assert {id_.partition("/")[2] for id_ in channels} == {"copy/in>out"}
 
 
+def test_a_statement_counts_as_it_was_when_it_was_registered(make_fleet: MakeFleet) -> None:
+    """It begins with its text of then, whatever its file says now."""
+    fleet = make_fleet()
+    statement = fleet.directory / "evens.sql"
+    statement.write_text("INSERT INTO out SELECT n * 10 AS tens FROM numbers WHERE n % 2 = 0 AND n < 5")
+    fleet.start()
+    registered = fleet.run("register", fleet.topology, statement)
+    assert registered.exit_code == 0, registered.stderr
+    statement.write_text("INSERT INTO out SELECT n FROM numbers")
+    started = fleet.run("start", registered.stdout.strip(), "--watch")
+    assert (started.exit_code, "evens.sql is not what query" in started.stderr) == (0, True), started.stderr
+    assert sorted(fleet.out.read_text().split()) == ['"tens"', "0", "20", "40"]
+
+
 def test_register_and_start_apart_and_stop_twice(site: Site) -> None:
     """DP-5: stopped by its id from any later invocation; stopping twice is harmless."""
     site.hold_the_sink()

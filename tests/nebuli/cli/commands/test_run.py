@@ -253,7 +253,7 @@ def test_its_workers_let_in_nobody_who_does_not_know_the_secret_of_this_run(case
     command = case.stall()
     for node, address in zip(case.nodes, case.grpc, strict=True):
         with grpc.insecure_channel(address) as channel, pytest.raises(grpc.RpcError) as caught:
-            WorkerStub(channel).Register(wire.RegisterRequest(fragment="{}"), timeout=10)
+            WorkerStub(channel).Register(wire.RegisterRequest(fragment="{}"), timeout=60)
         assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
         with pytest.raises(netchannel.HandshakeError):
             asyncio.run(_send_without_a_secret(node))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import signal
@@ -216,6 +217,32 @@ def test_rows_that_were_late_are_said_at_the_end(case: Case) -> None:
     assert "Warning" not in again.stderr
 
 
+@pytest.mark.parametrize("members", ["1", "2"])
+def test_of_two_files_the_one_that_is_read_faster_makes_no_rows_late(case: Case, members: str) -> None:
+    """Each is in the order of its times, as two stations' are; one has five hundred times as many rows in a day."""
+    day, few, many = dt.datetime(2024, 1, 1), 240, 120_000
+    for name, rows in (("a.csv", few), ("b.csv", many)):
+        times = (day + dt.timedelta(seconds=86_400 * number // rows) for number in range(rows))
+        case.write(name, *(f"x,1,{time.isoformat()}" for time in times))
+    case.operators[1:2] = [
+        {"id": "hours", "type": "window", "input": "sales", "time": "at", "size": "1 hour"},
+        {
+            "id": "totals",
+            "type": "aggregate",
+            "input": "hours",
+            "by": ["window_start"],
+            "aggregates": {"amount": "sum(amount)"},
+        },
+    ]
+    ended = case.run("--members", members, "--late", "fail")
+    assert ended.exit_code == 0, ended.stderr
+    header, *rows = (case.directory / "totals.csv").read_text().splitlines()
+    assert header == '"window_start","amount"'
+    assert sorted(rows) == [
+        f"{day + dt.timedelta(hours=hour)}.000000Z,{(few + many) // 24}" for hour in range(24)
+    ]
+
+
 @pytest.mark.parametrize("members", ["1", "3"])
 def test_late_rows_go_to_the_place_that_the_query_has_for_them(case: Case, members: str) -> None:
     """As in a query that runs free, by the same file; each once, however often the folder is run."""
@@ -285,17 +312,21 @@ def test_a_member_that_is_killed_is_said_and_started_again(case: Case) -> None:
 def test_a_folder_that_is_not_this_querys_is_left_as_it_is(case: Case) -> None:
     assert case.run().exit_code == 0
     claim = (case.directory / "state" / "query.json").read_bytes()
-    members = case.run("--members", "2")
-    assert members.exit_code == 1
-    assert (
-        "that of another number of members: 1 there, 2 here. Run it as it was before, or give"
-        in members.error
-    )
     case.sources[1]["path"] = "c.csv"
     sources = case.run()
     assert "another list of sources" in sources.error
     assert "another list of sources: c.csv is new; b.csv is not among them any more. Run" in sources.error
     assert (case.directory / "state" / "query.json").read_bytes() == claim
+
+
+def test_another_number_of_members_goes_on_and_stays(case: Case) -> None:
+    """Where none is given, it is as many as before."""
+    assert case.run().exit_code == 0
+    for options in (("--members", "3"), ()):
+        ended = case.run(*options)
+        assert ended.exit_code == 0, ended.stderr
+        assert "3 members running, on from step" in ended.stderr
+        assert case.totals == {'"x",11', '"y",2'}
 
 
 def test_what_is_another_in_the_query_is_said_by_its_operators(case: Case) -> None:
@@ -355,7 +386,7 @@ def test_before_the_first_step_a_folder_is_nobodys(case: Case) -> None:
     assert right.exit_code == 0, right.stderr
     assert "2 members running, from the beginning" in right.stderr
     assert case.totals == {'"x",11', '"y",2'}
-    assert "is that of another number of members: 2 there, 1 here" in case.run().error
+    assert "2 members running, on from step" in case.run().stderr
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,17 @@ def test_of_several_files_all_are_had_or_none(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_lock_that_was_shared_stays_whose_it_was(tmp_path: Path) -> None:
+    """As where a member that was to follow another one cannot be started."""
+    (own,) = take_all(writes(tmp_path / "out.csv"), "first")
+    (shared,) = take_all(writes(tmp_path / "out.csv"), "first", {own.file: own})
+    shared.release()
+    with pytest.raises(SinkInUse, match="by query first"):
+        take_all(writes(tmp_path / "out.csv"), "second")
+    own.release()
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.fixture
 def workers(tmp_path: Path) -> Iterator[list[Worker]]:
     found = []

@@ -12,13 +12,18 @@ import pytest
 from nebuli.coordinator import dismissal
 from nebuli.coordinator.lockstep import Phase
 from nebuli.coordinator.messages import Dismiss
+from nebuli.members.errors import NotScaled
+from nebuli.rpc.following_members import MemberPlace, Succession
 from nebuli.rpc.status import FragmentState
 from nebuli.storage import StorageError, Store
 from nebuli.worker.fragment.coordinator_record import CoordinatorRecord, Known
 from nebuli.worker.fragment.coordinator_runner import CoordinatorRunner
 from nebuli.worker.fragment.run_notes import forget_run
+from nebuli.worker.placed.member_workers import MemberWorkers
+from nebuli.worker.placed.placed_members import PlacedMembers
+from nebuli.worker.placed.placed_scaling import PlacedScaling
 from netchannel import ReceiverServer, SenderServer
-from placement.stepped import CoordinatorFragment
+from placement.stepped import CoordinatorFragment, MemberFragment, Takeover
 from tests.support.told_members import Members, pushed_query, until
 
 
@@ -60,9 +65,7 @@ async def running(
 
 
 async def until_running(runner: CoordinatorRunner) -> None:
-    await until(
-        lambda: runner._coordinator is not None and runner.coordinator.phase is Phase.RUNNING, "it runs"
-    )
+    await until(lambda: runner._now is not None and runner.coordinator.phase is Phase.RUNNING, "it runs")
 
 
 async def until_final(runner: CoordinatorRunner) -> FragmentState:
@@ -94,7 +97,7 @@ async def test_a_pause_holds_in_the_next_process_and_not_in_a_new_start(tmp_path
 async def test_an_end_that_was_begun_is_come_to_by_the_next_process(tmp_path: Path) -> None:
     async with asyncio.timeout(60), Members(pushed_query(2), tmp_path) as members:
         async with running(members, is_new=True, away=1) as runner:
-            await until(lambda: runner._coordinator, "it is there")
+            await until(lambda: runner._now, "it is there")
             await runner.shut_down()
             assert not runner.status.state.is_final
         async with running(members) as runner:
@@ -128,6 +131,75 @@ async def test_a_process_that_dies_between_dismissing_the_first_and_the_last_is_
         await members.end(1)
         steps = await members.steps()
         assert max(steps[0].values()) == max(steps[1].values())
+
+
+def succession(members: Members) -> Succession:
+    """To one that is nowhere."""
+    query = pushed_query(1)
+    places = [MemberPlace(node="127.100.254.1:1", grpc="127.100.254.1:2", id=each) for each in ("old", "new")]
+    takeover = Takeover(transfer="t", before=members.count)
+    new = MemberFragment(
+        id="q/new", node=places[1].node, circuit="q.1", plan=query.plan, member=0, feeds=(), takeover=takeover
+    )
+    return Succession(members=(new,), places=(places[1],), before=(places[0],))
+
+
+async def test_a_stop_gives_up_a_scaling_and_a_checkpoint_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has asked for it is told so."""
+    begun = asyncio.Event()
+
+    async def begin(*_: object) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(MemberWorkers, "begin", begin)
+    async with (
+        asyncio.timeout(60),
+        Members(pushed_query(2), tmp_path) as members,
+        running(members, is_new=True) as runner,
+    ):
+        await until_running(runner)
+        asking = asyncio.create_task(runner.succeed(succession(members)))
+        await begun.wait()
+        runner.stop()
+        with pytest.raises(NotScaled, match="is ending"):
+            await asking
+        assert await until_final(runner) is FragmentState.STOPPED
+        assert runner.status.error == ""
+
+
+async def test_a_stop_does_not_wait_for_a_scaling_that_waits_until_nobody_coordinates_those_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once it is decided it goes to its end; here that fails."""
+    deciding = asyncio.Event()
+    stopped = asyncio.Event()
+
+    async def succeed(self: PlacedScaling, before: PlacedMembers, _: object) -> PlacedMembers:
+        self.is_decided = True
+        deciding.set()
+        await stopped.wait()
+        before.over.set()
+        await before.left.wait()
+        raise StorageError("there are none")
+
+    monkeypatch.setattr(PlacedScaling, "succeed", succeed)
+    async with (
+        asyncio.timeout(60),
+        Members(pushed_query(2), tmp_path) as members,
+        running(members, is_new=True) as runner,
+    ):
+        await until_running(runner)
+        asking = asyncio.create_task(runner.succeed(succession(members)))
+        await deciding.wait()
+        runner.stop()
+        await until(lambda: runner._alone._waiters, "it waits for the scaling")
+        stopped.set()
+        with pytest.raises(NotScaled, match="there are none"):
+            await asking
+        assert await until_final(runner) is FragmentState.FAILED
 
 
 def test_what_cannot_be_read_of_it_is_an_error_that_names_the_file(tmp_path: Path) -> None:

@@ -79,6 +79,12 @@ class ProgressInSteps:
             case _:
                 pass
 
+    def scaled(self, members: int) -> None:
+        """So many members begin, or go on: they say anew what is theirs."""
+        self._members = members
+        self._epochs = 0
+        self._late.clear()
+
     def _running(self, step: int) -> str:
         where = f"on from step {step:,}" if step else "from the beginning"
         return f"{self._counted()} running, {where}" if self._epochs == 1 else f"running again, {where}"

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 import grpc
 import pytest
 
-from nebuli.fleet import client as fleet_client
-from nebuli.fleet.client import WorkerClient, WorkerRefused, WorkerUnreachable
+from nebuli.rpc import worker_client
 from nebuli.rpc import worker_pb2 as wire
+from nebuli.rpc.worker_client import WorkerClient, WorkerRefused, WorkerUnreachable
 from nebuli.rpc.worker_pb2_grpc import WorkerServicer, add_WorkerServicer_to_server
 
 
@@ -64,7 +64,7 @@ async def test_a_worker_with_a_fault_is_not_taken_for_one_that_is_away() -> None
 async def test_a_checkpoint_takes_as_long_as_it_takes_while_its_worker_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fleet_client, "_LOOK_S", 0.01)
+    monkeypatch.setattr(worker_client, "_LOOK_S", 0.01)
     async with asking(Saving(looks=20)) as client:
         assert await client.checkpoint("query/coordinator") == 7
 
@@ -72,8 +72,8 @@ async def test_a_checkpoint_takes_as_long_as_it_takes_while_its_worker_answers(
 async def test_a_checkpoint_is_not_waited_for_when_its_worker_does_not_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fleet_client, "_LOOK_S", 0.01)
-    monkeypatch.setattr(fleet_client, "_DEADLINE_S", 0.2)
+    monkeypatch.setattr(worker_client, "_LOOK_S", 0.01)
+    monkeypatch.setattr(worker_client, "_DEADLINE_S", 0.2)
     async with asking(Saving(looks=None)) as client:
         with pytest.raises(WorkerUnreachable, match="worker here:1 does not answer"):
             await client.checkpoint("query/coordinator")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
@@ -18,11 +18,13 @@ from nebuli.rpc.trust import NO_TRUST
 from nebuli.rpc.worker_pb2_grpc import WorkerStub
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Coroutine, Iterator
     from types import TracebackType
     from typing import Self
 
+    from nebuli.rpc.following_members import Succession
     from nebuli.rpc.trust import Trust
+    from placement.plan import Addition
     from placement.stepped import AnyFragment
 
 __all__ = ["WorkerClient", "WorkerDenied", "WorkerRefused", "WorkerUnreachable"]
@@ -32,6 +34,8 @@ _LOGS_S = 30.0
 """Seconds for all lines that a worker keeps."""
 _LOOK_S = 5.0
 """How often is looked whether a worker is there that has a checkpoint made."""
+_ADD_S = 120.0
+"""What is full is given all rows so far before it is there."""
 _PROBE_S = 15.0
 """A probe ends by itself before that."""
 
@@ -91,21 +95,43 @@ class WorkerClient:
 
         To write a large state takes as long as it takes: it is waited for as long as the worker answers.
         """
-        making = asyncio.ensure_future(self._checkpoint(id_))
-        try:
-            while not making.done():
-                await asyncio.wait([making], timeout=_LOOK_S)
-                if not making.done():
-                    await self.statuses()
-            return making.result()
-        finally:
-            making.cancel()
-            await asyncio.gather(making, return_exceptions=True)
+        return await self._as_long_as_it_answers(self._checkpoint(id_))
 
     async def _checkpoint(self, id_: str) -> int:
         with self._errors():
             reply = await self._stub.Checkpoint(wire.CheckpointRequest(id=id_))
         return int(reply.step)
+
+    async def succeed(self, id_: str, succession: Succession) -> int:
+        """Have the coordinator of a query in steps go on with other members: the step that is their first.
+
+        It is waited for as long as the worker answers.
+        """
+        request = wire.ScaleRequest(id=id_, succession=succession.model_dump_json(by_alias=True))
+        return await self._as_long_as_it_answers(self._succeed(request))
+
+    async def _succeed(self, request: wire.ScaleRequest) -> int:
+        with self._errors():
+            reply = await self._stub.Scale(request)
+        return int(reply.step)
+
+    async def _as_long_as_it_answers(self, work: Coroutine[Any, Any, int]) -> int:
+        doing = asyncio.ensure_future(work)
+        try:
+            while not doing.done():
+                await asyncio.wait([doing], timeout=_LOOK_S)
+                if not doing.done():
+                    await self.statuses()
+            return doing.result()
+        finally:
+            doing.cancel()
+            await asyncio.gather(doing, return_exceptions=True)
+
+    async def add(self, id_: str, index: int, addition: Addition) -> None:
+        """Have a part of a query with views be given more operators, if it has not: ``index`` came before these."""
+        request = wire.AddRequest(id=id_, index=index, addition=addition.model_dump_json(by_alias=True))
+        with self._errors():
+            await self._stub.Add(request, timeout=_ADD_S)
 
     async def unregister(self, id_: str) -> None:
         """Have a fragment forgotten."""

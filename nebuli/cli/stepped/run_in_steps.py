@@ -5,25 +5,31 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 from click.core import ParameterSource
 
-from nebuli.cli.bounds import DEFAULT, NOTHING, FilePath, Finite, keep_output
+from nebuli.cli.bounds import DEFAULT, NOTHING, FilePath, Finite, keep_output, state_place
 from nebuli.cli.exits import ExitCode, end_on_termination
 from nebuli.cli.placing import say_if_endless
+from nebuli.cli.rows.view_rows import how_to_read
+from nebuli.cli.who_may_call import http_server, trust_at
+from nebuli.limits import MOST_MEMBERS
+from nebuli.rpc.conventions import VIEWS_AT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from nebuli.cli.bounds import KeepOutput
-    from nebuli.cli.progress_in_steps import ProgressInSteps
+    from nebuli.cli.stepped.progress_in_steps import ProgressInSteps
+    from nebuli.members.homes import Home
+    from nebuli.members.local.local_run import LocalRun
     from nebuli.members.stepped_query import SteppedQuery
     from nebuli.rpc.trust import Trust
+    from nebuli.storage.store_url import StorePlace
     from placement import Query
     from topology import Topology
 
@@ -45,13 +51,20 @@ class Steps(NamedTuple):
     state: str | None
     checkpoint_s: float | None
     serve: str | None
+    http: str | None
     keep_output: KeepOutput | None
+    home: str | None
 
     @property
     def keep_output_bytes(self) -> int | None:
         """How much is kept for programs, where there can be any; None: all."""
-        said = self.keep_output or (NOTHING if self.serve is None else DEFAULT)
+        said = self.keep_output or (DEFAULT if self.is_served else NOTHING)
         return said.max_bytes
+
+    @property
+    def is_served(self) -> bool:
+        """Whether programs can call it: then it ends when one says so."""
+        return self.serve is not None or self.http is not None
 
     def check(self) -> None:
         """Raise UsageError where they do not go together."""
@@ -59,16 +72,16 @@ class Steps(NamedTuple):
             "--members": self.members,
             "--state": self.state,
             "--checkpoint-every": self.checkpoint_s,
-            "--serve": self.serve,
             "--keep-output": self.keep_output,
+            "--on": self.home,
         }
         given = [name for name, value in others.items() if value is not None]
         if given and not self.stepped:
             raise click.UsageError(f"{given[0]} is for queries in steps: add --stepped, or leave it out")
         if self.stepped and self.state is None:
             raise click.UsageError(
-                "--stepped needs --state DIR, a folder of this machine for what the query keeps: run it again with "
-                "the same one, and it goes on where it was"
+                "--stepped needs --state DIR, a folder of this machine or a URL of a store for what the query keeps: "
+                "run it again with the same one, and it goes on where it was"
             )
         if self.stepped:
             _refuse_options_of_free_queries()
@@ -91,13 +104,21 @@ def step_options(command: Callable[..., Any]) -> Callable[..., Any]:
             ),
             click.option(
                 "--members",
-                type=click.IntRange(1, 64),
-                help="In how many processes each step is worked on; 1 without it.",
+                type=click.IntRange(1, MOST_MEMBERS),
+                help="In how many processes each step is worked on; without it 1, or as many as have the state.",
+            ),
+            click.option(
+                "--on",
+                "home",
+                type=click.Choice(["local", "spark"]),
+                help="Where members run: in processes of this machine (without it), or as tasks of one stage of Spark.",
             ),
             click.option(
                 "--state",
                 type=FilePath(),
-                help="The folder for what a query in steps keeps: one of its own, empty or not there yet at first.",
+                metavar="DIR|URL",
+                help="The folder for what a query in steps keeps: one of its own, empty or not there yet at first; or "
+                "postgresql://USER@HOST/DATABASE?schema=NAME&blobs=s3://BUCKET/PREFIX.",
             ),
             click.option(
                 "--checkpoint-every",
@@ -109,7 +130,14 @@ def step_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option(
                 "--serve",
                 metavar="HOST:PORT",
-                help="Where programs push rows into a query in steps, read its outputs and end it: until then it runs.",
+                help="Where programs push rows into a query in steps, read its outputs and end it: until then it runs. "
+                f"Or where views are read; {VIEWS_AT}, or a free port, without it.",
+            ),
+            click.option(
+                "--http",
+                metavar="HOST:PORT",
+                help="The same over HTTP, and for people: SQL over its contents, figures, profiles; see /openapi.json. "
+                "Or views, by key, as JSON.",
             ),
             keep_output,
         )
@@ -120,12 +148,14 @@ def step_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 class _Run(NamedTuple):
     query: SteppedQuery
-    state: Path
+    state: StorePlace
     directory: Path
     steps: Steps
     max_state_bytes: int
     fails_late: bool
     trust: Trust | None
+    stores: Mapping[str, StorePlace]
+    home: Home
 
 
 def run_in_steps(
@@ -142,7 +172,7 @@ def run_in_steps(
 
     ``late`` is fail, warn or ignore.
     """
-    from nebuli.cli.progress_in_steps import ProgressInSteps
+    from nebuli.cli.stepped.progress_in_steps import ProgressInSteps
     from nebuli.connectors.errors import InputError
     from nebuli.members.stepped_query import stepped_query
     from nebuli.without_pandas import hide_pandas
@@ -155,15 +185,29 @@ def run_in_steps(
     except InputError as none:
         raise click.ClickException(str(none)) from None
     trust = None
-    if steps.serve is None:
+    if not steps.is_served:
         _refuse_without_sources(in_steps)
-        say_if_endless([*(feed.source for feeds in in_steps.feeds for feed in feeds), *in_steps.plan.outputs])
+    if steps.is_served or any(in_steps.plan.views):
+        addresses = {"--serve": steps.serve, "--http": steps.http}
+        trust = trust_at(addresses, topology, directory, "push rows and end the query")
     else:
-        trust = _trust(topology, directory, steps.serve)
+        say_if_endless([*(feed.source for feeds in in_steps.feeds for feed in feeds), *in_steps.plan.outputs])
     if as_json:
         _refuse_print(in_steps)
-    state = Path(steps.state).absolute()
-    settings = _Run(in_steps, state, directory, steps, max_state_bytes, late == "fail", trust)
+    state = state_place(steps.state)
+    if isinstance(state, Path):
+        state = state.absolute()
+    settings = _Run(
+        in_steps,
+        state,
+        directory,
+        steps,
+        max_state_bytes,
+        late == "fail",
+        trust,
+        {} if steps.http is None else _stores_of(topology, directory),
+        _home(steps, topology, state, directory),
+    )
     progress = ProgressInSteps(in_steps.plan.members)
     progress.take_logs()
     code, error = _outcome(settings, progress)
@@ -174,6 +218,22 @@ def run_in_steps(
     if as_json:
         click.echo(json.dumps({"exit_code": int(code), "error": error, **progress.to_data()}, indent=2))
     return code
+
+
+def _home(steps: Steps, topology: Topology, state: StorePlace, directory: Path) -> Home:
+    """Where the members live. Raises ClickException."""
+    from nebuli.connectors.errors import FragmentError
+    from nebuli.members.errors import HomeUnfit
+    from nebuli.members.local.local_members import ThisMachine
+
+    if steps.home != "spark":
+        return ThisMachine(directory)
+    from nebuli.members.spark.spark_home import SparkHome, master_of
+
+    try:
+        return SparkHome(master_of(topology), state, directory)
+    except (FragmentError, HomeUnfit) as error:
+        raise click.ClickException(str(error)) from None
 
 
 def _refuse_without_sources(query: SteppedQuery) -> None:
@@ -201,9 +261,8 @@ def _outcome(settings: _Run, progress: ProgressInSteps) -> tuple[int, str | None
     from nebuli.members.errors import MembersFailed
     from nebuli.storage import StorageError
 
-    again = (
-        f"all members are stopped. Run it again with --state {settings.steps.state}, and it goes on there."
-    )
+    state = settings.steps.state if isinstance(settings.state, Path) else settings.state
+    again = f"all members are stopped. Run it again with --state {state}, and it goes on there."
     try:
         asyncio.run(_run(settings, progress))
     except KeyboardInterrupt:
@@ -232,29 +291,9 @@ def _code_of(error: Exception) -> int:
     return ExitCode.FAILED
 
 
-def _trust(topology: Topology, directory: Path, address: str) -> Trust:
-    """What whoever calls the circuit is to show. Raises UsageError where nothing is asked for, and anybody can call."""
-    from nebuli.rpc.trust import Trust
-    from nebuli.worker.exposure import is_loopback
-    from topology import Access
-    from topology.address import check_address
-
-    try:
-        check_address(re.sub(r":0$", ":1", address))
-    except ValueError as error:
-        raise click.UsageError(f"--serve: {error}") from None
-    trust = Trust.of(Access(tls=topology.tls, secret=topology.secret).below(directory))
-    if trust.tls is None and trust.secret is None and not is_loopback(address):
-        raise click.UsageError(
-            f"--serve {address} can be reached from other machines, and without TLS and a secret whoever connects can "
-            f"push rows and end the query: name tls or a secret in the topology"
-        )
-    return trust
-
-
 async def _run(settings: _Run, progress: ProgressInSteps) -> None:
     from nebuli.coordinator.triggers import SPACING_S, TriggerSettings
-    from nebuli.members.local_run import LocalRun
+    from nebuli.members.local.local_run import LocalRun
     from placement.plan import Late
 
     end_on_termination()
@@ -265,17 +304,69 @@ async def _run(settings: _Run, progress: ProgressInSteps) -> None:
             settings.state,
             settings.directory,
             triggers,
+            home=settings.home,
             observe=progress.hear,
+            scaled=progress.scaled,
+            scales=settings.steps.members is not None,
             max_state_bytes=settings.max_state_bytes,
             late=Late.FAIL if settings.fails_late else Late.COUNT,
             keep_output_bytes=settings.steps.keep_output_bytes,
+            keep_contents_bytes=None if settings.steps.is_served else 0,
         ) as run:
-            serve, trust = settings.steps.serve, settings.trust
-            if serve is None or trust is None:
+            if settings.trust is None:
                 await run.until_ended()
                 return
-            from nebuli.circuits.served_run import served
+            async with contextlib.AsyncExitStack() as stack:
+                await _serve_views(run, settings, progress, stack)
+                if settings.steps.serve is not None:
+                    from nebuli.circuits.served_run import served
 
-            async with served(run, serve, trust) as address:
-                progress.say(f"serving at {address}, until a program shuts it down")
+                    address = await stack.enter_async_context(
+                        served(run, settings.steps.serve, settings.trust)
+                    )
+                    progress.say(f"serving at {address}, until a program shuts it down")
+                if settings.steps.http is not None:
+                    url = await stack.enter_async_context(
+                        http_server().served_over_http(
+                            run, settings.steps.http, settings.trust, settings.stores
+                        )
+                    )
+                    progress.say(f"serving at {url}, until somebody shuts it down")
                 await run.until_shut_down()
+
+
+async def _serve_views(
+    run: LocalRun, settings: _Run, progress: ProgressInSteps, stack: contextlib.AsyncExitStack
+) -> None:
+    """Serve the query's views, if it has some, and say where: beside what else is served."""
+    views = [*settings.query.plan.views]
+    if not views:
+        return
+    from nebuli.circuits.served_run import CannotServe
+    from nebuli.circuits.views.served_lookups import served_lookups  # not for others: it is large
+
+    assert settings.trust is not None, "whoever has views is served"
+    host, _, port = VIEWS_AT.rpartition(":")
+    if settings.steps.serve is not None:
+        host = settings.steps.serve.rpartition(":")[0]
+    try:
+        where = await stack.enter_async_context(served_lookups(run, f"{host}:{port}", settings.trust))
+    except OSError:  # somebody else's are there
+        try:
+            where = await stack.enter_async_context(served_lookups(run, f"{host}:0", settings.trust))
+        except OSError as error:
+            raise CannotServe(f"views cannot be served at {host}: {error}") from error
+    for view in views:
+        progress.say(how_to_read(view.name or view.id, view.key, where))
+
+
+def _stores_of(topology: Topology, directory: Path) -> Mapping[str, StorePlace]:
+    """The stores of collections that a topology names, by what can be shown of that. Raises StorageError."""
+    from nebuli.storage.store_url import store_place
+    from topology import CollectionSink, CollectionSource
+
+    named = [each for node in topology.nodes for each in (*node.physical, *node.sinks)]
+    places = [
+        store_place(each.store) for each in named if isinstance(each, CollectionSource | CollectionSink)
+    ]
+    return {str(each): directory / each if isinstance(each, Path) else each for each in places}

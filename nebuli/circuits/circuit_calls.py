@@ -1,0 +1,319 @@
+"""`CircuitCalls`: what a running circuit is asked for, by whatever brings the question: gRPC, or HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING
+
+from nebuli.circuits.arrow_bytes import zset_of
+from nebuli.circuits.consistent_query import WITHIN_S, Queries
+from nebuli.circuits.errors import (
+    CheckpointNotMade,
+    CircuitFailed,
+    InputFull,
+    NotScaled,
+    SequenceGap,
+    SequencePassed,
+    SequenceReused,
+    StagedLost,
+    StepForgotten,
+    StepNotThere,
+    UnknownInput,
+    UnknownOutput,
+)
+from nebuli.coordinator.errors import CheckpointNotMade as GivenUp
+from nebuli.coordinator.lockstep import Phase
+from nebuli.dataflow import SteppedCircuit
+from nebuli.limits import MOST_MEMBERS
+from nebuli.members.calls import call_messages as ask
+from nebuli.members.calls import staged_messages as staged
+from nebuli.members.errors import NotScaled as Unscaled
+from nebuli.storage.errors import SinceMismatch, StepOutOfRange, StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from nebuli.circuits.running_circuit import Running
+    from nebuli.coordinator.coordinator import Coordinator
+    from nebuli.members.calls.call_line import CallLine
+    from nebuli.storage import Span
+
+_LOOK_S = 0.05
+_NEXT_S = 60.0
+"""So long a producer waits to hear of its number, while members are others."""
+
+
+class CircuitCalls:
+    """Answers on the loop of a circuit's coordinator. Every method raises CircuitError, and nothing else of ours."""
+
+    def __init__(self, run: Running) -> None:
+        self.run = run
+        circuit = SteppedCircuit(run.plan, 0)
+        self.inputs: Mapping[str, pa.Schema] = circuit.inputs
+        """Z-sets of this schema come in."""
+        self.outputs: Mapping[str, pa.Schema] = circuit.outputs
+        """And these go out."""
+        self.tables: Mapping[str, pa.Schema] = circuit.tables
+        """What can be asked for in a query."""
+        self.external = frozenset(run.external)
+        """The inputs that are pushed into."""
+        self._queries = Queries(run, self.tables)
+        self._over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def end(self, step: int) -> None:
+        """The run is over: there is nothing in any output from this step on."""
+        self._over.set_result(step)
+
+    async def close(self) -> None:
+        """Let go of what queries need."""
+        await self._queries.close()
+
+    # -- rows in
+
+    def pushed(self, handle: str) -> str:
+        """An input that can be pushed into."""
+        if handle in self.external:
+            return handle
+        if handle in self.inputs:
+            raise UnknownInput(
+                f"the rows of input {handle} come from the topology's sources: push into one that has none"
+            )
+        raise UnknownInput(f"there is no input {handle}: the circuit has {', '.join(self.inputs)}")
+
+    async def push(
+        self, handle: str, producer: str, sequence: int, batch: pa.RecordBatch, within_s: float
+    ) -> int:
+        """Log rows: the step that they came before."""
+        with as_circuit_errors():
+            rows = zset_of(batch, self.inputs[self.pushed(handle)], handle)
+            data = bytes(rows.serialize())
+            async with self._line(handle, producer, within_s) as line:
+                answer = await line.push(handle, producer, sequence, data, within_s)
+            return _step_of(answer, handle, producer, sequence)
+
+    async def stage(
+        self, handle: str, producer: str, sequence: int, batch: pa.RecordBatch, within_s: float
+    ) -> str:
+        """Keep rows for a push: the piece's name; an empty one if the number, or a later one, was pushed before."""
+        with as_circuit_errors():
+            rows = zset_of(batch, self.inputs[self.pushed(handle)], handle)
+            data = bytes(rows.serialize())
+            async with self._line(handle, producer, within_s) as line:
+                answer = await line.stage(handle, producer, sequence, data)
+            match answer:
+                case staged.Staged(piece):
+                    return piece
+                case staged.Passed():
+                    return ""
+                case ask.Crowded(there, most):
+                    raise InputFull(
+                        f"{there} bytes are staged at the member already, and {most} at most are: push what is, or "
+                        f"drop it; what nobody pushes is forgotten after some hours"
+                    )
+            return str(_step_of(answer, handle, producer, sequence))
+
+    async def push_staged(
+        self, handle: str, producer: str, sequence: int, pieces: Sequence[str], within_s: float
+    ) -> int:
+        """Log what is staged as one push: the step that it came before."""
+        with as_circuit_errors():
+            async with self._line(self.pushed(handle), producer, within_s) as line:
+                answer = await line.push_staged(handle, producer, sequence, pieces, within_s)
+            return _step_of(answer, handle, producer, sequence)
+
+    async def drop_staged(self, handle: str, producer: str, pieces: Sequence[str]) -> None:
+        """Forget what is staged."""
+        with as_circuit_errors():
+            async with self._line(self.pushed(handle), producer, _NEXT_S) as line:
+                await line.drop_staged(handle, producer, pieces)
+
+    async def next_sequence(self, handle: str, producer: str) -> int:
+        """The number that comes next."""
+        with as_circuit_errors():
+            async with self._line(self.pushed(handle), producer, _NEXT_S) as line:
+                return await line.next_sequence(handle, producer)
+
+    @asynccontextmanager
+    async def _line(self, handle: str, producer: str, within_s: float) -> AsyncIterator[CallLine]:
+        """The way to the member that has all of a producer's rows for an input."""
+        async with AsyncExitStack() as stack:
+            try:
+                yield await stack.enter_async_context(self.run.calls.to(handle, producer, within_s))
+            except TimeoutError:
+                raise InputFull(
+                    "the circuit goes on with another number of members, and does not take rows yet: nothing of this "
+                    "push was kept; send it again"
+                ) from None
+
+    # -- rows out
+
+    async def output(self, name: str, from_step: int) -> AsyncGenerator[tuple[int, list[pa.RecordBatch]]]:
+        """An output from a step on, step by step, until the run is over: each Z-set, in batches."""
+        with as_circuit_errors():
+            if name not in self.outputs:
+                raise UnknownOutput(f"there is no output {name}: the circuit has {', '.join(self.outputs)}")
+            spans, at = self.run.follow(name, from_step), from_step
+            while (span := await self._next_span(spans, at)) is not None:
+                by_step: dict[int, list[pa.RecordBatch]] = {}
+                for step, rows in span.updates:
+                    by_step.setdefault(step, []).append(rows)
+                for step in range(span.lower, span.upper):
+                    self.run.calls.has_seen(step + 1)
+                    yield step, by_step.get(step, [])
+                at = span.upper
+
+    async def complete(self, most: int, within_s: float) -> int:
+        """The step below which all are made, or ``most``. Raises TimeoutError.
+
+        A coordinator that has only begun does not know of all that were made before: it is waited for so long.
+        """
+        async with asyncio.timeout(within_s):
+            while not self.coordinator.complete_is_known and self.coordinator.complete < most:  # noqa: ASYNC110 - of whichever
+                await asyncio.sleep(_LOOK_S)
+        return min(self.coordinator.complete, most)
+
+    async def _next_span(self, spans: AsyncIterator[Span], at: int) -> Span | None:
+        """What an output has from step ``at`` on; None if there is nothing any more."""
+        coming = asyncio.ensure_future(anext(spans))
+        over = asyncio.create_task(self._over_at(at))
+        try:
+            await asyncio.wait([coming, over], return_when=asyncio.FIRST_COMPLETED)
+            return await coming if coming.done() else None
+        finally:
+            for task in (coming, over):
+                task.cancel()
+            await asyncio.gather(coming, over, return_exceptions=True)
+
+    async def _over_at(self, step: int) -> None:
+        if step < await asyncio.shield(self._over):
+            await asyncio.Event().wait()  # what is below comes yet
+
+    async def offsets(self, step: int) -> list[tuple[str, int, int, int]]:
+        """Which pushes count for a step: input, member, the first that does, and the first that does not any more."""
+        with as_circuit_errors():
+            return [
+                (handle, member, first, until)
+                for member in range(self.run.plan.members)
+                for handle, (first, until) in (await self.run.offsets(member, step)).items()
+                if handle in self.external
+            ]
+
+    async def query(self, sql: str, within_s: float = WITHIN_S) -> tuple[int, pa.Table]:
+        """What a SELECT gives over the `tables`, at one step of all members: that step, and the rows."""
+        with as_circuit_errors():
+            return await self._queries.ask(sql, within_s)
+
+    # -- steps
+
+    @property
+    def coordinator(self) -> Coordinator:
+        """The one that there is now."""
+        return self.run.coordinator
+
+    async def checkpoint(self) -> int:
+        """Make a checkpoint: the step behind it."""
+        with as_circuit_errors():
+            if self.coordinator.phase in (Phase.STOPPING, Phase.DISMISSING, Phase.STOPPED):
+                raise CheckpointNotMade("the circuit is shut down: run it again, and ask then")
+            return await self.coordinator.checkpoint()
+
+    async def pause(self) -> None:
+        """Have no more steps made."""
+        with as_circuit_errors():
+            await self.run.pause()
+
+    async def start(self) -> None:
+        """Have steps made again."""
+        with as_circuit_errors():
+            await self.run.start()
+
+    async def scale(self, members: int) -> int:
+        """Go on with so many members: their first step."""
+        with as_circuit_errors():
+            if not 1 <= members <= MOST_MEMBERS:
+                raise NotScaled(
+                    f"a circuit has from 1 to {MOST_MEMBERS} members, and not {members}: ask for as many"
+                )
+            return await self.run.scale(members)
+
+    async def shut_down(self) -> None:
+        """End the circuit."""
+        with as_circuit_errors():
+            await self.run.shut_down()
+
+
+def _step_of(answer: ask.Answer, handle: str, producer: str, sequence: int) -> int:
+    """The step that a push came before. Raises what it is refused with."""
+    who = f"producer {producer} sent its number {sequence} for input {handle}"
+    match answer:
+        case ask.Logged(step):
+            return step
+        case ask.Gap(expected):
+            raise SequenceGap(
+                f"{who}, {expected} is its next: send again from {expected} on, nothing of this one was kept",
+                expected,
+            )
+        case ask.Reused(expected):
+            raise SequenceReused(
+                f"{who}, which was kept with other rows, {expected} is its next: give all rows a number of their own",
+                expected,
+            )
+        case staged.Passed(expected):
+            raise SequencePassed(
+                f"{who}, and {expected} is its next: of rows that were staged only the last number may come again; "
+                f"nothing of this one was kept",
+                expected,
+            )
+        case staged.Lost(piece):
+            raise StagedLost(
+                f"{who}, of which {piece[:200]!r} is not staged any more: members are others since, or it was too old; "
+                f"nothing was logged, stage all of its rows again"
+            )
+        case staged.TooLarge(size, most):
+            raise CircuitFailed(
+                f"{who}, for which {size} bytes are staged, and {most} at most are pushed at once: nothing was logged; "
+                f"give each number fewer rows. A Spark query runs the same batch again on this checkpoint, and so "
+                f"cannot go on with it: bound its batches (maxFilesPerTrigger, maxBytesPerTrigger or what its source "
+                f"has) and begin a new checkpoint, at what it has not written yet"
+            )
+        case ask.Full(waiting):
+            raise InputFull(
+                f"{waiting} rows wait for a step, and none was made in time: nothing of number {sequence} was kept; "
+                f"start the circuit if it is paused, and send it again"
+            )
+        case ask.Crowded(waiting, most):
+            raise InputFull(
+                f"{waiting} bytes of pushes wait at the member already, and {most} at most do: nothing of number "
+                f"{sequence} was kept; start the circuit if it is paused, and send it again"
+            )
+        case ask.CouldNot(why):
+            raise CircuitFailed(f"{why}; send number {sequence} again, which happens once")
+    raise AssertionError(f"a push is not answered by {answer}")
+
+
+@contextmanager
+def as_circuit_errors() -> Iterator[None]:
+    """Raise as a CircuitError what members, coordinator and store raise."""
+    try:
+        yield
+    except Unscaled as error:
+        raise NotScaled(str(error)) from error
+    except GivenUp as error:
+        raise CheckpointNotMade(str(error)) from error
+    except SinceMismatch as error:
+        text = (
+            f"step {error.asked} of this output is not kept any more, {error.since} is the first that is: read from "
+            f"there on; the option --keep-output says how much is kept"
+        )
+        raise StepForgotten(text, error.since) from error
+    except StepOutOfRange as error:
+        if error.asked < error.first:
+            text = f"which pushes count for step {error.asked} has been forgotten: it is known from {error.first} on"
+            raise StepForgotten(text, error.first) from error
+        text = f"step {error.asked} is not there yet, {error.last} is the next: ask again when its output is there"
+        raise StepNotThere(text, error.last) from error
+    except (StorageError, OSError) as error:
+        raise CircuitFailed(str(error)) from error

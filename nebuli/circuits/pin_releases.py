@@ -1,0 +1,41 @@
+"""`PinReleases`: members let go of what was pinned, while nobody waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from nebuli.storage.errors import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nebuli.members.calls.call_line import CallLine
+
+_RELEASE_S = 5.0
+
+
+class PinReleases:
+    """Those that are on their way. A member that does not hear of one lets go when the pin's time is over."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def release(self, name: str, lines: Sequence[CallLine]) -> None:
+        """Have the members on these lines let go of a pin."""
+
+        async def release() -> None:
+            with suppress(StorageError, TimeoutError):
+                async with asyncio.timeout(_RELEASE_S):
+                    await asyncio.gather(*(line.unpin(name) for line in lines))
+
+        task = asyncio.create_task(release())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Say nothing any more."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)

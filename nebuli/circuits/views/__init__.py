@@ -1,0 +1,1 @@
+"""Views of circuits, read by key while they run."""

@@ -1,0 +1,103 @@
+"""``nebuli query``: SQL over what a circuit's inputs and outputs add up to."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from nebuli.cli.bounds import FilePath
+from nebuli.cli.exits import ExitCode
+from nebuli.cli.rows.printed_rows import how_many, print_rows
+from nebuli.cli.stepped.circuit_access import reached, trust_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from nebuli.rpc.trust import Trust
+
+_WITHIN_S = 40.0
+
+
+@click.command()
+@click.argument("circuit")
+@click.argument("sql")
+@click.option(
+    "--topology",
+    type=FilePath(),
+    help="The topology whose certificates and secret are shown to CIRCUIT, where it is no id.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "json", "csv", "arrow"]),
+    default="table",
+    show_default=True,
+    help="How rows are printed: for people, or, for programs, as JSON, CSV or an Arrow stream.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+def query(circuit: str, sql: str, topology: str | None, form: str, *, as_json: bool) -> int:
+    """Ask a circuit with a SELECT, whose tables are its outputs and materialized inputs, at one step of all members.
+
+    CIRCUIT is the id of a registered query in steps, HOST:PORT where one is served (--serve), or the URL where one is
+    served over HTTP (--http). Which step it is, goes to standard error. The SQL is DuckDB's.
+
+    Exit codes: 0 done; 1 the circuit could not answer; 2 the query is wrong; 3 nobody answers there.
+    """
+    from nebuli.circuits.errors import CircuitError, CircuitUnreachable, WrongQuery
+
+    trust = trust_of(topology)
+    try:
+        if circuit.startswith(("http://", "https://")):
+            step, rows = _over_http(circuit, sql, trust)
+        else:
+            step, rows = asyncio.run(_over_grpc(circuit, sql, trust))
+    except CircuitError as error:
+        click.echo(f"Error: {error}", err=True)
+        match error:
+            case CircuitUnreachable():
+                return ExitCode.UNREACHABLE
+            case WrongQuery():
+                return ExitCode.BAD_INPUT
+        return ExitCode.FAILED
+    print_rows(rows, "json" if as_json else form)
+    click.echo(f"{how_many(rows.num_rows)} at step {step:,}", err=True)
+    return ExitCode.DONE
+
+
+async def _over_grpc(circuit: str, sql: str, trust: Trust) -> tuple[int, pa.Table]:
+    async with reached(circuit, trust, _WITHIN_S) as found:
+        return await found.query(sql)
+
+
+def _over_http(url: str, sql: str, trust: Trust) -> tuple[int, pa.Table]:
+    """Raises CircuitError."""
+    import pyarrow as pa
+
+    from nebuli.circuits.errors import CircuitUnreachable
+    from nebuli.http.http_client import asked
+
+    try:
+        status, headers, body = asked(url, sql, trust, _WITHIN_S)
+    except OSError as error:
+        raise CircuitUnreachable(
+            f"nobody answers at {url}: {error}; is 'nebuli run --stepped --http' running there?"
+        ) from None
+    if status == 200:
+        return int(headers["nebuli-step"]), pa.ipc.open_stream(body).read_all()
+    raise _refused(status, body, url)
+
+
+def _refused(status: int, body: bytes, url: str) -> Exception:
+    from nebuli.circuits.errors import CircuitDenied, CircuitFailed, WrongQuery
+
+    try:
+        said = json.loads(body)
+        text = f"{said['what']}; {said['do']}"
+    except (ValueError, KeyError, TypeError):
+        return CircuitFailed(f"what answers at {url} is no circuit of this version ({status})")
+    if status == 401:
+        return CircuitDenied(f"{text}: name its topology with --topology")
+    return WrongQuery(said["what"]) if status == 400 else CircuitFailed(text)

@@ -1,0 +1,260 @@
+"""``nebuli view``: rows of views of running queries, by key."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import aclosing
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from nebuli.cli import saved
+from nebuli.cli.asking import ran, settled, workers_of
+from nebuli.cli.bounds import FilePath, Finite
+from nebuli.cli.exits import ExitCode, end_on_termination
+from nebuli.cli.render import table
+from nebuli.cli.rows.printed_rows import as_json_line, how_many, print_rows
+from nebuli.cli.rows.view_rows import HEADER, cells_of, data_of
+from nebuli.cli.stepped.circuit_access import trust_of
+from nebuli.python_values import values_of
+from nebuli.rpc.conventions import VIEWS_AT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from typing import Any
+
+    from pyarrow import RecordBatch
+
+    from nebuli.views import Views
+    from placement.stepped import AnyFragment
+
+_Command = TypeVar("_Command", bound="Callable[..., int]")
+
+
+def _checked(context: click.Context, parameter: click.Parameter, address: str) -> str:
+    """The address. Raises BadParameter."""
+    from topology.address import check_address
+
+    try:
+        return check_address(address)
+    except ValueError as error:
+        raise click.BadParameter(f"{error}") from None
+
+
+_at = click.option(
+    "--at",
+    metavar="HOST:PORT",
+    callback=_checked,
+    default=VIEWS_AT,
+    show_default=True,
+    help="Where the views are: what 'nebuli run' has said, or the data address of the worker that has them.",
+)
+_topology = click.option(
+    "--topology", type=FilePath(), help="The topology whose certificates and secret are shown there."
+)
+
+
+@click.group()
+def view() -> None:
+    """Read the views of running queries by key.
+
+    Exit codes: 0 done; 1 the view could not answer; 2 there is no such view, or it has no such key; 3 nobody answers
+    there, or not in time.
+    """
+
+
+@view.command()
+@click.argument("name")
+@click.argument("key", nargs=-1, required=True)
+@_at
+@_topology
+@click.option(
+    "--deadline",
+    type=Finite(min=0, min_open=True),
+    metavar="SECONDS",
+    default=5.0,
+    show_default=True,
+    help="How long a missing key is waited for.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "json", "csv", "arrow"]),
+    default="table",
+    show_default=True,
+    help="How rows are printed: for people, or, for programs, as JSON, CSV or an Arrow stream.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+def get(
+    name: str,
+    key: tuple[str, ...],
+    at: str,
+    topology: str | None,
+    form: str,
+    *,
+    deadline: float,
+    as_json: bool,
+) -> int:
+    """Print the rows of the view NAME with one KEY, a word for each of its columns.
+
+    Whether it was a hit, there already, goes to standard error; of a query in steps also the step at which it was read.
+    """
+    import pyarrow as pa
+
+    from nebuli.views.key_words import key_of_words
+    from nebuli.views.row_order import in_order
+
+    async def work(views: Views) -> None:
+        description = await views.describe(name, deadline)
+        found = await views.get(name, [key_of_words(key, name, description)], deadline)
+        print_rows(pa.Table.from_batches([in_order(found.rows)]), "json" if as_json else form)
+        where = "" if found.step is None else f", at step {found.step}"
+        click.echo(
+            f"{how_many(found.rows.num_rows)}, {'a hit' if found.hits[0] else 'a miss'}{where}", err=True
+        )
+
+    return _ran(at, topology, work)
+
+
+@view.command()
+@click.argument("name")
+@click.argument("key", nargs=-1, required=True)
+@_at
+@_topology
+def watch(name: str, key: tuple[str, ...], at: str, topology: str | None) -> int:
+    """Print the rows of the view NAME with one KEY, now and whenever they change, a line of JSON each time.
+
+    Each line is a list of all rows of the key; of a query in steps an object that has them as rows, and the step.
+    """
+    from nebuli.views.key_words import key_of_words
+
+    async def work(views: Views) -> None:
+        end_on_termination()
+        description = await views.describe(name)
+        wanted = key_of_words(key, name, description)
+        if description.in_steps:
+            async with aclosing(views.watch_steps(name, wanted)) as steps:
+                async for step, rows in steps:
+                    click.echo(f'{{"step": {step}, "rows": {_as_json_list(rows)}}}')
+            return
+        async with aclosing(views.watch(name, wanted)) as changes:
+            async for rows in changes:
+                click.echo(_as_json_list(rows))
+
+    return _ran(at, topology, work)
+
+
+def _as_json_list(rows: RecordBatch) -> str:
+    from nebuli.views.row_order import in_order
+
+    lines = zip(*map(values_of, in_order(rows).columns), strict=True)
+    return f"[{', '.join(as_json_line(rows.schema.names, line) for line in lines)}]"
+
+
+@view.command("list")
+@_at
+@_topology
+@click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")
+def list_(at: str, topology: str | None, *, as_json: bool) -> int:
+    """List the views there, each with its key, what it holds, and how often it had what was looked up."""
+
+    async def work(views: Views) -> None:
+        found = sorted(await views.statuses(), key=lambda each: each.name)
+        if as_json:
+            click.echo(json.dumps([*map(data_of, found)], indent=2))
+        else:
+            click.echo(table(HEADER, [*map(cells_of, found)]) if found else "no views")
+
+    return _ran(at, topology, work)
+
+
+@view.command()
+@click.argument("file", type=FilePath())
+@_at
+@_topology
+@click.option(
+    "--query", "id_", metavar="ID", help="The query on workers that gets it, in place of one at --at."
+)
+@click.pass_context
+def add(context: click.Context, file: str, at: str, topology: str | None, id_: str | None) -> int:
+    """Give a query that runs the views of FILE, without stopping it. It needs to have one already.
+
+    FILE is JSON with operators, as a query's: they read operators of the query, or each other, and lead to views.
+    """
+    from nebuli.cli.files import text_of
+
+    text, shown = text_of(file)
+    if id_ is not None:
+        for name in ("at", "topology"):
+            if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+                raise click.UsageError(
+                    f"--{name} and --query each say which query it is: leave one of them out"
+                )
+        return ran(_add_to(id_, text, shown))
+
+    async def work(views: Views) -> None:
+        for name in await views.add(text, shown):
+            click.echo(f"view {name} was added", err=True)
+
+    return _ran(at, topology, work)
+
+
+async def _add_to(id_: str, text: str, file: str) -> int:
+    """Give views to a query on workers."""
+    from nebuli.fleet.adding_views import add_views
+    from nebuli.fleet.deployment import views_of
+
+    query = saved.load(id_)
+    with saved.added_to(query):
+        query = await settled(saved.again(query))
+        async with workers_of(query) as workers:
+
+            def keep(fragments: tuple[AnyFragment, ...]) -> None:
+                now = saved.again(query)
+                if now.deployment != query.deployment:
+                    raise click.ClickException(f"query {query.id} has begun again meanwhile: try again")
+                saved.save(now.model_copy(update={"plan": fragments}))
+
+            addition = await add_views(text, file, query.active, workers, keep)
+    added = {each.id for each in addition.operators}
+    for name, (node, each) in views_of(saved.again(query).plan).items():
+        if each.id in added:
+            click.echo(f"view {name} was added: it is read at {node}", err=True)
+    return ExitCode.DONE
+
+
+def _ran(at: str, topology: str | None, work: Callable[[Views], Coroutine[Any, Any, None]]) -> int:
+    from nebuli.views import (
+        UnknownView,
+        ViewDenied,
+        ViewError,
+        Views,
+        ViewUnreachable,
+        WrongKey,
+        WrongView,
+    )
+    from nebuli.views.errors import LookupTimedOut
+
+    trust = trust_of(topology)
+
+    async def run() -> None:
+        async with Views(at, tls=trust.tls, secret=trust.secret) as views:
+            await work(views)
+
+    try:
+        asyncio.run(run())
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+    except asyncio.CancelledError:
+        return ExitCode.TERMINATED
+    except ViewError as error:
+        shows = ", and name the topology that has it with --topology" if isinstance(error, ViewDenied) else ""
+        click.echo(f"Error: {error}{shows}", err=True)
+        match error:
+            case UnknownView() | WrongKey() | WrongView():
+                return ExitCode.BAD_INPUT
+            case ViewUnreachable() | LookupTimedOut():
+                return ExitCode.UNREACHABLE
+        return ExitCode.FAILED
+    return ExitCode.DONE

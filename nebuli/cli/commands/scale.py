@@ -1,0 +1,117 @@
+"""``nebuli scale``: a circuit goes on with another number of members."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from nebuli.cli import saved
+from nebuli.cli.asking import ran, workers_of
+from nebuli.cli.bounds import FilePath
+from nebuli.cli.exits import ExitCode
+from nebuli.cli.stepped.circuit_access import reached, trust_of
+from nebuli.limits import MOST_MEMBERS
+
+if TYPE_CHECKING:
+    from nebuli.fleet.deployed import DeployedQuery, Workers
+
+_WITHIN_S = 10.0
+
+
+@click.command()
+@click.argument("circuit")
+@click.option(
+    "--members",
+    type=click.IntRange(1, MOST_MEMBERS),
+    required=True,
+    help="In how many processes each step is worked on from then on.",
+)
+@click.option(
+    "--topology",
+    type=FilePath(),
+    help="The topology whose certificates and secret are shown to CIRCUIT, where it is no id.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the step and the members as JSON.")
+def scale(circuit: str, members: int, topology: str | None, *, as_json: bool) -> int:
+    """Have a circuit go on with so many members; rows that programs push meanwhile wait.
+
+    CIRCUIT is the id of a query in steps, which goes on at the workers of its topology, or HOST:PORT where one is
+    served (nebuli run --stepped --serve). Returns once the new members run. Exit codes: 0 done; 1 it goes on with the
+    members that it has; 3 nobody answers there.
+    """
+    if circuit.startswith(("http://", "https://")):
+        raise click.UsageError(f"{circuit} is served over HTTP: give the HOST:PORT of its --serve")
+    if ":" in circuit:
+        return _at_an_address(circuit, members, topology, as_json=as_json)
+    return ran(_at_workers(circuit, members, as_json=as_json))
+
+
+def _say(members: int, step: int, *, as_json: bool) -> int:
+    if as_json:
+        click.echo(json.dumps({"members": members, "step": step}, indent=2))
+    else:
+        click.echo(f"{members} member{'' if members == 1 else 's'} from step {step:,} on", err=True)
+    return ExitCode.DONE
+
+
+def _at_an_address(circuit: str, members: int, topology: str | None, *, as_json: bool) -> int:
+    from nebuli.circuits.errors import CircuitError, CircuitUnreachable
+
+    try:
+        step = asyncio.run(_scaled(circuit, members, topology))
+    except CircuitError as error:
+        click.echo(f"Error: {error}", err=True)
+        return ExitCode.UNREACHABLE if isinstance(error, CircuitUnreachable) else ExitCode.FAILED
+    return _say(members, step, as_json=as_json)
+
+
+async def _scaled(circuit: str, members: int, topology: str | None) -> int:
+    async with reached(circuit, trust_of(topology), _WITHIN_S) as found:
+        return await found.scale(members)
+
+
+async def _at_workers(id_: str, members: int, *, as_json: bool) -> int:
+    query = saved.load(id_)
+    if query.circuit is None:
+        raise click.UsageError(f"query {query.id} does not run in steps: it has no members")
+    with saved.scaled(query):
+        return await _at_its_workers(saved.again(query), members, as_json=as_json)
+
+
+async def _at_its_workers(query: DeployedQuery, members: int, *, as_json: bool) -> int:
+    from nebuli.fleet.scaling import settled
+
+    async with workers_of(query) as workers:
+        query = await settled(query, workers)
+        saved.save(query)
+        if members == len(query.fragments) - 1:
+            async with reached(query.id, trust_of(None), _WITHIN_S) as circuit:
+                return _say(members, (await circuit.status()).next_step, as_json=as_json)
+        return _say(members, await _asked(query, workers, members), as_json=as_json)
+
+
+async def _asked(query: DeployedQuery, workers: Workers, members: int) -> int:
+    """Have other members take over: their first step. Where others have meanwhile, have these be followed."""
+    from nebuli.cli.files import parsed
+    from nebuli.fleet.scaling import begun, settled, succession_of, taken_over
+    from nebuli.rpc.worker_client import WorkerRefused
+
+    model, plan = parsed(query.topology, query.query, query.engine)
+    coordinator = query.fragments[-1]
+    while True:
+        query = begun(query, plan, model, members)
+        saved.save(query)  # first: whatever ends this in the middle, what workers have been given has a name
+        try:
+            step = await workers.client(coordinator.node).succeed(coordinator.id, succession_of(query))
+        except WorkerRefused:
+            before, query = query, await settled(query, workers)
+            saved.save(query)
+            if query.fragments == before.fragments:
+                raise
+        else:
+            saved.save(query := taken_over(query, query.coming[-1]))
+            saved.save(await settled(query, workers))
+            return step

@@ -1,0 +1,1 @@
+"""Rows, and collections of them: how commands read them from files, and show them."""

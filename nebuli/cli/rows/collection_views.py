@@ -1,0 +1,93 @@
+"""What is said of collections, to people and to programs; and their columns, as they are given and as files have."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from nebuli.cli.render import table
+from nebuli.cli.rows.times import instant
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+
+    from nebuli.storage.collections.controller import CollectionStatus
+    from topology import Schema
+
+
+def columns_from(text: str) -> Schema:
+    """The columns of ``--schema``. Raises UsageError."""
+    from topology import Column, DataType
+    from topology.consistency import did_you_mean
+
+    found: dict[str, Column] = {}
+    for each in text.split(","):
+        name, colon, type_ = (part.strip() for part in each.partition(":"))
+        if not (name and colon and type_):
+            raise click.UsageError(
+                f'--schema: {each.strip()!r} is no column: give names with types, as in "shop: string, amount: int64"'
+            )
+        if name in found:
+            raise click.UsageError(f"--schema: there are two columns {name}")
+        if type_ not in [*DataType]:
+            raise click.UsageError(
+                f"--schema: expected one of {', '.join(DataType)} as type of {name}, got {type_!r}"
+                f"{did_you_mean(type_, map(str, DataType))}"
+            )
+        found[name] = Column(name=name, type=DataType(type_))
+    return tuple(found.values())
+
+
+def columns_of(name: str, schema: pa.Schema) -> Schema:
+    """The columns by the names of their types, which readers of files know. Raises ClickException."""
+    from topology import Column
+
+    types = _type_names()
+    for field in schema:
+        if field.type not in types:
+            raise click.ClickException(
+                f"column {field.name} of collection {name} is {field.type}, which no file is read as here: insert rows "
+                f"with a program"
+            )
+    return tuple(Column(name=field.name, type=types[field.type]) for field in schema)
+
+
+def _type_names() -> dict[pa.DataType, Any]:
+    from nebuli.dataflow.types import arrow_type
+    from topology import DataType
+
+    return {arrow_type(each): each for each in DataType}
+
+
+def cells(lines: Sequence[Sequence[object]]) -> list[tuple[str, ...]]:
+    """The cells of a table."""
+    return [tuple("" if each is None else str(each) for each in line) for line in lines]
+
+
+_RENDITION = ("name", "shards", "since", "upper", "begin", "end", "bytes")
+
+
+def shown(found: CollectionStatus) -> str:
+    """For people."""
+    from nebuli.dataflow.types import type_name
+
+    columns = ", ".join(f"{each.name}: {type_name(each.type)}" for each in found.schema)
+    renditions = [[getattr(each, key) for key in _RENDITION] for each in found.renditions]
+    holds = [
+        (name, hold.time, "never" if hold.expires is None else instant(round(hold.expires * 1000)))
+        for name, hold in sorted(found.holds.items())
+    ]
+    times = "the store" if found.timed == "store" else "its writers"
+    lines = (
+        f"collection {found.name} ({columns})",
+        f"created {instant(found.created)}, times by {times}, read back for {found.history_ms / 1000:g} s",
+        f"rendition {found.active}, from {found.since} up to but not including {found.upper}",
+        "",
+        table(("rendition", *_RENDITION[1:]), cells(renditions)),
+        "",
+        table(("hold", "time", "expires"), cells(holds)),
+    )
+    return "\n".join(lines)

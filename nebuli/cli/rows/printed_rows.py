@@ -1,0 +1,69 @@
+"""Rows that a command prints, for people or for programs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from nebuli.python_values import values_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import pyarrow as pa
+
+
+def how_many(rows: int) -> str:
+    """So many rows, in a sentence."""
+    return f"{rows:,} {'row' if rows == 1 else 'rows'}"
+
+
+def print_rows(rows: pa.Table, form: str) -> None:
+    """Print a ``table``, ``json``, ``csv``, or an ``arrow`` stream."""
+    if form == "arrow":
+        from nebuli.circuits.arrow_bytes import table_bytes
+
+        sys.stdout.buffer.write(table_bytes(rows))
+        return
+    names = rows.schema.names
+    lines = list(zip(*map(values_of, rows.columns), strict=True))
+    match form:
+        case "json":
+            records = [_record(names, line) for line in lines]
+            click.echo(json.dumps(records, indent=2, default=str, ensure_ascii=False))
+        case "csv":
+            click.echo(as_csv([names, *lines]), nl=False)
+        case _:
+            from nebuli.cli.render import table
+
+            cells = [tuple("" if each is None else str(each) for each in line) for line in lines]
+            click.echo(table(names, cells) if cells else "no rows")
+
+
+def as_csv(lines: Iterable[Sequence[Any]]) -> str:
+    """Lines of CSV."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(lines)
+    return text.getvalue()
+
+
+def as_json_line(names: Sequence[str], line: Sequence[Any]) -> str:
+    """One row as an object, in one line."""
+    return json.dumps(_record(names, line), default=str, ensure_ascii=False)
+
+
+def _record(names: Sequence[str], line: Sequence[Any]) -> dict[str, Any]:
+    """A row as an object, without numbers that JSON does not have: these are texts, as over HTTP."""
+    return {name: _as_json_has_it(value) for name, value in zip(names, line, strict=True)}
+
+
+def _as_json_has_it(value: Any) -> Any:
+    if not isinstance(value, float) or math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

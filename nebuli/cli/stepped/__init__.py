@@ -1,0 +1,1 @@
+"""What commands have for queries in steps."""

@@ -1,0 +1,56 @@
+"""Where commands reach a circuit that is named to them, and what they show there."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from nebuli.cli import saved
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from nebuli.circuits import Circuit
+    from nebuli.rpc.trust import Trust
+
+
+def trust_of(topology: str | None) -> Trust:
+    """The certificates and the secret of a topology; nothing without one."""
+    from nebuli.cli.files import load_topology
+    from nebuli.rpc.trust import NO_TRUST, Trust
+    from topology import Access
+
+    if topology is None:
+        return NO_TRUST
+    model = load_topology(topology)
+    return Trust.of(Access(tls=model.tls, secret=model.secret).below(Path(topology).resolve().parent))
+
+
+@asynccontextmanager
+async def reached(circuit: str, trust: Trust, within_s: float) -> AsyncIterator[Circuit]:
+    """A circuit at HOST:PORT, or that of a registered query, which is shown what its topology says.
+
+    Raises ClickException, CircuitError.
+    """
+    from nebuli.circuits import Circuit
+
+    address = circuit
+    if ":" not in circuit:
+        address, trust = _registered(circuit)
+    async with Circuit(address, secret=trust.secret, tls=trust.tls, deadline_s=within_s) as found:
+        yield found
+
+
+def _registered(id_: str) -> tuple[str, Trust]:
+    """Where a query is reached, and with what. Raises ClickException."""
+    from nebuli.rpc.trust import Trust
+
+    found = saved.load(id_)
+    if found.circuit is None:
+        raise click.ClickException(
+            f"query {found.id} runs free, and keeps nothing that could be asked for: a query in steps does"
+        )
+    return found.circuit, Trust.of(found.fragments[-1].access)  # those of its coordinator's worker

@@ -1,0 +1,256 @@
+"""A collection that has a query's rows, each of its changes once: inserted, or written at the times of its steps."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import suppress
+from threading import Thread
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+
+from nebuli.connectors.endpoints import Output
+from nebuli.connectors.errors import OutputError, OutputGone
+from nebuli.dataflow import WEIGHT
+from nebuli.storage.collections.collections import Collections
+from nebuli.storage.collections.errors import (
+    CollectionExists,
+    CollectionUnknown,
+    RenditionRefused,
+    RowsMismatch,
+)
+from nebuli.storage.errors import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from pathlib import Path
+
+    from nebuli.storage.collections.controller import CollectionStatus
+    from topology import CollectionSink as Settings
+
+__all__ = ["CollectionOutput"]
+
+_TIMES = "times/"
+"""What positions begin with that are times."""
+_T = TypeVar("_T")
+
+
+class CollectionOutput(Output):
+    """`Resumable` and `DatedOutput`: a query in steps writes at the times of its steps, any other one inserts.
+
+    Of what is inserted, a position names a producer and what it has inserted last. What is inserted again behind a
+    position is what it was then, by the same numbers, and has no effect. Of what is written at times, it is the first
+    time that is not written: what is written again is compared. The collection is made, if it is not there; and then
+    has the times that the query gives. One whose times the store gives is inserted into all the same.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._place = settings.writes
+        self._producer, self._sequence = f"sink/{os.urandom(8).hex()}", 0
+        self._first = 0  # what has a lower number is there
+        self._has_times = False
+        self._at_times: _AtTimes | None = None
+        self._resumed: str | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: Thread | None = None
+        self._collections: Collections | None = None
+
+    @property
+    def directory(self) -> Path | None:
+        """Temporary files go where they always do."""
+        return None
+
+    def resume(self, position: str) -> None:
+        """Go on as this producer, behind what it has inserted, or from a time on.
+
+        Raises OutputError for what is no position.
+        """
+        producer, slash, number = position.rpartition("/")
+        if not (producer and slash and number.isdigit()):
+            raise OutputError(f"{self._place}: {position[:80]!r} is no position of a collection")
+        self._resumed = position
+        if not producer.startswith(_TIMES):
+            self._producer, self._sequence = producer, int(number)
+
+    def give_times(self) -> None:
+        """Have `at` called; called before `open`."""
+        self._has_times = True
+
+    @property
+    def is_dated(self) -> bool:
+        """Whether rows are written at times; known once it is open."""
+        return self._at_times is not None
+
+    def sync(self) -> str:
+        """Have what is complete written, all else is durable already; the position behind it."""
+        if self._at_times is None:
+            return f"{self._producer}/{self._sequence}"
+        self._do(self._at_times.write(self._opened))
+        return self._at_times.position
+
+    def open(self, schema: pa.Schema) -> None:
+        """Open the store; have the collection there. Raises OutputError, OutputGone."""
+        self._loop = loop = asyncio.new_event_loop()
+        self._thread = Thread(target=loop.run_forever, name=self._place, daemon=True)
+        self._thread.start()
+        try:
+            self._collections = self._wait(self._entered(schema))
+        except CollectionUnknown as error:
+            self._end()
+            raise OutputGone(f"{self._place}: {error}") from error
+        except StorageError as error:
+            self._end()
+            raise OutputError(f"{self._place}: {error}") from error
+        except BaseException:
+            self._end()
+            raise
+
+    async def _entered(self, schema: pa.Schema) -> Collections:
+        rows = pa.schema([each for each in schema if each.name != WEIGHT])
+        collections = Collections(self._settings.store)
+        await collections.__aenter__()
+        try:
+            name = self._settings.collection
+            if self._resumed is None:
+                with suppress(CollectionExists):
+                    await collections.create(name, rows, timed="writers" if self._has_times else "store")
+            found = await collections.describe(name)
+            if not found.schema.equals(rows):
+                raise RowsMismatch(name, found.schema, rows)
+            self._at_times = await self._begun(collections, found)
+            if self._at_times is None:
+                self._first = await collections.next_sequence(name, self._producer)
+                if self._first <= self._sequence and self._sequence:
+                    raise OutputGone(
+                        f"{self._place}: what was inserted there is not: there is another collection of this name, or "
+                        f"an older copy"
+                    )
+        except BaseException:
+            await collections.__aexit__(None, None, None)
+            raise
+        return collections
+
+    async def _begun(self, collections: Collections, found: CollectionStatus) -> _AtTimes | None:
+        """What writes at times; None where rows are inserted. Raises OutputError."""
+        name, rendition = found.name, self._settings.rendition
+        is_timed = found.timed == "writers" or rendition is not None
+        if not is_timed and (self._resumed is None or not self._resumed.startswith(_TIMES)):
+            return None
+        if not self._has_times:
+            what = (
+                f"rendition {rendition}"
+                if rendition
+                else "collection, to whose rows their writers give times,"
+            )
+            raise OutputError(
+                f"{self._place}: this query has no times to write a {what} at: run it in steps (--stepped), or have it "
+                f"insert into a collection to which the store gives times"
+            )
+        if self._resumed is not None:
+            if not self._resumed.startswith(_TIMES) or not is_timed:
+                raise OutputGone(
+                    f"{self._place}: there is another collection of this name than was written before"
+                )
+            written, _, from_ = self._resumed.removeprefix(_TIMES).rpartition("/")
+            return _AtTimes(name, written, int(from_))
+        if rendition is None:
+            rendition = found.active
+        elif rendition not in {each.name for each in found.renditions}:
+            with suppress(RenditionRefused):  # another one was first
+                await collections.create_rendition(name, rendition)
+            found = await collections.describe(name)
+        (upper,) = (each.upper for each in found.renditions if each.name == rendition)
+        if upper:
+            raise OutputError(
+                f"{self._place}: rendition {rendition} was written up to {upper} by another query, or by this one from "
+                f"a state that it does not go on from: begun anew, it would write rows a second time; give the sink a "
+                f"new rendition, and hand over to it, or drop the collection"
+            )
+        return _AtTimes(name, rendition, 0)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Insert rows, if they are not there, durable at return; or keep them until `at` says what time it is."""
+        if self._at_times is not None:
+            self._at_times.rows.append(batch)
+            return
+        self._sequence += 1
+        if self._sequence < self._first:
+            return
+        name = self._settings.collection
+        self._do(self._opened.insert(name, batch, producer=self._producer, sequence=self._sequence))
+
+    def at(self, time: int) -> None:
+        """What was written is of this time, and is written there with the next `sync`."""
+        assert self._at_times is not None, "it is asked first"
+        self._at_times.at(time)
+
+    @property
+    def _opened(self) -> Collections:
+        assert self._collections is not None, "it is opened first"
+        return self._collections
+
+    def publish(self) -> None:
+        """Close: all is there."""
+        self._close()
+
+    def discard(self) -> None:
+        """Close: what was written stays, and is not written again by whoever resumes."""
+        self._close()
+
+    def _close(self) -> None:
+        collections, self._collections = self._collections, None
+        if collections is not None:
+            with suppress(StorageError):
+                self._wait(collections.__aexit__(None, None, None))
+        self._end()
+
+    def _end(self) -> None:
+        loop, self._loop = self._loop, None
+        if loop is not None and self._thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            self._thread.join()
+            loop.close()
+
+    def _do(self, work: Coroutine[Any, Any, object]) -> None:
+        try:
+            self._wait(work)
+        except StorageError as error:
+            raise OutputError(f"{self._place}: {error}") from error
+
+    def _wait(self, work: Coroutine[Any, Any, _T]) -> _T:
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+class _AtTimes:
+    """What is written at times into a rendition, of which ``upper`` is not written yet. ``rows`` have no time yet."""
+
+    def __init__(self, name: str, rendition: str, upper: int) -> None:
+        self.rows: list[pa.RecordBatch] = []
+        self._name = name
+        self._rendition = rendition
+        self._written = self._upper = upper
+        self._updates: list[tuple[int, pa.RecordBatch]] = []
+
+    @property
+    def position(self) -> str:
+        """Where it is written from next."""
+        return f"{_TIMES}{self._rendition}/{self._written}"
+
+    def at(self, time: int) -> None:
+        """Give the rows their time."""
+        if self.rows:
+            self._updates.append((time, pa.concat_batches(self.rows)))
+        self.rows = []
+        self._upper = time + 1
+
+    async def write(self, collections: Collections) -> None:
+        """Write what has a time. Raises StorageError."""
+        if self._upper == self._written:
+            return
+        await collections.write(
+            self._name, self._updates, self._written, self._upper, rendition=self._rendition
+        )
+        self._written, self._updates = self._upper, []

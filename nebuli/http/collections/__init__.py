@@ -1,0 +1,1 @@
+"""Durable collections over HTTP, beside a circuit or alone."""

@@ -1,0 +1,145 @@
+"""The service's description, OpenAPI 3.1, with the names that this circuit has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nebuli.http.openapi_parts import ANY, BYTES, COLUMNS, NUMBER, call, document, given, one_of, path, query
+from nebuli.http.output_streams import ARROW, EVENTS, LINES
+from nebuli.limits import MOST_MEMBERS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nebuli.circuits.circuit_calls import CircuitCalls
+
+_POSITION = {
+    "type": "object",
+    "required": ["paused", "next_step"],
+    "properties": {"paused": {"type": "boolean"}, "next_step": {"type": "integer"}},
+}
+_STEP = {"type": "object", "required": ["step"], "properties": {"step": {"type": "integer"}}}
+_SCALED = {
+    "type": "object",
+    "required": ["members", "step"],
+    "properties": {"members": {"type": "integer"}, "step": {"type": "integer"}},
+}
+_RESULT = {
+    "type": "object",
+    "required": ["step", "columns", "rows"],
+    "properties": {
+        "step": {"type": "integer"},
+        "columns": COLUMNS,
+        "rows": {"type": "array", "items": {"type": "array"}},
+    },
+}
+_FORWARDED = {
+    "type": "object",
+    "required": ["input", "members"],
+    "properties": {"input": {"type": "string"}, "members": {"type": "array", "items": {"type": "object"}}},
+}
+_MEMBERS = {"type": "integer", "minimum": 1, "maximum": MOST_MEMBERS}
+
+
+def described(calls: CircuitCalls, of_collections: Mapping[str, Any]) -> dict[str, Any]:
+    """The description of a circuit, with the paths of collections."""
+    inputs, pushed, outputs = sorted(calls.inputs), sorted(calls.external), sorted(calls.outputs)
+    members = calls.run.plan.members
+    member = query(
+        "member", {"type": "integer", "minimum": 0, "maximum": members - 1}, "Whose process; 0 without."
+    )
+    seconds = query(
+        "seconds",
+        {"type": "number", "exclusiveMinimum": 0, "maximum": 60},
+        "How long it is looked at; 1 without.",
+    )
+    producer = query(
+        "producer", {"type": "string", "minLength": 1, "maxLength": 256}, "Who sends.", required=True
+    )
+    paths: dict[str, Any] = {
+        "/start": {"post": call("Have steps made again.", _POSITION)},
+        "/pause": {"post": call("Have no more steps made; rows are taken all the same.", _POSITION)},
+        "/shutdown": {
+            "post": call("End the circuit, with a checkpoint if all members are there.", ANY, code="202")
+        },
+        "/checkpoint": {"post": call("Have all members save what they know: the step behind it.", _STEP)},
+        "/scale": {
+            "post": call(
+                "Go on with so many members; pushes wait meanwhile: the step that is their first.",
+                _SCALED,
+                [query("members", _MEMBERS, "How many there are to be.", required=True)],
+            )
+        },
+        "/query": {
+            "get": _asked([query("sql", {"type": "string", "minLength": 1}, "One SELECT.", required=True)]),
+            "post": {**_asked([]), "requestBody": _sql()},
+        },
+        "/stats": {"get": call("How the circuit and its members are.", ANY)},
+        "/metrics": {"get": given("The same for Prometheus.", {"text/plain": {"type": "string"}})},
+        "/metadata": {"get": call("What runs: the plan, inputs, outputs and their columns.", ANY)},
+        "/heap_profile": {
+            "get": given("The memory of a member.", {"text/plain": {"type": "string"}}, [member, seconds])
+        },
+        "/dump_profile": {
+            "get": given(
+                "What a member is busy with, for Python's pstats.",
+                {"application/octet-stream": BYTES},
+                [member, seconds],
+            )
+        },
+        "/offsets/{step}": {
+            "get": call("Which pushes count for a step.", ANY, [path("step", NUMBER)]),
+        },
+        "/output_endpoint/{name}": {
+            "get": given(
+                "An output's steps, in order: those that there are, or, with follow, all that come, too.",
+                {LINES: {"type": "string"}, EVENTS: {"type": "string"}, ARROW: BYTES},
+                [
+                    path("name", one_of(outputs)),
+                    query("from_step", NUMBER, "The first; 0 without."),
+                    query("until_step", NUMBER, "The one behind the last."),
+                    query("follow", {"type": "boolean"}, "Whether to go on with those that come."),
+                ],
+            )
+        },
+        "/openapi.json": {"get": call("This description.", ANY)},
+    }
+    for verb, text in (
+        ("pause", "Take no more rows for an input."),
+        ("start", "Take rows for an input again."),
+    ):
+        paths[f"/{verb}_input_endpoint/{{name}}"] = {
+            "post": call(f"{text} All members are told.", _FORWARDED, [path("name", one_of(inputs))])
+        }
+    if pushed:
+        name = path("name", one_of(pushed))
+        number = query(
+            "sequence", NUMBER, "The producer's number for these rows: 0, 1, 2, ...", required=True
+        )
+        push = call(
+            "Have rows counted, once: the step that they came before.", _STEP, [name, producer, number]
+        )
+        push["requestBody"] = {
+            "required": True,
+            "content": {LINES: {"schema": {"type": "string"}}, ARROW: {"schema": BYTES}},
+        }
+        following = {
+            "type": "object",
+            "required": ["sequence"],
+            "properties": {"sequence": {"type": "integer"}},
+        }
+        paths["/input_endpoint/{name}"] = {
+            "post": push,
+            "get": call("The number that a producer sends next.", following, [name, producer]),
+        }
+    return document(f"The circuit {calls.run.plan.name}", {**paths, **of_collections})
+
+
+def _sql() -> dict[str, Any]:
+    schema = {"type": "object", "required": ["sql"], "properties": {"sql": {"type": "string"}}}
+    return {"required": True, "content": {"application/json": {"schema": schema}}}
+
+
+def _asked(parameters: list[dict[str, Any]]) -> dict[str, Any]:
+    text = "A SELECT over outputs, and inputs that are materialized, at one step of all members."
+    return given(text, {"application/json": _RESULT, ARROW: BYTES}, parameters)

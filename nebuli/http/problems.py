@@ -1,0 +1,143 @@
+"""What goes wrong, as every error of the service is answered: an object with what, where, and what to do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from starlette.responses import JSONResponse
+
+from nebuli.circuits import errors as circuit
+from nebuli.ingestion import errors as ingestion
+from nebuli.storage import errors as storage
+from nebuli.storage.collections import errors as collections
+from nebuli.views import errors as views
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from starlette.requests import Request
+
+    Failure = circuit.CircuitError | storage.StorageError | ingestion.IngestionError | views.ViewError
+
+FAILURES = (circuit.CircuitError, storage.StorageError, ingestion.IngestionError, views.ViewError)
+"""What `problem_of` takes."""
+
+
+class Problem(Exception):
+    """A request is not answered. ``more`` are members of the object beside those that each has."""
+
+    def __init__(self, status: int, error: str, what: str, do: str, **more: Any) -> None:
+        self.status = status
+        self.error = error
+        self.what = what
+        self.do = do
+        self.more = more
+        super().__init__(what)
+
+    def response(self, where: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+        """Its answer."""
+        content = {"error": self.error, "what": self.what, "where": where, "do": self.do, **self.more}
+        return JSONResponse(content, self.status, headers)
+
+
+_MEANING: dict[type[circuit.CircuitError], tuple[int, str, str]] = {
+    circuit.UnknownInput: (
+        404,
+        "unknown_input",
+        "GET /metadata says which inputs there are, and which take rows",
+    ),
+    circuit.UnknownOutput: (404, "unknown_output", "GET /metadata says which outputs there are"),
+    circuit.WrongRows: (
+        400,
+        "wrong_rows",
+        "GET /metadata says which columns an input has, GET /collections/NAME those of a collection",
+    ),
+    circuit.SequenceGap: (
+        409,
+        "sequence_gap",
+        "send the rows of the number 'expected', then those that follow",
+    ),
+    circuit.SequenceReused: (409, "sequence_reused", "send these rows with the number 'expected'"),
+    circuit.InputFull: (
+        429,
+        "input_full",
+        "POST /start, or /start_input_endpoint, if it is paused; send it again",
+    ),
+    circuit.StepForgotten: (410, "step_forgotten", "ask from step 'bound' on"),
+    circuit.StepNotThere: (409, "step_not_there", "ask again when step 'bound' has been made"),
+    circuit.CheckpointNotMade: (409, "checkpoint_not_made", "GET /stats says how the members are; ask again"),
+    circuit.NotScaled: (409, "not_scaled", "GET /stats says how the members are"),
+    circuit.WrongQuery: (400, "wrong_query", "mend the SQL; GET /metadata says which tables there are"),
+    circuit.ContentsUnknown: (409, "contents_unknown", "ask for another table, or read /output_endpoint"),
+    circuit.QueryTooLarge: (413, "query_too_large", "ask for less: a LIMIT, fewer columns, an aggregate"),
+    circuit.QueryTimedOut: (504, "query_timed_out", "ask for less, or again when all members are there"),
+}
+
+
+_OF_STORES: dict[type[storage.StorageError], tuple[int, str, str]] = {
+    collections.CollectionUnknown: (404, "unknown_collection", "GET /collections says which there are"),
+    collections.CollectionExists: (409, "collection_exists", "take another name, or DELETE that one first"),
+    collections.RowsMismatch: (400, "wrong_rows", "GET /collections/NAME says which columns it has"),
+    collections.CollectionMisused: (400, "collection_misused", "do as 'what' says; nothing was changed"),
+    collections.RenditionUnknown: (
+        404,
+        "unknown_rendition",
+        "GET /collections/NAME says which there are; POST /collections/NAME/renditions makes one",
+    ),
+    collections.RenditionRefused: (409, "rendition_refused", "do as 'what' says; nothing was changed"),
+    collections.TooLate: (410, "too_late", "ask from time 'bound' on"),
+    storage.NotYet: (409, "not_yet", "ask again, or for an earlier time"),
+    storage.SchemaMismatch: (400, "wrong_columns", "take other columns"),
+    storage.SequencePassed: (
+        409,
+        "sequence_passed",
+        "nothing, if these are the rows of that number: they were inserted; else send them with 'expected'",
+    ),
+    storage.StoreClosed: (503, "ended", "ask again, from behind the last time that came"),
+    storage.StoreFull: (507, "store_full", "make room, and ask again; nothing is lost"),
+    storage.Unclear: (
+        503,
+        "unclear",
+        "ask again: with a producer and a sequence it happens once, else see first whether it has",
+    ),
+    storage.Damaged: (500, "damaged", "do as 'what' says"),
+    storage.StorageError: (503, "store_failed", "do as 'what' says, and ask again"),
+}
+
+_OF_SOURCES: dict[type[ingestion.IngestionError], tuple[int, str, str]] = {
+    ingestion.SourceUnknown: (404, "unknown_source", "GET /sources says which there are"),
+    ingestion.IngestionError: (503, "source_failed", "do as 'what' says, and ask again"),
+}
+
+_OF_VIEWS: dict[type[views.ViewError], tuple[int, str, str]] = {
+    views.WrongKey: (400, "wrong_key", "GET /views says which columns a key has, and of which types"),
+    views.LookupTimedOut: (504, "lookup_timed_out", "ask again, or with more time, as ?deadline=SECONDS"),
+    views.UnknownView: (503, "view_away", "ask again: its process is being started, or its query is over"),
+    views.ViewUnreachable: (503, "view_away", "ask again: its process is being started, or does not answer"),
+    views.ViewsClosed: (503, "ended", "ask again when the query runs again"),
+    views.ViewError: (503, "view_failed", "do as 'what' says, and ask again"),
+}
+"""Whoever serves a view knows its name, so one that is not found is away."""
+
+
+def problem_of(error: Failure) -> Problem:
+    """What an error of a circuit, of a store, of a source or of a view is over HTTP."""
+    if isinstance(error, storage.StorageError):
+        status, name, do = next(_OF_STORES[each] for each in type(error).__mro__ if each in _OF_STORES)
+    elif isinstance(error, ingestion.IngestionError):
+        status, name, do = next(_OF_SOURCES[each] for each in type(error).__mro__ if each in _OF_SOURCES)
+    elif isinstance(error, views.ViewError):
+        status, name, do = next(_OF_VIEWS[each] for each in type(error).__mro__ if each in _OF_VIEWS)
+    else:
+        status, name, do = _MEANING.get(
+            type(error), (503, "circuit_failed", "GET /stats says how the members are; ask again")
+        )
+    more = {key: getattr(error, key) for key in ("expected", "bound") if hasattr(error, key)}
+    if isinstance(error, collections.TooLate):
+        more["bound"] = error.since
+    return Problem(status, name, str(error), do, **more)
+
+
+def place(request: Request) -> str:
+    """Where it went wrong."""
+    return f"{request.method} {request.url.path}"

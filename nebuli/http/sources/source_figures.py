@@ -1,0 +1,107 @@
+"""Figures of sources, for Prometheus: times are in seconds, and since 1970 where they are not ages."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, get_args
+
+from nebuli.http.prometheus_text import family
+from nebuli.ingestion.entries import Health
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from nebuli.ingestion.source_status import SourceStatus
+
+    Series = list[tuple[Mapping[str, str], float]]
+
+GONE = "gone"
+"""The health of an instance that has not said for a while that it is there, nor that it has ended."""
+_HEALTHS = (*get_args(Health), GONE)
+
+
+def source_metrics(found: Sequence[tuple[str, SourceStatus]], now: int) -> str:
+    """Of sources, each with its store's name; ``now`` is in milliseconds since 1970.
+
+    What is not known has no value: the lag while a raw source does not answer, and ages of what has not been.
+    """
+    return "".join(f"{line}\n" for line in _lines(found, now))
+
+
+def _lines(found: Sequence[tuple[str, SourceStatus]], now: int) -> Iterator[str]:
+    labelled = [({"store": store, "source": each.name}, each) for store, each in found]
+    raw = [
+        ({**labels, "raw": name}, each)
+        for labels, status in labelled
+        for name, each in status.raw_sources.items()
+    ]
+    yield from _gauge(
+        "lag",
+        "what a raw source has beyond what is recorded of it, in its unit",
+        [({**labels, "unit": each.unit}, each.lag) for labels, each in raw if each.lag is not None],
+    )
+    yield from _gauge(
+        "answers",
+        "whether a raw source says how much it has",
+        [(at, int(each.ends is not None)) for at, each in raw],
+    )
+    yield from _gauge(
+        "lag_seconds",
+        "how long ago the time was below which the collection is complete",
+        [(at, each.lag_ms / 1000) for at, each in labelled if each.lag_ms is not None],
+    )
+    yield from _gauge(
+        "remap_upper_seconds",
+        "the time below which it is recorded what is available when",
+        [(at, each.remap_upper / 1000) for at, each in labelled if each.raw_sources],
+    )
+    yield from _gauge(
+        "upper_seconds",
+        "the time below which the collection is complete",
+        [(at, each.upper / 1000) for at, each in labelled],
+    )
+    yield from _gauge(
+        "replicas",
+        "how many instances there are to be on each host",
+        [(at, each.replicas) for at, each in labelled],
+    )
+    yield from _gauge(
+        "instances",
+        "how many instances there are, by how they fare",
+        [
+            ({**at, "health": health}, number)
+            for at, each in labelled
+            for health, number in _healths(each, now).items()
+        ],
+    )
+    yield from _gauge(
+        "held_up",
+        "whether an instance that runs is hindered by an error now",
+        [(at, int(each.error is not None)) for at, each in labelled],
+    )
+    yield from _gauge(
+        "error_age_seconds",
+        "how long ago the last error was met, also where it is over",
+        [(at, (now - each.last_error_at) / 1000) for at, each in labelled if each.last_error_at is not None],
+    )
+    yield from _gauge(
+        "hold_age_seconds",
+        "how old the time is from which on a hold keeps a collection",
+        [
+            ({**at, "collection": hold.collection, "hold": hold.name}, (now - hold.time) / 1000)
+            for at, each in labelled
+            for hold in each.holds
+            if hold.time  # one at 0 has nothing behind it yet
+        ],
+    )
+
+
+def _healths(status: SourceStatus, now: int) -> dict[str, int]:
+    found = Counter(
+        each.health if each.health == "ended" or each.is_living(now) else GONE for each in status.instances
+    )
+    return {health: found[health] for health in _HEALTHS}
+
+
+def _gauge(name: str, text: str, series: Series) -> Iterator[str]:
+    return family(f"nebuli_source_{name}", "gauge", text, series)

@@ -1,0 +1,1 @@
+"""Views of a query that runs, over HTTP."""

@@ -1,0 +1,190 @@
+"""The endpoints of views: what each takes, asks of who has the view, and gives."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from contextlib import aclosing
+from itertools import count
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote
+
+import pyarrow as pa
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from nebuli.http import output_streams as streams
+from nebuli.http import prometheus_text
+from nebuli.http import request_parts as parts
+from nebuli.http.json_rows import as_json, plain, records
+from nebuli.http.problems import Problem, problem_of
+from nebuli.http.views.json_keys import key_of_json
+from nebuli.http.views.row_streams import form_of
+from nebuli.http.views.view_figures import listed, view_metrics
+from nebuli.views import LookupTimedOut, ViewsClosed
+from nebuli.views.key_words import key_of_words
+from nebuli.views.row_order import in_order
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from starlette.requests import Request
+    from starlette.routing import Match
+    from starlette.types import Scope
+
+    from nebuli.http.views.view_places import ViewPlaces
+    from nebuli.views import ViewDescription, Views
+
+    Key = tuple[Any, ...]
+
+DEADLINE_S = 5.0
+"""So long missing keys are waited for, unless a request says otherwise."""
+MAX_DEADLINE_S = 3600.0
+MAX_KEYS = 1 << 16
+"""So many keys are looked up by one request."""
+_NAMED = 100
+"""So many keys are named of those that have not come."""
+_EXAMPLE = '{"keys": [["Aachen", 9], ["Bonn", 10]]}'
+
+
+def view_routes(places: ViewPlaces) -> list[Route]:
+    """The endpoints over views."""
+    found = _Endpoints(places)
+    return [
+        Route("/views", found.list, methods=["GET"]),
+        _AsSent("/views/{name}", found.get, methods=["GET"]),
+        _AsSent("/views/{name}/get", found.get_many, methods=["POST"]),
+        _AsSent("/views/{name}/watch", found.watch, methods=["GET"]),
+        Route("/metrics", found.metrics, methods=["GET"]),
+    ]
+
+
+class _AsSent(Route):
+    """Its path is compared with the address as it was sent: the name of a view may have a slash, which is %2F there."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        if raw := scope.get("raw_path"):
+            scope = {**scope, "path": raw.decode("ascii")}
+        return super().matches(scope)
+
+
+class _Endpoints:
+    def __init__(self, places: ViewPlaces) -> None:
+        self._places = places
+
+    async def list(self, request: Request) -> Response:
+        return _json({"views": listed(await self._places.found())})
+
+    async def metrics(self, request: Request) -> Response:
+        return PlainTextResponse(view_metrics(await self._places.found()), headers=prometheus_text.TYPE)
+
+    async def get(self, request: Request) -> Response:
+        asked = await self._asked(request)
+        found = await asked.look_up([asked.key_of(request)])
+        return await asyncio.to_thread(lambda: _json({"view": asked.name, **asked.results(found)[0]}))
+
+    async def get_many(self, request: Request) -> Response:
+        said = (await parts.json_object(request, "a list 'keys'", _EXAMPLE)).get("keys")
+        if not isinstance(said, list):
+            raise parts.wrong_body("a list 'keys'", _EXAMPLE)
+        if len(said) > MAX_KEYS:
+            what = f"these are {len(said)} keys, and {MAX_KEYS} are taken at once"
+            raise Problem(413, "too_large", what, "ask for them in pieces")
+        asked = await self._asked(request)
+        found = await asked.look_up(await asyncio.to_thread(asked.keys_of, said))
+        return await asyncio.to_thread(lambda: _json({"view": asked.name, "results": asked.results(found)}))
+
+    async def watch(self, request: Request) -> Response:
+        asked = await self._asked(request)
+        form = form_of(request)
+        changes = _changes(asked.name, asked.views.watch(asked.name, asked.key_of(request)))
+        return streams.Streamed(streams.body(changes, form, None), form.kind)
+
+    async def _asked(self, request: Request) -> _Asked:
+        name = unquote(request.path_params["name"])
+        views = self._places.of(name)
+        deadline = parts.seconds(request, "deadline", MAX_DEADLINE_S) or DEADLINE_S
+        return _Asked(name, views, await views.describe(name, deadline), deadline)
+
+
+class _Found(NamedTuple):
+    """A lookup, with its keys as the view has them."""
+
+    keys: list[Key]
+    rows: pa.RecordBatch
+    hits: list[bool]
+
+
+class _Asked(NamedTuple):
+    """A view that a request is about, who is asked about it, and how long."""
+
+    name: str
+    views: Views
+    view: ViewDescription
+    deadline: float
+
+    def key_of(self, request: Request) -> Key:
+        """The key that an address says. Raises WrongKey."""
+        return key_of_words(request.query_params.getlist("key"), self.name, self.view)
+
+    def keys_of(self, said: list[Any]) -> list[Key]:
+        """The keys that a body says. Raises WrongKey."""
+        return [key_of_json(each, self.name, self.view) for each in said]
+
+    async def look_up(self, keys: list[Key]) -> _Found:
+        """All of them, by one lookup. Raises Problem, with what was found, where some have not come in time."""
+        try:
+            found = await self.views.get(self.name, keys, self.deadline)
+        except LookupTimedOut as error:
+            raise self._timed_out(error, keys) from None
+        return _Found(self._exact(keys), found.rows, found.hits)
+
+    def _timed_out(self, error: LookupTimedOut, keys: list[Key]) -> Problem:
+        missing = dict.fromkeys(map(_with_one_nan, error.missing))
+        there = [
+            (key, hit)
+            for key, hit in zip(self._exact(keys), error.found.hits, strict=True)
+            if key not in missing
+        ]
+        found = _Found([key for key, _ in there], error.found.rows, [hit for _, hit in there])
+        problem = problem_of(error)
+        problem.more["missing"] = plain([*missing][:_NAMED])
+        problem.more["results"] = plain(self.results(found))
+        return problem
+
+    def results(self, found: _Found) -> list[dict[str, Any]]:
+        """What was found of each key."""
+        rows: dict[Key, list[dict[str, Any]]] = {key: [] for key in found.keys}
+        for row in records([in_order(found.rows)]):
+            rows[_with_one_nan(tuple(row[column] for column in self.view.key))].append(row)
+        return [
+            {"key": key, "hit": hit, "rows": rows[key]}
+            for key, hit in zip(found.keys, found.hits, strict=True)
+        ]
+
+    def _exact(self, keys: list[Key]) -> list[Key]:
+        """Keys as they are in rows: 9.0 as 9, if that is the column's type."""
+        columns = (
+            pa.array([key[index] for key in keys], self.view.schema.field(column).type).to_pylist()
+            for index, column in enumerate(self.view.key)
+        )
+        return [*map(_with_one_nan, zip(*columns, strict=True))]
+
+
+def _with_one_nan(key: Key) -> Key:
+    """A key that equals itself."""
+    return tuple(math.nan if each != each else each for each in key)  # noqa: PLR0124 - NaN alone does not
+
+
+async def _changes(name: str, watching: AsyncGenerator[pa.RecordBatch]) -> AsyncGenerator[streams.Part]:
+    async with aclosing(watching):
+        numbers = count()
+        try:
+            async for rows in watching:
+                yield streams.Part(next(numbers), [rows])
+        except ViewsClosed:
+            raise ViewsClosed(f"view {name!r} is served no more: its query is over") from None
+
+
+def _json(value: Any) -> Response:
+    return Response(as_json(value), media_type="application/json", headers={"cache-control": "no-store"})

@@ -1,0 +1,64 @@
+"""What a process keeps between Spark's calls: stores that are open, and what their errors are to a query."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nebuli.blocking import Collections
+from nebuli.spark.collections.errors import BatchLost, CollectionStreamError, TimesForgotten
+from nebuli.storage.collections.errors import TooLate
+from nebuli.storage.errors import StagedLost, StorageError
+from nebuli.storage.seams import is_store
+from nebuli.storage.store_url import store_place
+from spark_bridge.clients import Pool
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nebuli.spark.collections.collection_options import Place
+
+_stores: Pool[Collections] = Pool(lambda store: store.__exit__(None, None, None), lambda _: True)
+
+
+@contextmanager
+def opened(place: Place) -> Iterator[Collections]:
+    """The collections of a store, for a while. Raises CollectionStreamError for what they do not do."""
+    try:
+        with _stores.lend(place.store, lambda: _entered(place)) as collections:
+            yield collections
+    except StorageError as error:
+        raise _meant(error, place) from error
+
+
+def _entered(place: Place) -> Collections:
+    """Open a store that is there: nobody makes one by reading it."""
+    where = store_place(place.store)
+    if isinstance(where, Path) and not is_store(where):
+        raise CollectionStreamError(
+            f"{place}: there is no store at {where}: give its folder as the option store, where driver and executors "
+            f"have it, or create the collection first"
+        )
+    return Collections(place.store).__enter__()
+
+
+def _meant(error: StorageError, place: Place) -> CollectionStreamError:
+    where = f"{place} in {_shown(place.store)}: {error}"
+    match error:
+        case TooLate():
+            return TimesForgotten(
+                f"{where}. To go on with what is kept, without what is gone, begin with a new checkpoint; give the "
+                f"stream a reader, for whom what it has not read is kept"
+            )
+        case StagedLost():
+            return BatchLost(f"{where}. Start the query again on its checkpoint, which runs the batch again")
+    return CollectionStreamError(where)
+
+
+def _shown(store: str) -> str:
+    """The store without what is secret in a URL."""
+    try:
+        return str(store_place(store))
+    except StorageError:
+        return "its store"

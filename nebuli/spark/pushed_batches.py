@@ -1,0 +1,67 @@
+"""What a write of Spark is to whoever it pushes into: the batch of a query, by a number, and its rows in pieces."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from spark_bridge.errors import UnsupportedSpark
+from spark_bridge.joining import joined
+from spark_bridge.tasks.task import complete
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+_ROWS = 1 << 16
+_PIECE_BYTES = 32 << 20
+"""A piece is kept in a file of its own, and is in memory where it passes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Of which push a task's rows are a part: who pushes, and with which number. ``shown`` says it in errors."""
+
+    producer: str
+    number: int
+    shown: str
+
+
+def batch_work(txn_app_id: str | None, txn_version: int | None) -> Work:
+    """The push of a DataFrame that is no stream: by what it was given, or one of its own."""
+    if txn_app_id is None or txn_version is None:
+        txn_app_id, txn_version = f"spark write {uuid.uuid4().hex}", 0
+    return Work(txn_app_id, txn_version, f"{txn_app_id}, version {txn_version}")
+
+
+def running_work() -> Work:
+    """The push of the query and batch of the task that runs here. Raises UnsupportedSpark."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    query = context and context.getLocalProperty("sql.streaming.queryId")
+    batch = context and context.getLocalProperty("streaming.sql.batchId")
+    if not query or not batch:
+        raise UnsupportedSpark(
+            "this version of Spark does not tell a task its query and batch (sql.streaming.queryId, "
+            "streaming.sql.batchId), by which a batch that is run again is known: use a PySpark from 4.1 to 4.3, or "
+            "report its version"
+        )
+    return Work(f"spark query {query}", int(batch), f"query {query}, batch {batch}")
+
+
+def whole_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows that Spark gives a task, in fewer batches. Raises InputIncomplete: Spark failed above this task."""
+    return joined(complete(batches), _ROWS)
+
+
+def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The batch, cut where it is large."""
+    if batch.num_rows < 2 or batch.nbytes <= _PIECE_BYTES:
+        yield batch
+        return
+    half = batch.num_rows // 2
+    yield from pieces(batch.slice(0, half))
+    yield from pieces(batch.slice(half))

@@ -1,0 +1,73 @@
+"""What a process keeps between Spark's calls: connections to circuits, which are waited for until a deadline."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from nebuli.blocking import Circuit
+from nebuli.circuits import CircuitDenied, CircuitError, CircuitUnreachable, StagedLost, StepForgotten
+from nebuli.spark.streams.errors import BatchLost, CircuitAway, CircuitStreamError, StepsForgotten
+from spark_bridge.clients import Pool
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nebuli.spark.streams.circuit_options import Place
+
+_PAUSE_S = 0.1
+_circuits: Pool[Circuit] = Pool(lambda circuit: circuit.__exit__(None, None, None), lambda _: True)
+
+
+@contextmanager
+def linked(place: Place, what: str) -> Iterator[Circuit]:
+    """A connection to a circuit, for a while; ``what`` is done there, as errors say it.
+
+    Raises CircuitStreamError for what the circuit does not do: CircuitAway where it is not there in time.
+    """
+    key = (place.address, place.timeout_s, place.secret, place.tls)
+    try:
+        with _circuits.lend(key, lambda: _entered(place)) as circuit:
+            yield circuit
+    except CircuitError as error:
+        raise meant(error, place, what) from error
+
+
+def _entered(place: Place) -> Circuit:
+    """Connect, and try again while nobody is there. Raises CircuitError."""
+    until = time.monotonic() + place.timeout_s
+    while True:
+        circuit = Circuit(place.address, secret=place.secret, tls=place.tls, deadline_s=place.timeout_s)
+        try:
+            return circuit.__enter__()
+        except CircuitDenied:
+            raise
+        except CircuitUnreachable:
+            if time.monotonic() + _PAUSE_S > until:
+                raise
+        pause()
+
+
+def pause() -> None:
+    """Wait a moment for a circuit to come back."""
+    threading.Event().wait(_PAUSE_S)
+
+
+def meant(error: CircuitError, place: Place, what: str) -> CircuitStreamError:
+    """What a circuit's error is to a query."""
+    where = f"circuit {place.address}, {what}: {error}"
+    match error:
+        case StepForgotten():
+            return StepsForgotten(
+                f"{where}. To go on with what is kept, without what is gone, read with startingStep=earliest and a new "
+                f"checkpoint"
+            )
+        case StagedLost():
+            return BatchLost(f"{where}. Start the query again on its checkpoint, which runs the batch again")
+        case CircuitDenied():
+            return CircuitStreamError(where)
+        case CircuitUnreachable():
+            return CircuitAway(f"{where} (waited for {place.timeout_s:g} s, which the option timeout says)")
+    return CircuitStreamError(where)

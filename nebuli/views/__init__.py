@@ -1,0 +1,31 @@
+"""Views from outside: a program's connection to those of a node, and what it says on it."""
+
+from nebuli.views.errors import (
+    LookupTimedOut,
+    RunsFree,
+    UnknownView,
+    ViewDenied,
+    ViewError,
+    ViewFailed,
+    ViewsClosed,
+    ViewUnreachable,
+    WrongKey,
+    WrongView,
+)
+from nebuli.views.view_client import Lookup, ViewDescription, Views
+
+__all__ = [
+    "Lookup",
+    "LookupTimedOut",
+    "RunsFree",
+    "UnknownView",
+    "ViewDenied",
+    "ViewDescription",
+    "ViewError",
+    "ViewFailed",
+    "ViewUnreachable",
+    "Views",
+    "ViewsClosed",
+    "WrongKey",
+    "WrongView",
+]

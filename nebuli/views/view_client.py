@@ -1,0 +1,671 @@
+"""`Views`: a program's way to the views of a node, whichever of its processes have them."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from contextlib import aclosing
+from datetime import datetime, time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+import netchannel
+from nebuli.python_values import values_of
+from nebuli.views.errors import (
+    LookupTimedOut,
+    RunsFree,
+    UnknownView,
+    ViewDenied,
+    ViewError,
+    ViewFailed,
+    ViewsClosed,
+    ViewUnreachable,
+    WrongKey,
+    WrongView,
+)
+from nebuli.views.view_calls import (
+    ADDING,
+    FREE,
+    LISTING,
+    NEVER,
+    Away,
+    Changed,
+    Describe,
+    Description,
+    Found,
+    Get,
+    Refused,
+    Watch,
+    added_of,
+    adding_bytes,
+    answer_of,
+    batch_of,
+    bytes_of,
+    listed_of,
+    service_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterable, Sequence
+    from types import TracebackType
+    from typing import Self
+
+    from nebuli.rpc.status import ViewStatus
+    from nebuli.views.view_calls import Answer, Question
+
+    Key = tuple[Any, ...]
+
+__all__ = ["Lookup", "ViewDescription", "Views"]
+
+DEADLINE_S = 1.0
+ADD_S = 120.0
+"""What is full is given all rows so far before it is there."""
+_ANSWER_S = 5.0
+"""Who is there says so."""
+_GRACE_S = 1.0
+"""How long an answer may be on its way that says that keys were not there in time."""
+_WATCH_S = 30.0
+"""How long a view keeps a question for news; then it is asked again."""
+_AGAIN_S = 0.1
+"""So long a watch waits for a view that has told it that it is away."""
+_NAN = math.nan
+_NO_VALUES = (pa.ArrowException, TypeError, ValueError, OverflowError)
+"""What Arrow raises for values that are none of a type."""
+_MOST_KEYS = 4096
+"""So many keys are asked for at once; of more, the others are asked for behind them."""
+
+
+class _RowsAndHits(NamedTuple):
+    rows: pa.RecordBatch
+    hits: list[bool]
+
+
+class Lookup(_RowsAndHits):
+    """The rows of keys, in the order of the keys, and of each key whether it was a hit: there when it was asked for.
+
+    It is a pair of the two. Of a query in steps ``step`` says at which all of them were read: what all steps below it
+    have made, and no other.
+    """
+
+    step: int | None
+
+    def __new__(cls, rows: pa.RecordBatch, hits: list[bool], step: int | None = None) -> Self:
+        """Make a pair that has a step beside."""
+        lookup = super().__new__(cls, rows, hits)
+        lookup.step = step
+        return lookup
+
+
+class ViewDescription(NamedTuple):
+    """A view: the schema of its rows, the columns of its key, its query, and whether it holds only what was read.
+
+    ``in_steps``: its query runs so, and answers say the step.
+    """
+
+    schema: pa.Schema
+    key: tuple[str, ...]
+    query: str
+    is_partial: bool
+    in_steps: bool = False
+
+
+class Views:
+    """The views of a node, at ``HOST:PORT``; an async context manager.
+
+    ``tls`` and ``secret`` are those of its topology. Lookups that are made at the same time go out as one.
+    """
+
+    def __init__(self, url: str, *, tls: netchannel.Tls | None = None, secret: str | None = None) -> None:
+        if not isinstance(url, str):
+            raise TypeError(f"url is {url!r}: expected a text, as in Views('127.0.0.1:7700')")
+        self.url = url
+        self._caller = netchannel.Caller(url, tls=tls, secret=secret)
+        self._views: dict[str, _View] = {}
+        self._replaced: list[_View] = []
+        """Views whose queries have made room for others, of which somebody may still wait for an answer."""
+
+    async def __aenter__(self) -> Self:
+        await self._caller.__aenter__()
+        await asyncio.to_thread(
+            pa.array, [0]
+        )  # which imports pandas, the first time, where that is installed
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._caller.close()
+        for view in (*self._replaced, *self._views.values()):
+            await view.close()
+
+    async def get(self, name: str, keys: Iterable[Any], deadline: float = DEADLINE_S) -> Lookup:
+        """The rows of these keys of a view, and which of them were hits; within ``deadline`` seconds.
+
+        A key is a value, or a tuple of as many as the view's key has columns. Keys that are missing are asked for where
+        the rows come from, and are there afterwards. A key without rows is none that is missing: it has no rows. In
+        steps all keys are read at one step.
+
+        Raises:
+            WrongKey: one of the keys is none of the view's.
+            UnknownView: nobody at the node has the view.
+            LookupTimedOut: some keys have not come in time; it has the others. In steps it has none, and says which
+                members were waited for.
+            ViewUnreachable, ViewDenied, ViewFailed: there was no answer.
+        """
+        _check(deadline)
+        if isinstance(keys, str | bytes):
+            raise TypeError(f"keys is a text ({keys!r:.50}): expected a list of keys, as in [{keys!r:.50}]")
+        loop = asyncio.get_running_loop()
+        until, listed = loop.time() + deadline, [*keys]
+        while True:
+            view = self._view(name)
+            await view.describe(deadline)
+            try:
+                return await view.get(listed, until, deadline)
+            except WrongKey:
+                if not await view.is_other(deadline):
+                    raise
+            except _OtherView as error:
+                if loop.time() >= until:
+                    raise ViewFailed(f"{error}, and there is no time left: ask again") from error
+            self._replace(name, view)
+
+    async def watch(self, name: str, key: Any) -> AsyncGenerator[pa.RecordBatch]:
+        """The rows of one key of a view, now and whenever they are others; of what comes fast only the last.
+
+        A view that is away is waited for. If it has other columns when it is there again, so have the rows. Raises
+        WrongKey, ViewDenied, ViewFailed; UnknownView if it is not there at first.
+        """
+        async with aclosing(self._watched(name, key)) as changes:
+            async for _, rows in changes:
+                yield rows
+
+    async def watch_steps(self, name: str, key: Any) -> AsyncGenerator[tuple[int, pa.RecordBatch]]:
+        """As `watch`, of a query in steps: the rows each time with the step at which they were read.
+
+        Raises as `watch`; RunsFree if the query does not run in steps.
+        """
+        async with aclosing(self._watched(name, key)) as changes:
+            async for step, rows in changes:
+                if step == FREE:
+                    raise RunsFree(
+                        f"view {name!r} at {self.url} is one of a query that runs free, and has no steps: watch its "
+                        f"rows with 'watch', or run its query in steps (nebuli run --stepped --state DIR)"
+                    )
+                yield step, rows
+
+    async def _watched(self, name: str, key: Any) -> AsyncGenerator[tuple[int, pa.RecordBatch]]:
+        await self._view(name).describe(DEADLINE_S)
+        version = NEVER
+        while True:
+            view = self._view(name)
+            try:
+                await view.describe(DEADLINE_S)
+                changed = await view.ask(Watch(view.keys_of([key]), version, _WATCH_S, view.known), _WATCH_S)
+            except (UnknownView, ViewUnreachable):
+                await asyncio.sleep(_AGAIN_S)
+                continue
+            except WrongKey:
+                if not await view.is_other(DEADLINE_S):
+                    raise
+            except _OtherView:
+                pass
+            else:
+                assert isinstance(changed, Changed)
+                if changed.version != version and changed.rows:
+                    version = changed.version
+                    yield changed.step, batch_of(changed.rows, view.schema)
+                continue
+            self._replace(name, view)
+            version = NEVER
+
+    async def describe(self, name: str, deadline: float = DEADLINE_S) -> ViewDescription:
+        """What there is to be read of a view. Raises UnknownView, ViewUnreachable, ViewDenied, ViewFailed."""
+        _check(deadline)
+        view = self._view(name)
+        description = await view.describe(deadline)
+        return ViewDescription(
+            view.schema, description.key, description.query, description.is_partial, description.in_steps
+        )
+
+    async def statuses(self, deadline: float = DEADLINE_S) -> list[ViewStatus]:
+        """All views of the node, with what was read of them. Raises ViewUnreachable, ViewDenied, ViewFailed."""
+        _check(deadline)
+        try:
+            return listed_of(await self._caller.call(LISTING, b"", deadline_s=deadline))
+        except netchannel.CallTimedOut as error:
+            raise ViewUnreachable(
+                f"nobody who has views answers at {self.url} within {deadline:g} s ({error}): 'nebuli run' says where "
+                f"it serves them"
+            ) from error
+        except netchannel.NetChannelError as error:
+            raise _meant(f"the node at {self.url}", error) from error
+
+    async def add(self, text: str, file: str | None = None, deadline: float = ADD_S) -> list[str]:
+        """Give the query that 'nebuli run' serves here more views; their names. Harmless if it has them.
+
+        ``text`` is JSON, as in a query's file: operators that read those of the query, or each other, and lead to
+        views. ``file`` is the name that mistakes carry.
+
+        Raises:
+            WrongView: the query cannot have them.
+            ViewUnreachable, ViewDenied, ViewFailed: it is not known whether they were added; try again.
+        """
+        _check(deadline)
+        if not isinstance(text, str):
+            raise TypeError(f"text is of {type(text).__name__}: expected JSON, as in a query's file")
+        await self.statuses(min(deadline, _ANSWER_S))  # nobody is waited for as long as rows may take
+        try:
+            asked = adding_bytes(text, file)
+        except UnicodeEncodeError as error:
+            raise WrongView(f"what is to be added is no text that can be written: {error}") from error
+        try:
+            answer = await self._caller.call(ADDING, asked, deadline_s=deadline)
+        except netchannel.CallTimedOut as error:
+            raise ViewUnreachable(
+                f"nobody who gives a query views answers at {self.url} within {deadline:g} s ({error}): 'nebuli run' "
+                f"says where it serves them, and to a query on workers 'nebuli view add --query ID' adds views"
+            ) from error
+        except netchannel.NetChannelError as error:
+            raise _meant(f"the query at {self.url}", error) from error
+        names, why, again = added_of(answer)
+        if again:
+            raise ViewFailed(why)
+        if why:
+            raise WrongView(why)
+        return names
+
+    def _view(self, name: str) -> _View:
+        if name not in self._views:
+            self._views[name] = _View(self.url, self._caller, name)
+        return self._views[name]
+
+    def _replace(self, name: str, view: _View) -> None:
+        """Have the view be described anew, if that has not been done by somebody else."""
+        if self._views.get(name) is view:
+            self._replaced.append(self._views.pop(name))
+
+
+class _Asked:
+    """A lookup until it is answered; ``until`` is a time of the loop.
+
+    ``found`` is what has come so far, by key, unless all came at once: then it is ``whole``.
+    """
+
+    def __init__(self, batch: pa.RecordBatch, keys: list[Key], until: float, deadline: float) -> None:
+        self._batch = batch
+        self.keys = keys
+        self._different = len(keys) if len(keys) == 1 else len(set(keys))
+        self.until = until
+        self.deadline = deadline
+        self.found: dict[Key, tuple[pa.RecordBatch, bool]] = {}
+        self.whole: Lookup | None = None
+        self.step: int | None = None
+        self.why = "they are on their way, so ask again, or with more time"
+        """What is to be said of those that have not come."""
+        self.answer: asyncio.Future[Lookup] | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        return self.whole is not None or len(self.found) == self._different
+
+    @property
+    def as_given(self) -> pa.RecordBatch | None:
+        """The keys as they may be sent; None where some are equal."""
+        return self._batch if self._different == len(self.keys) else None
+
+    @property
+    def missing(self) -> list[Key]:
+        return [key for key in self.keys if key not in self.found]
+
+    def lookup(self, schema: pa.Schema) -> Lookup:
+        """All that has come."""
+        if self.whole is not None:
+            return self.whole
+        parts = [self.found[key][0] for key in dict.fromkeys(self.keys) if key in self.found]
+        rows = parts[0] if len(parts) == 1 else pa.concat_batches([_nothing(schema), *parts])
+        return Lookup(rows, [key in self.found and self.found[key][1] for key in self.keys], self.step)
+
+
+class _OtherView(Exception):
+    """Another query has the view now, with another key or with other columns."""
+
+
+class _View:
+    """A view as it is described, with the lookups that are to go out."""
+
+    def __init__(self, url: str, caller: netchannel.Caller, name: str) -> None:
+        self._url = url
+        self._caller = caller
+        self._name = name
+        self._description: Description | None = None
+        self.schema = pa.schema([])
+        self._key_schema = pa.schema([])
+        self.known = 0
+        self._turn: asyncio.Handle | None = None
+        self._gathered: list[_Asked] = []
+        self._waiting: set[_Asked] = set()
+        self._calls: set[asyncio.Task[None]] = set()
+
+    async def describe(self, deadline: float) -> Description:
+        if self._description is None:
+            found = await self.ask(Describe(), deadline)
+            assert isinstance(found, Description)
+            try:
+                self.schema = pa.ipc.read_schema(pa.py_buffer(found.schema))
+                self._key_schema = pa.schema([self.schema.field(name) for name in found.key])
+            except (pa.ArrowException, KeyError, OSError) as error:
+                raise ViewFailed(f"view {self._name!r} at {self._url} has no schema: {error}") from error
+            self._description, self.known = found, found.known
+        return self._description
+
+    async def is_other(self, deadline: float) -> bool:
+        """Whether it is not as it was described: then what is no key of the one may be one of the other."""
+        try:
+            found = await self.ask(Describe(), deadline)
+        except ViewError:
+            return False
+        return isinstance(found, Description) and found.known != self.known
+
+    async def get(self, keys: list[Any], until: float, deadline: float) -> Lookup:
+        """Look keys up: the first time in a turn of the loop at once, from then on with all that follow in it."""
+        loop = asyncio.get_running_loop()
+        batch = self._batch_of(keys)
+        asked = _Asked(batch, _exact_keys(batch), until, deadline)
+        if self._turn is None:
+            self._turn = loop.call_soon(self._end_turn)
+            await self._answer([asked])
+            return self._lookup_of(asked)
+        asked.answer = loop.create_future()
+        self._gathered.append(asked)
+        self._waiting.add(asked)
+        try:
+            return await asked.answer
+        finally:
+            self._waiting.discard(asked)
+
+    def keys_of(self, keys: Sequence[Any]) -> bytes:
+        """Keys as they are sent. Raises WrongKey."""
+        return bytes(self._batch_of(keys).serialize())
+
+    def _batch_of(self, keys: Sequence[Any]) -> pa.RecordBatch:
+        tuples = [self._tuple(key) for key in keys]
+        columns = []
+        for index, column in enumerate(self._key_schema):
+            values = [key[index] for key in tuples]
+            try:
+                columns.append(_column(values, column.type))
+            except _NO_VALUES as error:
+                place = next((place for place, value in enumerate(values) if not _is(value, column.type)), 0)
+                which = (
+                    f" in key {place + 1} of {len(tuples)}, {str(tuples[place])[:100]}"
+                    if len(tuples) > 1
+                    else ""
+                )
+                raise WrongKey(
+                    f"view {self._name!r} has a key of {_names(self._key_schema)}, and {values[place]!r:.100} is "
+                    f"no {column.name}{which}: {error}"
+                ) from error
+        return pa.record_batch(columns, schema=self._key_schema)
+
+    def _tuple(self, key: Any) -> Key:
+        width = len(self._key_schema)
+        found = key if isinstance(key, tuple) else (key,)
+        try:
+            hash(found)
+        except TypeError as error:
+            raise WrongKey(
+                f"{str(key)[:100]} cannot be a key of view {self._name!r}: expected "
+                + (
+                    f"a value of {_names(self._key_schema)}"
+                    if width == 1
+                    else f"a tuple with the values of {_names(self._key_schema)}"
+                )
+                + f" ({error})"
+            ) from error
+        if len(found) != width:
+            raise WrongKey(
+                f"view {self._name!r} has a key of {_names(self._key_schema)}: expected {width} values for each "
+                f"key, got {str(key)[:100]}"
+            )
+        return found
+
+    def _end_turn(self) -> None:
+        self._turn = None
+        gathered, self._gathered = self._gathered, []
+        if gathered:
+            task = asyncio.get_running_loop().create_task(self._answer_all(gathered))
+            self._calls.add(task)
+            task.add_done_callback(self._calls.discard)
+
+    async def _answer_all(self, asked: list[_Asked]) -> None:
+        """Have each be answered, or be told why it is not: in its own time, where others have more."""
+        loop = asyncio.get_running_loop()
+        last = max(each.until for each in asked)
+        timers = [
+            loop.call_at(each.until + _GRACE_S, _tell, each, self._silent(each.deadline))
+            for each in asked
+            if each.until + _GRACE_S < last
+        ]
+        try:
+            await self._answer(asked)
+        except (WrongKey, ViewFailed) as error:
+            if len(asked) > 1:  # whose key is none, or has too many rows, is told so, and nobody else
+                await asyncio.gather(*(self._answer_all([each]) for each in asked))
+            else:
+                _tell(asked[0], error)
+        except Exception as error:  # noqa: BLE001 - those who wait are told
+            for each in asked:
+                _tell(each, error)
+        finally:
+            for timer in timers:
+                timer.cancel()
+
+    def _silent(self, deadline: float) -> ViewUnreachable:
+        return ViewUnreachable(
+            f"view {self._name!r} at {self._url} did not answer within {deadline + _GRACE_S:g} s"
+        )
+
+    async def _answer(self, asked: list[_Asked]) -> None:
+        """Ask for all, and again for what was missing, until it has come, or time is over."""
+        loop = asyncio.get_running_loop()
+        last = max(each.until for each in asked)
+        keys = [*dict.fromkeys(key for each in asked for key in each.keys)]
+        # In steps all are asked for at once, as they are read at one step.
+        in_steps = self._description is not None and self._description.in_steps
+        at_once = len(keys) if in_steps else _MOST_KEYS
+        # What goes out as several calls is asked for by all of them before one waits.
+        waits_s = _patience_s(asked, loop.time()) if len(keys) <= at_once else 0.0
+        again = False
+        while keys:
+            for begin in range(0, len(keys), at_once):
+                some = keys[begin : begin + at_once]
+                patience_s = max(last - loop.time(), waits_s)
+                get = Get(self._sent(some, asked), waits_s, again, self.known)
+                answer = await self.ask(get, patience_s)
+                self._take(answer, some, asked, again=again)
+            now = loop.time()
+            asked = [each for each in asked if not self._is_over(each, now)]
+            keys = [*dict.fromkeys(key for each in asked for key in each.missing)]
+            waits_s, again = _patience_s(asked, now), True
+
+    def _sent(self, keys: list[Key], asked: list[_Asked]) -> bytes:
+        """Some of the keys that are asked for."""
+        if len(asked) == 1 and len(keys) == len(asked[0].keys) and (batch := asked[0].as_given) is not None:
+            return bytes(batch.serialize())
+        return self.keys_of(keys)
+
+    def _take(self, answer: Answer, keys: list[Key], asked: list[_Asked], *, again: bool) -> None:
+        """What an answer has of keys is for all who have asked for them."""
+        if isinstance(answer, Away):
+            for each in asked:
+                each.why = answer.why
+            return
+        assert isinstance(answer, Found)
+        rows = batch_of(answer.rows, self.schema)
+        counts = np.frombuffer(answer.counts, dtype="<i4").tolist()
+        if len(counts) != len(keys) or len(answer.hits) != len(keys):
+            raise ViewFailed(f"{len(counts)} keys were answered, and {len(keys)} asked for")
+        step = None if answer.step == FREE else answer.step
+        counts_as_hit = (
+            not again or step is not None
+        )  # in steps nothing is missing, however often it is asked for
+        hits = [counts_as_hit and hit == 1 for hit in answer.hits]
+        if len(asked) == 1 and asked[0].keys == keys and min(counts) >= 0:
+            asked[0].whole = Lookup(rows, hits, step)
+            return
+        found, end = {}, 0
+        for key, count, hit in zip(keys, counts, hits, strict=True):
+            if count >= 0:
+                found[key] = rows.slice(end, count), hit
+                end += count
+        for each in asked:
+            for key in each.keys:
+                if key in found and key not in each.found:
+                    each.found[key] = found[key]
+            each.step = step
+
+    def _is_over(self, asked: _Asked, now: float) -> bool:
+        """Whether nothing is waited for any more; then who has asked is told."""
+        if not asked.is_whole and now < asked.until:
+            return False
+        if asked.answer is not None and not asked.answer.done():
+            try:
+                asked.answer.set_result(self._lookup_of(asked))
+            except LookupTimedOut as error:
+                _tell(asked, error)
+        return True
+
+    def _lookup_of(self, asked: _Asked) -> Lookup:
+        """The answer. Raises LookupTimedOut."""
+        found = asked.lookup(self.schema)
+        if not asked.is_whole:
+            missing = asked.missing
+            raise LookupTimedOut(
+                f"{len(missing)} of {len(asked.keys)} keys of view {self._name!r} were missing, and have not come "
+                f"within {asked.deadline:g} s, {missing[0]} among them: {asked.why}",
+                found,
+                missing,
+            )
+        return found
+
+    async def ask(self, question: Question, within_s: float) -> Answer:
+        """What a view answers. Raises what ``get`` says; _OtherView if it is not as it was described."""
+        where = f"view {self._name!r} at {self._url}"
+        try:
+            body = await self._caller.call(
+                service_of(self._name), bytes_of(question), deadline_s=within_s + _GRACE_S
+            )
+        except netchannel.CallTimedOut as error:
+            if error.state == "unregistered":
+                raise UnknownView(
+                    f"nobody at {self._url} has a view {self._name!r}: 'nebuli view list' shows those that there are, "
+                    f"and 'nebuli run' or 'nebuli start' runs a query that has one"
+                ) from error
+            if error.state == "unreached":
+                raise ViewUnreachable(
+                    f"nobody answers at {self._url} within {within_s + _GRACE_S:g} s: 'nebuli run' says where it "
+                    f"serves its views; of a query on workers it is the data address of the worker that has the view"
+                ) from error
+            raise ViewUnreachable(f"{where} did not answer within {within_s + _GRACE_S:g} s") from error
+        except netchannel.CallFailed as error:
+            if error.said:
+                raise _meant(where, error) from error
+            raise ViewUnreachable(
+                f"{where} went away before it had answered: its process is started again, or its query is over"
+            ) from error
+        except netchannel.NetChannelError as error:
+            raise _meant(where, error) from error
+        answer = answer_of(body)
+        if isinstance(answer, Refused):
+            raise WrongKey(f"{where}: {answer.why}")
+        if isinstance(answer, Description) and not isinstance(question, Describe):
+            raise _OtherView(f"{where} has other columns or another key than before")
+        return answer
+
+    async def close(self) -> None:
+        """End what is on its way; who waits is told."""
+        for asked in self._waiting:
+            _tell(
+                asked, ViewsClosed(f"view {self._name!r} at {self._url}: these Views were closed meanwhile")
+            )
+        for task in self._calls:
+            task.cancel()
+        await asyncio.gather(*self._calls, return_exceptions=True)
+
+
+def _meant(where: str, error: netchannel.NetChannelError) -> ViewError:
+    match error:
+        case netchannel.HandshakeError():
+            return ViewDenied(f"{where}: {error}")
+        case netchannel.MessageTooLarge():
+            return ViewFailed(f"{where}: {error}; ask for fewer keys at once")
+        case netchannel.CallFailed():
+            return ViewFailed(f"{where} could not answer: {error}")
+        case netchannel.ChannelClosed():
+            return ViewsClosed(f"{where}: these Views are closed, or not entered: use 'async with'")
+    return ViewUnreachable(f"{where}: {error}")
+
+
+def _exact_keys(batch: pa.RecordBatch) -> list[Key]:
+    """Keys as the view knows them, of which equal ones are equal: also NaN, and what is rounded to a float32."""
+    columns = (
+        map(_with_one_nan, column.to_pylist()) if pa.types.is_floating(column.type) else values_of(column)
+        for column in batch.columns
+    )
+    return [*zip(*columns, strict=True)]
+
+
+def _with_one_nan(value: Any) -> Any:
+    return _NAN if value is not None and math.isnan(value) else value
+
+
+def _patience_s(asked: Iterable[_Asked], now: float) -> float:
+    """How long the first of them waits."""
+    return max(min((each.until - now for each in asked), default=0.0), 0.0)
+
+
+def _tell(asked: _Asked, error: Exception) -> None:
+    if asked.answer is not None and not asked.answer.done():  # or who has asked has given up
+        asked.answer.set_exception(error)
+
+
+def _nothing(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.nulls(0, column.type) for column in schema], schema=schema)
+
+
+def _column(values: list[Any], type_: pa.DataType) -> pa.Array:
+    """Values as a column. Raises one of `_NO_VALUES`."""
+    return pa.array(_exact(values, type_), type_)
+
+
+def _is(value: Any, type_: pa.DataType) -> bool:
+    try:
+        _column([value], type_)
+    except _NO_VALUES:
+        return False
+    return True
+
+
+def _exact(values: list[Any], type_: pa.DataType) -> list[Any]:
+    """The values, if they do not lose anything as that type, which Arrow would let them. Raises ValueError."""
+    if pa.types.is_integer(type_):
+        for value in values:
+            if isinstance(value, float | np.floating) and not value.is_integer():
+                raise ValueError(f"{value} is no whole number")
+    elif pa.types.is_date(type_):
+        for value in values:
+            if isinstance(value, datetime) and value.time() != time.min:
+                raise ValueError(f"{value} has a time of day")
+    return values
+
+
+def _names(schema: pa.Schema) -> str:
+    return ", ".join(f"{column.name} ({column.type})" for column in schema)
+
+
+def _check(deadline: float) -> None:
+    if not 0 < deadline < math.inf:
+        raise ValueError(f"expected seconds above 0 as deadline, got {deadline}")

@@ -1,0 +1,34 @@
+"""What a circuit says where a member answers what hardly any test can have it answer."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from nebuli.circuits.circuit_calls import CircuitCalls
+from nebuli.circuits.errors import CircuitFailed
+from nebuli.members.calls import staged_messages as staged
+from tests.support.told_members import pushed_query
+
+
+class Line:
+    """A way to a member for which a push is too large."""
+
+    async def push_staged(self, *_: object) -> staged.TooLarge:
+        return staged.TooLarge(1 << 31, 1 << 30)
+
+
+async def test_who_stages_too_much_for_one_push_is_told_to_stage_less_and_not_to_push_again() -> None:
+    run: Any = SimpleNamespace(
+        plan=pushed_query(1).plan, external=["a"], calls=SimpleNamespace(to=lambda *_: nullcontext(Line()))
+    )
+    calls = CircuitCalls(run)
+    with pytest.raises(CircuitFailed, match="2147483648 bytes are staged, and 1073741824 at most") as raised:
+        await calls.push_staged("a", "spark query 7", 3, ["piece"], 1.0)
+    await calls.close()
+    assert "bound its batches (maxFilesPerTrigger, maxBytesPerTrigger" in str(raised.value)
+    assert "cannot go on with it" in str(raised.value)
+    assert "send number 3 again" not in str(raised.value)

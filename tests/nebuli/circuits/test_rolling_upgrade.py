@@ -1,0 +1,115 @@
+"""Members that a newer version of nebuli starts again, one after the other, and which save their state otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from nebuli.circuits import Circuit
+from nebuli.circuits.errors import CheckpointNotMade
+from nebuli.coordinator.errors import MemberFailed
+from nebuli.dataflow.steps.saving import CIRCUIT, MANIFEST
+from nebuli.members.opening import LOG
+from nebuli.storage import Store
+from tests.nebuli.circuits.conftest import Serve, Served, totals
+from tests.nebuli.circuits.test_scaling import OFTEN, PRODUCERS, Traffic, rows_of_sink
+from tests.support.waiting import until_async
+
+pytestmark = [pytest.mark.processes, pytest.mark.long]
+
+MEMBERS = 3
+NEWER = """
+import pathlib
+if pathlib.Path("installed").exists():
+    from nebuli.dataflow.steps import saving
+    saving.FORMAT, saving.READS = 2, frozenset({1, 2})
+"""
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file: while it is there, processes that begin have the newer version, whose state has format 2."""
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(NEWER)
+    monkeypatch.setenv("PYTHONPATH", f"{site}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    return tmp_path / "installed"
+
+
+async def formats(state: Path) -> list[int]:
+    """Those of the newest version of each member's state."""
+    found = []
+    for member in range(MEMBERS):
+        async with Store.at(state / f"member-{member}") as store:
+            states = store.state_store(LOG)
+            async with await states.open((await states.versions())[-1]) as database:
+                manifest = await database.get(CIRCUIT, MANIFEST)
+                assert manifest is not None
+                found.append(json.loads(bytes(manifest))["format"])
+    return found
+
+
+async def checkpointed(circuit: Circuit) -> None:
+    """Have all save what they know, once they are there: on a machine that is busy their start takes its time."""
+
+    async def made() -> bool:
+        with suppress(CheckpointNotMade):
+            await circuit.checkpoint()
+            return True
+        return False
+
+    await until_async(made, "a checkpoint")
+
+
+async def restart(here: Served, circuit: Circuit, member: int) -> None:
+    """Kill a member, and wait until all have saved their state with the process that takes its place."""
+    before = (await circuit.status()).epoch
+    here.kill(member)
+
+    async def again() -> bool:
+        return (await circuit.status()).epoch > before
+
+    await until_async(again, "another epoch")
+    await checkpointed(circuit)
+
+
+async def test_members_are_upgraded_one_by_one_while_producers_push(serve: Serve, installed: Path) -> None:
+    """DBSP-REQ-4: what the older version has saved is read, and saved anew as the newer one does, all beside others."""
+    async with serve(members=MEMBERS, settings=OFTEN) as here, Circuit(here.address) as circuit:
+        traffic = Traffic(circuit, seed=3)
+        async with asyncio.TaskGroup() as group:
+            for number in range(PRODUCERS):
+                group.create_task(traffic.produce(number))
+            for output in ("rows", "totals"):
+                group.create_task(traffic.read(output))
+            await checkpointed(circuit)
+            installed.touch()
+            for member in range(MEMBERS):
+                await restart(here, circuit, member)
+            traffic.enough.set()
+        await circuit.shut_down()
+    assert rows_of_sink(Path("totals.csv")) == totals(traffic.pushed)
+    assert await formats(Path("state")) == [2] * MEMBERS
+
+
+async def test_an_older_version_does_not_go_on_with_what_a_newer_one_has_saved(
+    serve: Serve, installed: Path
+) -> None:
+    """DBSP-REQ-4: an unknown format is a clear error, and the state stays for who can read it."""
+    installed.touch()
+    async with serve(members=MEMBERS, settings=OFTEN) as here, Circuit(here.address) as circuit:
+        await checkpointed(circuit)
+        await circuit.shut_down()
+    installed.unlink()
+    with pytest.raises(ExceptionGroup) as failed:
+        async with serve(members=MEMBERS, settings=OFTEN):
+            await asyncio.Event().wait()
+    (error,) = failed.value.exceptions
+    assert isinstance(error, MemberFailed)
+    assert "the saved state has format 2, and this version of nebuli reads 1: another version" in str(error)
+    assert await formats(Path("state")) == [2] * MEMBERS

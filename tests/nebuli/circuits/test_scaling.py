@@ -1,0 +1,176 @@
+"""A circuit that goes on with other numbers of members while programs push and read, and while processes are killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import signal
+import sys
+from collections import Counter
+from pathlib import Path
+
+import psutil
+import pytest
+
+from nebuli.circuits import Circuit, NotScaled
+from nebuli.coordinator.triggers import TriggerSettings
+from tests.nebuli.circuits.conftest import Rows, Serve, added, batch, counted, totals
+from tests.support.waiting import until_async
+
+pytestmark = [pytest.mark.processes, pytest.mark.long]
+
+PRODUCERS = 5
+OFTEN = TriggerSettings(checkpoint_s=0.3)
+
+
+class Traffic:
+    """Producers who push without a pause, and a reader of each output who checks every step, until it is enough."""
+
+    def __init__(self, circuit: Circuit, seed: int) -> None:
+        self._circuit = circuit
+        self._seed = seed
+        self.pushed: Rows = Counter()
+        self.enough = asyncio.Event()
+        self.longest_s = 0.0
+
+    async def produce(self, number: int) -> None:
+        drawn = random.Random(f"{self._seed}/{number}")
+        name, handle, sequence = f"producer-{number}", "abc"[number % 3], 0
+        loop = asyncio.get_running_loop()
+        while not self.enough.is_set():
+            rows = [
+                (f"shop-{drawn.randrange(20)}", drawn.randrange(1000)) for _ in range(drawn.randrange(30))
+            ]
+            before = loop.time()
+            await self._circuit.push(handle, batch(*rows), producer=name, sequence=sequence)
+            self.longest_s = max(self.longest_s, loop.time() - before)
+            self.pushed.update(rows)
+            sequence += 1
+            assert await self._circuit.next_sequence(handle, name) == sequence
+
+    async def read(self, output: str) -> Rows:
+        """What the steps of an output add up to: each comes once, in order, also to who reads on meanwhile."""
+        found: Rows = Counter()
+        next_step = 0
+        async for step, change in self._circuit.output(output):
+            assert step == next_step
+            next_step += 1
+            found = added(found, counted(change))
+            if self.enough.is_set() and found == (self.pushed if output == "rows" else totals(self.pushed)):
+                return found
+        raise AssertionError(f"{output} has ended")
+
+
+@pytest.mark.parametrize("numbers", [(4, 3), (1, 2)])
+async def test_a_circuit_goes_on_with_more_members_and_with_fewer(
+    serve: Serve, numbers: tuple[int, ...]
+) -> None:
+    """DBSP-REQ-3: from 2 members to 4 and to 3, and to 1 and back, while producers push and readers read.
+
+    Every row counts once, every output has each step once, in order.
+    """
+    async with serve(members=2, settings=OFTEN) as here, Circuit(here.address) as circuit:
+        traffic = Traffic(circuit, seed=1)
+        async with asyncio.TaskGroup() as group:
+            for number in range(PRODUCERS):
+                group.create_task(traffic.produce(number))
+            for output in ("rows", "totals"):
+                group.create_task(traffic.read(output))
+            for members in numbers:
+                await asyncio.sleep(0.5)
+                before = (await circuit.status()).next_step
+                assert await circuit.scale(members) >= before
+                assert len((await circuit.status()).members) == members
+                assert len({psutil.Process(pid) for pid in (await circuit.status()).members}) == members
+            await asyncio.sleep(0.5)
+            traffic.enough.set()
+        await circuit.shut_down()
+    assert rows_of_sink(Path("totals.csv")) == totals(traffic.pushed)
+    assert [*Path("state").glob("scaled-*")] == [Path("state/scaled-2")]
+    assert not [*Path("state").glob("member-*")]
+
+
+def rows_of_sink(path: Path) -> Rows:
+    """What is in the file of the totals, all that is there once."""
+    _, *lines = path.read_text().replace('"', "").splitlines()
+    rows = [line.split(",") for line in lines]
+    return Counter({(shop, int(sales), int(amount)): 1 for shop, sales, amount in rows})
+
+
+async def test_who_is_paused_stays_paused_and_has_what_waits(serve: Serve) -> None:
+    async with serve(members=2) as here, Circuit(here.address) as circuit:
+        await circuit.pause()
+        for number in range(6):
+            await circuit.push("a", batch((f"shop-{number}", number)), producer=f"p{number}", sequence=0)
+        assert await circuit.scale(3) == 0
+        status = await circuit.status()
+        assert (status.paused, status.next_step) == (True, 0)
+        for number in range(6):  # what was sent before is known, and counts once
+            await circuit.push("a", batch((f"shop-{number}", number)), producer=f"p{number}", sequence=0)
+        await circuit.start()
+        step, change = await anext(circuit.output("rows"))
+        assert step == 0
+        assert counted(change) == Counter({(f"shop-{number}", number): 1 for number in range(6)})
+
+
+async def test_it_is_asked_for_from_the_command_line(serve: Serve) -> None:
+    async with serve(members=1) as here, Circuit(here.address) as circuit:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "nebuli", "scale", "--members", "2", "--json", here.address),
+            stdout=asyncio.subprocess.PIPE,
+        )
+        said, _ = await process.communicate()
+        assert (process.returncode, json.loads(said)) == (0, {"members": 2, "step": 0})
+        assert len((await circuit.status()).members) == 2
+        with pytest.raises(NotScaled, match="from 1 to 64 members, and not 0"):
+            await circuit.scale(0)
+
+
+@pytest.mark.parametrize("whom", ["old", "new"])
+async def test_where_a_member_is_killed_meanwhile_all_goes_on_as_it_was(serve: Serve, whom: str) -> None:
+    async with serve(members=2, settings=OFTEN) as here, Circuit(here.address) as circuit:
+        traffic = Traffic(circuit, seed=2)
+        async with asyncio.TaskGroup() as group:
+            for number in range(PRODUCERS):
+                group.create_task(traffic.produce(number))
+            group.create_task(traffic.read("rows"))
+            await asyncio.sleep(0.3)
+            refused = 0
+            for delay in (0.0, 0.5, 1.0, 1.5):
+                before = {*(await circuit.status()).members}
+                scaling = asyncio.create_task(circuit.scale(3))
+
+                async def has_begun() -> bool:
+                    return scaling.done() or any(each.pid not in before for each in _members())  # noqa: B023
+
+                await until_async(has_begun, "a member that is to take over")
+                await asyncio.sleep(delay)
+                _kill(whom, {*(await circuit.status()).members})
+                try:
+                    await scaling
+                except NotScaled:
+                    refused += 1
+                else:
+                    await circuit.scale(2)
+            traffic.enough.set()
+        assert refused or whom == "old"
+        assert len((await circuit.status()).members) == 2
+
+
+def _kill(whom: str, old: set[int]) -> None:
+    chosen = [each for each in _members() if (each.pid in old) == (whom == "old")]
+    for each in chosen[:1]:
+        each.send_signal(signal.SIGKILL)
+
+
+def _members() -> list[psutil.Process]:
+    """The processes of those that there are, and of those that are to take over."""
+    return [each for each in psutil.Process().children() if _is_member(each)]
+
+
+def _is_member(process: psutil.Process) -> bool:
+    try:
+        return "nebuli.members.local.member_process" in " ".join(process.cmdline())
+    except psutil.NoSuchProcess:  # also of one that has ended and is not waited for yet
+        return False

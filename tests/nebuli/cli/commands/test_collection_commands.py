@@ -1,0 +1,327 @@
+"""``nebuli collection``, as processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+
+from nebuli.blocking import Collections
+from nebuli.cli.rows.file_rows import BATCH_ROWS
+from nebuli.cli.rows.times import time_of
+from tests.support.commands import Ended, nebuli
+from tests.support.object_store import object_store
+from tests.support.postgres import server
+from tests.support.waiting import wait_for
+
+pytestmark = pytest.mark.processes
+
+SCHEMA = pa.schema([("shop", pa.string()), ("amount", pa.int64())])
+COLUMNS = "shop: string, amount: int64"
+Run = Callable[..., Ended]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def run(tmp_path: Path, store: Path) -> Run:
+    """Run a command on the store."""
+
+    def ran(command: str, *arguments: str | Path) -> Ended:
+        return nebuli("collection", command, "--store", store, *arguments, directory=tmp_path)
+
+    return ran
+
+
+@pytest.fixture
+def sales(run: Run) -> Run:
+    """The same, with a collection."""
+    assert run("create", "sales", "--schema", COLUMNS, "--shards", "2").exit_code == 0
+    return run
+
+
+def done(ended: Ended) -> str:
+    assert ended.exit_code == 0, ended.stderr
+    return ended.stdout
+
+
+def found(run: Run, *arguments: str | Path) -> Counter[tuple[Any, ...]]:
+    return Counter(
+        tuple(row.values()) for row in json.loads(done(run("read", "sales", "--json", *arguments)))
+    )
+
+
+def test_what_is_inserted_is_read_at_a_time(sales: Run, tmp_path: Path) -> None:
+    """ST-CTL-1: made, written, read as a table, JSON, CSV and Parquet, and dropped."""
+    file = tmp_path / "first.csv"
+    file.write_text("amount,shop,other\n1,Aachen,x\n2,,x\n")
+    ended = sales("insert", "sales", file)
+    first = done(ended).strip()
+    assert re.fullmatch(r"2 rows, all there at 20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z\n", ended.stderr)
+    pa.parquet.write_table(pa.table({"shop": ["Bonn"], "amount": [3]}), tmp_path / "second.parquet")
+    second = json.loads(done(sales("insert", "sales", tmp_path / "second.parquet", "--json")))
+    assert second["rows"] == 1
+    assert second["time"] > int(first)
+    assert found(sales) == Counter({("Aachen", 1): 1, (None, 2): 1, ("Bonn", 3): 1})
+    assert found(sales, "--as-of", first) == Counter({("Aachen", 1): 1, (None, 2): 1})
+    instant = ended.stderr.split()[-1]
+    assert found(sales, "--as-of", instant) == found(sales, "--as-of", first)
+    lines = done(sales("read", "sales", "--format", "csv", "--as-of", first)).splitlines()
+    assert lines[0] == "shop,amount"
+    assert sorted(lines[1:]) == [",2", "Aachen,1"]
+    lines = done(sales("read", "sales", "--as-of", first)).splitlines()
+    assert sorted(line.split() for line in lines[2:]) == [["2"], ["Aachen", "1"]]
+    ended = sales("read", "sales", "--into", tmp_path / "all.parquet")
+    assert (done(ended), ended.stderr[:7]) == ("", "3 rows ")
+    assert pa.parquet.read_table(tmp_path / "all.parquet").schema.equals(SCHEMA)
+    assert pa.parquet.read_table(tmp_path / "all.parquet").num_rows == 3
+    done(sales("drop", "sales"))
+    assert done(sales("list")) == "no collections\n"
+
+
+def test_collections_are_listed_and_shown(sales: Run, store: Path) -> None:
+    """ST-CTL-3: renditions with their frontiers, and holds."""
+    done(sales("create", "sensors", "--schema", "at: timestamp", "--timed", "writers", "--history", "0.5"))
+    with Collections(store) as collections:
+        at = collections.latest("sales")
+        collections.hold("sales", "mine", at)
+    listed = json.loads(done(sales("list", "--json")))
+    assert [(each["name"], each["active"]) for each in listed] == [("sales", "r1"), ("sensors", "r1")]
+    assert done(sales("list")).splitlines()[2].split() == ["sales", "r1", "0", str(listed[0]["upper"])]
+    shown = json.loads(done(sales("show", "sales", "--json")))
+    assert shown["schema"] == [{"name": "shop", "type": "string"}, {"name": "amount", "type": "int64"}]
+    assert (shown["timed"], shown["history_s"], shown["active"]) == ("store", 600.0, "r1")
+    (rendition,) = shown["renditions"]
+    assert rendition["shards"] == 2
+    assert rendition["upper"] == listed[0]["upper"]
+    assert [(each["name"], each["time"]) for each in shown["holds"]] == [("history", 0), ("mine", at)]
+    shown_to_people = done(sales("show", "sensors"))
+    assert shown_to_people.startswith("collection sensors (at: timestamp)\n")
+    assert "times by its writers, read back for 0.5 s" in shown_to_people
+
+
+def test_a_large_file_is_inserted_once_however_often(sales: Run, tmp_path: Path) -> None:
+    """Also where whoever did it first came half of the way."""
+    rows = 3 * BATCH_ROWS + 7
+    table = pa.table({"shop": ["x"] * rows, "amount": range(rows)})
+    whole, half = tmp_path / "whole.csv", tmp_path / "half.csv"
+    pa.csv.write_csv(table, whole)
+    pa.csv.write_csv(table.slice(0, 2 * BATCH_ROWS), half)
+    done(sales("insert", "sales", half, "--producer", "p"))
+    at = done(sales("insert", "sales", whole, "--producer", "p"))
+    assert done(sales("insert", "sales", whole, "--producer", "p")) == at
+    done(sales("read", "sales", "--into", tmp_path / "all.parquet"))
+    found = pa.parquet.read_table(tmp_path / "all.parquet")
+    assert sorted(found["amount"].to_pylist()) == list(range(rows))
+    ended = sales("insert", "sales", half, "--producer", "p")
+    assert ended.exit_code == 2
+    assert ended.error.startswith("producer p has inserted more into collection sales than ")
+
+
+@pytest.mark.story
+def test_an_insert_that_is_killed_is_done_again(sales: Run, store: Path, tmp_path: Path) -> None:
+    """ST-CTL-4: whatever it had come to, all rows are there, once."""
+    rows = 10 * BATCH_ROWS
+    pa.csv.write_csv(pa.table({"shop": ["x"] * rows, "amount": range(rows)}), tmp_path / "a.csv")
+    given = ["sales", str(tmp_path / "a.csv"), "--producer", "p", "--store", str(store)]
+    process = subprocess.Popen([sys.executable, "-m", "nebuli", "collection", "insert", *given])
+    with Collections(store) as collections:
+        wait_for(lambda: collections.snapshot("sales").num_rows > BATCH_ROWS, "some rows")
+        process.kill()
+        assert process.wait(30) == -signal.SIGKILL, "it was done already: have it insert more rows"
+        done(sales("insert", "sales", tmp_path / "a.csv", "--producer", "p"))
+        found = collections.snapshot("sales")["amount"].to_pylist()
+    assert sorted(found) == list(range(rows))
+
+
+def test_standard_input_is_csv(sales: Run, store: Path) -> None:
+    command = [sys.executable, "-m", "nebuli", "collection", "insert", "sales", "-", "--store", str(store)]
+    for text, code, said in (
+        ("shop,amount\nAachen,1\n", 0, "1 row, all there at "),
+        ("shop,amount\n", 0, "0 rows\n"),
+        ("shop,amount\nAachen,x\n", 2, "Error: <stdin>, line 2, column amount: 'x' is no int64\n"),
+        ("shop\nAachen\n", 2, "Error: <stdin>, line 1: no column amount, which the collection has; "),
+    ):
+        ended = subprocess.run(command, input=text, capture_output=True, text=True, check=False, timeout=60)
+        assert ended.returncode == code
+        assert ended.stderr.startswith(said)
+    assert found(sales) == Counter({("Aachen", 1): 1})
+
+
+def test_a_column_of_weights_is_counted(sales: Run, tmp_path: Path) -> None:
+    """Wherever it stands; and what was taken away is not there any more."""
+    (tmp_path / "a.csv").write_text("_weight,shop,amount\n2,Aachen,1\n1,Bonn,2\n")
+    done(sales("insert", "sales", tmp_path / "a.csv"))
+    taken = pa.table(
+        {"shop": ["Aachen", "Bonn"], "_weight": pa.array([-1, -1], pa.int32()), "amount": [1, 2]}
+    )
+    pyarrow.parquet.write_table(taken, tmp_path / "b.parquet")
+    done(sales("insert", "sales", tmp_path / "b.parquet"))
+    assert found(sales) == Counter({("Aachen", 1): 1})
+    (tmp_path / "c.csv").write_text("shop,amount,_weight\nAachen,1,\n")
+    ended = sales("insert", "sales", tmp_path / "c.csv")
+    assert (ended.exit_code, found(sales)) == (2, Counter({("Aachen", 1): 1}))
+    assert ended.error.endswith("column _weight has nulls, 1 in 1 rows: give each row a whole number")
+
+
+def test_a_time_that_does_not_come_is_said_of_the_collection(sales: Run) -> None:
+    done(sales("create", "told", "--schema", COLUMNS, "--timed", "writers"))
+    ended = sales("read", "told")
+    assert (ended.exit_code, ended.stdout) == (2, "")
+    assert ended.error.startswith(
+        "nothing is written to collection told yet, whose writers give the times: wait"
+    )
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_changes_are_followed_until_it_is_interrupted(
+    sales: Run, store: Path, tmp_path: Path, number: int, code: int
+) -> None:
+    """ST-SH-9: the snapshot, and what comes behind it, over a handover, too; it leaves no hold behind."""
+    (tmp_path / "a.csv").write_text("shop,amount\nAachen,1\n")
+    first = done(sales("insert", "sales", tmp_path / "a.csv")).strip()
+    printed = tmp_path / "printed"
+    arguments = ["follow", "sales", "--store", store, "--as-of", first, "--snapshot"]
+    with printed.open("w") as out:
+        process = subprocess.Popen([sys.executable, "-m", "nebuli", "collection", *arguments], stdout=out)
+    second = done(sales("insert", "sales", tmp_path / "a.csv")).strip()
+    done(sales("rendition", "sales", "r2", "--shards", "3"))
+    handover = done(sales("handover", "sales", "r2")).strip()
+    expected = f"_time,shop,amount,_weight\n{first},Aachen,1,1\n{second},Aachen,1,1\n{handover},Aachen,1,-2\n"
+    try:
+        wait_for(lambda: printed.read_text() == expected, "all changes")
+    finally:
+        process.send_signal(number)
+        assert process.wait(30) == code
+    shown = json.loads(done(sales("show", "sales", "--json")))
+    assert shown["active"] == "r2"
+    assert [(each["name"], each["begin"]) for each in shown["renditions"]][1] == ("r2", int(handover))
+    assert [each["name"] for each in shown["holds"]] == ["history"]
+
+
+def test_changes_as_json_are_objects_and_whoever_reads_them_may_leave(
+    sales: Run, store: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "a.csv").write_text("shop,amount\nAachen,1\n")
+    at = done(sales("insert", "sales", tmp_path / "a.csv")).strip()
+    read_end, write_end = os.pipe()
+    command = ["collection", "follow", "sales", "--store", store, "--as-of", at, "--snapshot", "--json"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "nebuli", *command], stdout=write_end, stderr=subprocess.PIPE
+    )
+    os.close(write_end)
+    with os.fdopen(read_end) as lines:
+        row = json.loads(lines.readline())
+    assert row == {"_time": int(at), "shop": "Aachen", "amount": 1, "_weight": 1}
+    done(sales("insert", "sales", tmp_path / "a.csv"))
+    assert process.wait(30) == 1
+    assert process.stderr is not None
+    with process.stderr:
+        assert process.stderr.read() == b""
+
+
+def test_only_a_rendition_that_it_never_was_is_dropped_alone(sales: Run) -> None:
+    done(sales("rendition", "sales", "r2"))
+    done(sales("drop", "sales", "--rendition", "r2"))
+    ended = sales("drop", "sales", "--rendition", "r1")
+    assert (ended.exit_code, ended.error) == (
+        2,
+        "collection sales can be read as rendition r1: hand over to another one first",
+    )
+    assert sales("handover", "sales", "r2").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ("read", "sale"),
+            r"there is no collection sale: name one that there is \(sales\), or create it first",
+        ),
+        (("create", "sales", "--schema", COLUMNS), "there is a collection sales already"),
+        (("create", "a b", "--schema", COLUMNS), "'a b' cannot be the name of a collection"),
+        (("create", "a", "--schema", "shop"), "--schema: 'shop' is no column: give names with types"),
+        (("create", "a", "--schema", "n: int64,"), "--schema: '' is no column"),
+        (("create", "a", "--schema", "n: int64, n: int64"), "--schema: there are two columns n"),
+        (
+            ("create", "a", "--schema", "n: float"),
+            "expected one of bool, .* got 'float' \\(did you mean 'float64'",
+        ),
+        (("create", "a", "--schema", COLUMNS, "--shards", "1000"), "cannot have 1000 shards: give 1 to 256"),
+        (("insert", "sales", "a.txt"), "a.txt is none of .csv, .zip, .parquet"),
+        (("insert", "sales", "none.csv"), "none.csv: no such file in "),
+        (
+            ("read", "sales", "--as-of", "noon"),
+            "'noon' is no time: give milliseconds since 1970, or an ISO date",
+        ),
+        (("read", "sales", "--into", "a.csv"), "--into a.csv: give a name that ends in .parquet"),
+        (("rendition", "sales", "r1"), "collection sales has a rendition r1 already"),
+    ],
+)
+def test_what_cannot_be_is_said_in_a_sentence(sales: Run, arguments: tuple[str, ...], said: str) -> None:
+    ended = sales(*arguments)
+    assert (ended.exit_code, ended.stdout) == (2, "")
+    assert re.search(said, ended.error)
+
+
+def test_a_store_is_made_by_create_alone(run: Run, store: Path) -> None:
+    for arguments in (("list",), ("read", "sales"), ("drop", "sales")):
+        ended = run(*arguments)
+        assert ended.exit_code == 2
+        assert ended.error.startswith(f"there is no store at {store}: name the right one with --store")
+    assert not store.exists()
+    ended = run("create", "sales", "--schema", COLUMNS, "--store", "s3://bucket")
+    assert (ended.exit_code, ended.error[:9]) == (2, "--store: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        ("0", 0),
+        ("1769853600250", 1_769_853_600_250),
+        ("2026-01-31T10:00:00.250Z", 1_769_853_600_250),
+        ("2026-01-31 12:00:00.250+02:00", 1_769_853_600_250),
+        ("2026-01-31T10:00:00.250999", 1_769_853_600_250),
+        ("2026-01-31", 1_769_817_600_000),
+    ],
+)
+def test_times_are_milliseconds_or_dates(text: str, at: int) -> None:
+    assert time_of(text) == at
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1.5", "1969-12-31", "9" * 5000, str(1 << 63), "now"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="is no time"):
+        time_of(text)
+
+
+def test_a_store_by_url_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with server() as postgres, object_store() as objects:
+        objects.bucket("blobs")
+        for name, value in (postgres.environment | objects.environment).items():
+            monkeypatch.setenv(name, value)
+        store = ["--store", "postgresql://?schema=sales&blobs=s3://blobs/here"]
+        (tmp_path / "a.csv").write_text("shop,amount\nAachen,1\n")
+        for arguments in (
+            ["create", "sales", "--schema", COLUMNS],
+            ["insert", "sales", str(tmp_path / "a.csv")],
+        ):
+            done(nebuli("collection", *arguments, *store, directory=tmp_path))
+        read = nebuli("collection", "read", "sales", "--format", "csv", *store, directory=tmp_path)
+        assert done(read) == "shop,amount\nAachen,1\n"

@@ -1,0 +1,376 @@
+"""``nebuli source``, as processes of their own, over files that grow."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shlex
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from nebuli.blocking import Collections
+from nebuli.ingestion.running.supervisor_files import SupervisorFiles
+from nebuli.ingestion.source_client import Sources
+from nebuli.storage.collections.clock import now_ms
+from nebuli.storage.errors import NotYet
+from tests.support.commands import Command, Ended, nebuli
+from tests.support.object_store import object_store
+from tests.support.postgres import server
+from tests.support.waiting import wait_for
+
+pytestmark = pytest.mark.processes
+
+DEFINITION = """
+name: sales
+from: {type: File, path: in/sales*.csv}
+format: CSV
+schema:
+  - {name: shop, type: string}
+  - {name: amount, type: int64}
+"""
+Rows = list[tuple[str, int]]
+
+
+class Site:
+    """A folder with a definition, files that it names, and a store."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.definition = folder / "sales.yaml"
+        self.definition.write_text(DEFINITION)
+        self.file = folder / "in" / "sales.csv"
+        self.file.parent.mkdir()
+        self.file.write_text("shop,amount\nAachen,1\n")
+        self.store = folder / "store"
+
+    def run(self, command: str, *arguments: str | Path) -> Ended:
+        return nebuli("source", command, "--store", self.store, *arguments, directory=self.folder)
+
+    def done(self, command: str, *arguments: str | Path) -> str:
+        ended = self.run(command, *arguments)
+        assert ended.exit_code == 0, ended.stderr
+        return ended.stdout
+
+    def add(self, *rows: tuple[str, int]) -> None:
+        with self.file.open("a") as file:
+            file.writelines(f"{shop},{amount}\n" for shop, amount in rows)
+
+    def rows(self) -> Rows:
+        with Collections(self.store) as collections:
+            try:
+                found = collections.snapshot("sales", collections.latest("sales"))
+            except NotYet:
+                return []
+        return sorted((row["shop"], row["amount"]) for row in found.to_pylist())
+
+    def until_rows(self, rows: Rows) -> None:
+        wait_for(lambda: self.rows() == sorted(rows), f"{rows}")
+
+    def shown(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.done("show", "sales", "--json"))
+        return found
+
+    def instances(self) -> dict[str, int]:
+        """The processes of those that have said that they run, by their names."""
+        return {
+            each["instance"]: each["pid"]
+            for each in self.shown()["instances"]
+            if each["health"] == "running" and psutil.pid_exists(each["pid"])
+        }
+
+    async def scaled(self, replicas: int) -> None:
+        """As `scale`, without a supervisor that is started."""
+        async with Sources(self.store) as sources:
+            await sources.scale("sales", replicas)
+
+    @property
+    def supervisor(self) -> int:
+        return int((self.store / "sources" / "sales.lock").read_text())
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    found = Site(tmp_path)
+    yield found
+    holder = SupervisorFiles.at(found.store, "sales", tmp_path).holder()
+    if holder is not None:  # a command, or one that was started apart from a command
+        with suppress(psutil.NoSuchProcess):
+            process = psutil.Process(holder)
+            process.terminate()
+            process.wait(30)
+
+
+def is_gone(*pids: int) -> Callable[[], bool]:
+    return lambda: not any(map(psutil.pid_exists, pids))
+
+
+@pytest.mark.long
+def test_what_is_appended_to_a_file_comes_into_the_collection_whoever_is_killed(site: Site) -> None:
+    """An instance that is killed is started again; with its supervisor all end, and another one goes on."""
+    said = site.done("create", site.definition)
+    assert "source sales is ingested into the collection of its name" in said
+    assert f"nebuli source show sales --store {site.store}" in said
+    site.until_rows([("Aachen", 1)])
+    site.add(("Bonn", 2))
+    site.until_rows([("Aachen", 1), ("Bonn", 2)])
+
+    first = site.instances()
+    os.kill(first["1"], signal.SIGKILL)
+    site.add(("Bonn", 3))
+    site.until_rows([("Aachen", 1), ("Bonn", 2), ("Bonn", 3)])
+    second = wait_for(lambda: {k: v for k, v in site.instances().items() if v != first["1"]}, "another one")
+
+    supervisor = site.supervisor
+    os.kill(supervisor, signal.SIGKILL)
+    wait_for(is_gone(supervisor, *second.values()), "the supervisor and its instances have ended")
+    site.add(("Aachen", 4))
+    shown = site.done("show", "sales")
+    assert "no instance runs, and 1 should; start it with:" in shown
+    assert f"nebuli source scale sales 1 --store {site.store}" in shown
+    assert "lag 9 bytes" in shown  # those of "Aachen,4" with its end, which nobody has read
+    site.done("scale", "sales", "1")
+    site.until_rows([("Aachen", 1), ("Aachen", 4), ("Bonn", 2), ("Bonn", 3)])
+
+    (site.file.parent / "sales2.csv").write_text("amount,shop\n5,Celle\n")
+    site.until_rows([("Aachen", 1), ("Aachen", 4), ("Bonn", 2), ("Bonn", 3), ("Celle", 5)])
+    instances = [site.supervisor, *site.instances().values()]
+    assert "source sales is dropped" in site.done("drop", "sales")
+    assert is_gone(*instances)() or wait_for(is_gone(*instances), "all have ended")
+    assert site.done("list") == "no sources\n"
+    site.done("create", site.definition)
+    site.until_rows([("Aachen", 1), ("Aachen", 4), ("Bonn", 2), ("Bonn", 3), ("Celle", 5)])
+
+
+@pytest.mark.long
+def test_a_source_is_scaled_and_built_anew_while_it_runs(site: Site) -> None:
+    """From 1 to 3, to 1, to none, and to 1 again; the same supervisor, as long as there is any instance."""
+    site.done("create", site.definition)
+    supervisor, one = site.supervisor, site.instances()
+    assert "source sales has 3 instances" in site.done("scale", "sales", "3")
+    three = site.instances()
+    assert (three.keys(), three["1"]) == ({"1", "2", "3"}, one["1"])
+    site.done("scale", "sales", "1")
+    assert (site.instances(), site.supervisor) == (one, supervisor)
+    assert "is not run on this host any more" in site.done("scale", "sales", "0")
+    wait_for(is_gone(supervisor, *three.values()), "all have ended")
+    assert "no instance runs, as it was scaled to 0" in site.done("show", "sales")
+    site.add(("Bonn", 2))
+    site.done("scale", "sales", "1")
+    site.until_rows([("Aachen", 1), ("Bonn", 2)])
+
+    assert "as version 2 and rendition r2" in site.done("rebuild", "sales")
+    wait_for(lambda: site.shown()["active"] == "r2", "the new rendition")
+    site.add(("Bonn", 3))
+    site.until_rows([("Aachen", 1), ("Bonn", 2), ("Bonn", 3)])
+    site.definition.write_text(DEFINITION.replace("format: CSV", "format: {type: CSV, nulls: [Aachen]}"))
+    assert "as version 3" in site.done("rebuild", "sales", site.definition)
+    wait_for(lambda: site.shown()["active"] == "r3", "the new rendition")
+    assert site.shown()["definition"]["format"] == {"type": "CSV", "nulls": ["Aachen"]}
+    site.definition.write_text(DEFINITION.replace("int64", "string"))
+    ended = site.run("rebuild", "sales", site.definition)
+    assert ended.exit_code == 2
+    assert "cannot have another schema" in ended.error
+
+
+def test_the_lag_is_what_a_source_has_beyond_its_remap(site: Site) -> None:
+    """ST-AUX-1: shown by raw source and part, with what lies between, also while nobody ingests it."""
+    site.file.write_text("shop,amount\nAachen,1\n")  # of 12 bytes and of 9
+    said = site.done("create", site.definition, "--no-start")
+    assert f"run it with: nebuli source run sales --store {site.store}" in said
+    (raw,) = site.shown()["raw_sources"].values()
+    assert (raw["addresses"], raw["ends"], raw["lag"], raw["unit"]) == ({}, {str(site.file): 21}, 21, "bytes")
+    assert site.shown()["lag_ms"] is None
+    site.done("scale", "sales", "1")
+    wait_for(lambda: site.shown()["raw_sources"]["data"]["lag"] == 0, "all is recorded")
+    site.done("scale", "sales", "0")
+    site.add(("Celle", 23))  # 9 bytes more
+    found = site.shown()
+    (raw,) = found["raw_sources"].values()
+    assert (raw["addresses"], raw["ends"]) == ({str(site.file): 21}, {str(site.file): 30})
+    assert raw["lag"] == 9
+    assert 0 < found["remap_upper"] <= now_ms()
+    assert f"data: sales ({site.folder}/in/sales*.csv), lag 9 bytes" in site.done("show", "sales")
+    (listed,) = json.loads(site.done("list", "--json"))
+    assert (listed["name"], listed["raw_sources"]["data"]["lag"]) == ("sales", 9)
+    line = site.done("list").splitlines()[2].split()
+    assert (line[:7], line[-5:]) == (
+        ["sales", "1", "r1", "there", "0", "of", "0"],
+        ["9", "bytes", "scaled", "to", "0"],
+    )
+
+
+def test_what_is_wrong_is_said_with_its_place(site: Site) -> None:
+    site.definition.write_text(DEFINITION.replace("int64", "int46").replace("File", "Fle"))
+    ended = site.run("create", site.definition)
+    assert ended.exit_code == 2
+    assert [line.split(": ")[0] for line in ended.stderr.splitlines()] == [
+        f"{site.definition}:3:14",
+        f"{site.definition}:7:26",
+    ]
+    ended = site.run("create", site.folder / "none.yaml")
+    assert (ended.exit_code, ended.stderr) == (
+        2,
+        f"{site.folder}/none.yaml: cannot read the file: No such file or directory\n",
+    )
+    site.definition.write_text(DEFINITION)
+    site.done("create", site.definition, "--no-start")
+    for command in (
+        ("create", site.definition),
+        ("show", "sale"),
+        ("scale", "sale", "1"),
+        ("drop", "sale"),
+        ("run", "sale"),
+    ):
+        ended = site.run(*command)
+        assert (ended.exit_code, ended.error[:8]) == (2, "there is"), command
+    ended = nebuli("source", "list", "--store", site.folder / "nowhere", directory=site.folder)
+    assert (ended.exit_code, ended.error[:20]) == (2, "there is no store at")
+
+
+@pytest.mark.parametrize("more", ["", "raw: true\n"])
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("shop,amount\nAachen,one\n", "the message at 12 of "),
+        ("shop,amuont\nAachen,1\n", "amuont"),
+    ],
+)
+def test_a_row_that_is_none_is_said_by_whoever_creates_the_source(
+    site: Site, lines: str, said: str, more: str
+) -> None:
+    """The source is there, and goes on once it is mended; what it was held up by is over then, and nothing is left."""
+    site.file.write_text(lines)
+    site.definition.write_text(DEFINITION + more)
+    ended = site.run("create", site.definition, "--replicas", "2")
+    assert ended.exit_code == 1
+    assert "source sales is made, and does not run yet: " in ended.stderr
+    assert said in ended.stderr
+    assert f"{site.file}" in ended.stderr
+    log, lock = (site.store / "sources" / f"sales.{each}" for each in ("log", "lock"))
+    assert f"its log is {log}" in ended.stderr
+    found = site.shown()
+    assert (found["health"], found["error"]) == ("waiting", found["last_error"])
+    assert f"\nheld up: {found['error']}\n" in site.done("show", "sales")
+    assert "  held up: " in site.done("list")
+    assert str(site.file) in log.read_text()
+
+    if not more:
+        site.file.write_text("shop,amount\nAachen,1\n")
+    elif "one" in lines:  # what is kept raw is as it came
+        site.definition.write_text(site.definition.read_text().replace("CSV", "{type: CSV, nulls: [one]}"))
+        assert "nebuli source rebuild sales FILE" in found["error"]
+        site.done("rebuild", "sales", site.definition)
+    if not more or "one" in lines:
+        wait_for(lambda: site.shown()["health"] == "running", "it runs")
+        assert site.shown()["error"] is None
+        assert ", which is over:\n" in site.done("show", "sales")
+        assert site.rows()
+    site.done("drop", "sales")
+    assert (log.exists(), lock.exists()) == (False, False)
+
+
+def test_a_row_is_passed_over_by_the_command_that_its_error_has(site: Site) -> None:
+    """Also one whose file has a name that a shell would take apart; an address that is ingested is refused."""
+    file = site.file.rename(site.file.with_name("sales of '26.csv"))
+    file.write_text("shop,amount\nAachen,one\nBonn,2\n")
+    assert site.run("create", site.definition).exit_code == 1
+    said = site.shown()["error"]
+    nebuli_source_skip = shlex.split(said[said.index("nebuli source skip") : said.rindex("'")])
+    assert nebuli_source_skip[3:] == ["sales", "12", "--part", str(file)]
+    told = site.done(*nebuli_source_skip[2:])
+    assert told == "source sales goes on without the message at 12, if that cannot be ingested\n"
+    site.until_rows([("Bonn", 2)])
+    ended = site.run(*nebuli_source_skip[2:4], "13", *nebuli_source_skip[5:])
+    assert ended.exit_code == 2
+    assert f"is ingested up to 30 of {file}" in ended.error
+    site.done("drop", "sales")
+
+
+def test_where_nothing_is_yet_that_is_said(site: Site) -> None:
+    """Of a pattern that matches nothing, which is waited for; a folder that is not there is a mistake."""
+    site.file.unlink()
+    ended = site.run("create", site.definition)
+    said = f"sales ({site.folder}/in/sales*.csv) has nothing yet: what comes there is ingested then"
+    assert (ended.exit_code, ended.stderr.splitlines()[-1]) == (0, said)
+    site.definition.write_text(DEFINITION.replace("in/", "away/").replace("sales\n", "others\n"))
+    ended = site.run("create", site.definition)
+    assert ended.exit_code == 1
+    assert f"does not run yet: others: {site.folder}/away cannot be read" in ended.stderr
+    site.done("drop", "others")
+
+
+def test_whoever_runs_a_source_says_why_that_is_over(site: Site) -> None:
+    site.done("create", site.definition, "--no-start")
+
+    def run() -> Command:
+        command = Command("source", "run", "sales", "--store", site.store, directory=site.folder / "in")
+        command.wait_until_said("source sales is run, until this is interrupted")
+        return command
+
+    command = run()
+    site.done("scale", "sales", "0")
+    ended = command.end()
+    again = f"have it run again with: nebuli source scale sales N --store {site.store}"
+    assert (ended.exit_code, ended.stderr.splitlines()[-1]) == (0, f"source sales was scaled to 0; {again}")
+    asyncio.run(site.scaled(1))
+    command = run()
+    site.done("drop", "sales")
+    ended = command.end()
+    assert (ended.exit_code, ended.stderr.splitlines()[-1]) == (0, "source sales was dropped")
+    assert not (site.store / "sources" / "sales.lock").exists()
+
+
+def test_a_source_is_run_in_the_foreground_by_one_process(site: Site) -> None:
+    """A second one says which; SIGTERM ends it, and its instances; a single instance runs beside it."""
+    site.done("create", site.definition, "--no-start")
+    command = Command("source", "run", "sales", "--store", site.store, directory=site.folder)
+    command.wait_until_said("source sales is run, until this is interrupted")
+    other = site.folder / "other"
+    other.mkdir()
+    ended = nebuli("source", "run", "sales", "--store", site.store, directory=other)
+    assert ended.exit_code == 2
+    assert f"source sales is run on this host by process {command.process.pid} already" in ended.error
+    site.until_rows([("Aachen", 1)])
+    more = Command(*("source", "run", "sales", "--instance", "mine", "--store", site.store), directory=other)
+    instances = wait_for(lambda: found if len(found := site.instances()) == 2 else None, "two instances")
+    assert instances == {"1": instances["1"], "mine": more.process.pid}
+    for each in (command, more):
+        each.process.send_signal(signal.SIGTERM)
+        assert each.end().exit_code == 143
+    assert is_gone(*instances.values())()
+    assert {each["health"] for each in site.shown()["instances"]} == {"ended"}
+
+
+def test_a_source_in_a_store_by_url_is_run_all_the_same(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its supervisor has its lock and its log in this account's folder."""
+    with server() as postgres, object_store() as objects:
+        objects.bucket("blobs")
+        for name, value in (postgres.environment | objects.environment).items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+        store = ["--store", "postgresql://?schema=sales&blobs=s3://blobs/here"]
+
+        def run(*words: str | Path) -> str:
+            ended = nebuli(*words, *store, directory=tmp_path)
+            assert ended.exit_code == 0, ended.stderr
+            return ended.stdout
+
+        try:
+            run("source", "create", site.definition)
+            assert run("collection", "read", "sales", "--format", "csv") == "shop,amount\nAachen,1\n"
+            assert "has 2 instances" in run("source", "scale", "sales", "2")
+        finally:
+            (lock,) = (tmp_path / "state" / "nebuli" / "sources").glob("*/sales.lock")
+            pid = int(lock.read_text())
+            run("source", "drop", "sales")
+        wait_for(is_gone(pid), "its supervisor has ended")
+        assert [*lock.parent.iterdir()] == []

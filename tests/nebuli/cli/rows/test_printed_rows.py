@@ -1,0 +1,25 @@
+"""Rows that commands print as JSON are JSON, whatever is in them."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+
+from nebuli.cli.rows.printed_rows import as_json_line, print_rows
+
+
+def test_numbers_that_json_does_not_have_are_texts(capsys: pytest.CaptureFixture[str]) -> None:
+    """As over HTTP; Python's own reader would take NaN, which no other does."""
+    values = [float("nan"), float("inf"), float("-inf"), 0.5, None]
+    expected = ["NaN", "Infinity", "-Infinity", 0.5, None]
+    print_rows(pa.table({"x": values}), "json")
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    printed = json.loads(capsys.readouterr().out, parse_constant=refuse)
+    assert [row["x"] for row in printed] == expected
+    line = as_json_line([*"abcde"], values)
+    assert [*json.loads(line, parse_constant=refuse).values()] == expected

@@ -1,0 +1,21 @@
+"""Values of Arrow that Python has, and those that it has not."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pyarrow as pa
+
+from nebuli.python_values import rows_of, values_of
+
+FAR_US = 253_402_300_800_000_000
+"""The first moment of the year 10000."""
+
+
+def test_moments_outside_of_pythons_years_are_texts_and_others_are_not():
+    moments = pa.array([0, FAR_US, None], pa.timestamp("us", "UTC"))
+    assert values_of(moments) == [datetime(1970, 1, 1, tzinfo=UTC), "10000-01-01 00:00:00.000000Z", None]
+    assert values_of(pa.array([10_000_000], pa.date32())) == ["29349-01-26"]
+    batch = pa.record_batch([moments, pa.array([1, 2, 3])], names=["when", "n"])
+    assert [row["n"] for row in rows_of([batch])] == [1, 2, 3]
+    assert rows_of([batch])[1]["when"].startswith("10000")
