@@ -1,0 +1,2 @@
+-- Every bid, as it is: what it takes to read and to write.
+SELECT auction, bidder, price, channel, url, date_time FROM bid
