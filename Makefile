@@ -20,7 +20,7 @@ PROTO := nebuli/rpc/circuit.proto nebuli/rpc/worker.proto
 PROTO_TOOLS := grpcio-tools==1.80.0
 
 .DEFAULT_GOAL := help
-.PHONY: bench bench-spark bench-steps check help setup demo demo-hosts demo-spark demo-stepped test test-all maelstrom power simulate soak soak-spark soak-steps lint format lock lowest proto schemas faces clean
+.PHONY: bench bench-storage bench-views bench-nexmark bench-spark bench-steps check help setup demo demo-hosts demo-nexmark demo-spark demo-stepped demo-views test test-all maelstrom power simulate soak soak-spark soak-steps lint format lock lowest proto schemas faces clean
 
 help:  ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,11 @@ demo-hosts: $(DEMO_READY)  ## Run the same query over three hosts, which are net
 	@$(BIN)/python examples/flights/prepare.py
 	@PATH="$(CURDIR)/$(BIN):$$PATH" examples/flights/hosts.sh
 
+demo-nexmark: $(ALL_READY)  ## Answer Nexmark's q0 to q8 free, in steps and on Spark, kill members, and compare with DuckDB
+	$(BIN)/python -m examples.nexmark
+	$(BIN)/python -m examples.nexmark q3 q8 --way spark
+	$(BIN)/python -m examples.nexmark q4 q5 q7 q8 --way steps --events 3000000 --kill-every 5
+
 demo-spark: $(SPARK_READY)  ## Run the same query with Spark at its third node
 	@$(BIN)/python examples/flights/prepare.py
 	$(BIN)/nebuli place examples/flights/topology-spark.yaml examples/flights/query.json
@@ -47,6 +52,10 @@ demo-spark: $(SPARK_READY)  ## Run the same query with Spark at its third node
 demo-stepped: $(DEMO_READY)  ## Run the same query in steps, and kill one of its two members in the middle
 	@$(BIN)/python examples/flights/prepare.py
 	@$(BIN)/python examples/flights/stepped.py
+
+demo-views: $(ALL_READY)  ## Show delays by origin and hour in a page while the flights come in, until Ctrl-C
+	@$(BIN)/python examples/flights/prepare.py
+	@$(BIN)/python examples/views/show.py
 
 JOBS ?= 3
 SPARK_JOBS ?= 2
@@ -107,6 +116,15 @@ bench: $(ALL_READY)  ## Measure channels, queries and planning beside their peer
 	@$(BIN)/python examples/flights/prepare.py
 	$(BIN)/python -m benchmarks $(if $(QUICK),--quick) --json benchmark.json
 
+bench-storage: $(ALL_READY)  ## Measure collections beside Parquet, SQLite and Delta Lake; QUICK=1 for a first look
+	$(BIN)/python -m benchmarks.storage $(if $(QUICK),--quick) --json benchmark-storage.json
+
+bench-views: $(ALL_READY)  ## Measure views that hold only what is asked for, beside Redis and SQLite; QUICK=1 for a first look
+	$(BIN)/python -m benchmarks.views $(if $(QUICK),--quick) --json benchmark-views.json
+
+bench-nexmark: $(ALL_READY)  ## Measure Nexmark in steps beside pathway, bytewax, Spark and DuckDB; QUICK=1 for a first look
+	$(BIN)/python -m benchmarks.nexmark $(if $(QUICK),--part 20) --json benchmark-nexmark.json
+
 bench-spark: $(ALL_READY)  ## Measure Spark reading and writing channels; QUICK=1 for a first look
 	$(BIN)/python -m benchmarks.spark $(if $(QUICK),--quick) --json benchmark-spark.json
 
@@ -122,7 +140,7 @@ format: $(TESTS_READY)  ## Format the code and mend what can be mended
 	$(BIN)/ruff format
 
 PROJECTS := pyproject.toml distributions/nebuli/pyproject.toml
-EXTRAS := --extra certs --extra dev --extra metrics --extra spark --extra testing
+EXTRAS := --extra avro --extra certs --extra dev --extra http --extra metrics --extra nats --extra objects --extra postgres --extra spark --extra testing
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --upgrade --no-annotate --no-header \
 	--no-emit-package netchannel --no-emit-package nebuli
 
@@ -130,11 +148,13 @@ lock: $(ALL_READY)  ## Write the newest versions that fit to the locks: what is 
 	$(LOCK) $(EXTRAS) --output-file requirements.lock $(PROJECTS)
 	$(LOCK) --extra bench --constraint requirements.lock --output-file benchmarks/requirements.lock pyproject.toml
 	echo 'pathway>=0.33' | $(LOCK) --output-file benchmarks/pathway.lock -
+	printf 'bytewax>=0.21\npyarrow>=24\n' | $(LOCK) --output-file benchmarks/bytewax.lock -
+	printf 'hiredis>=3\nredis>=6\nredislite>=6.2\n' | $(LOCK) --output-file benchmarks/redis.lock -
 
 lowest: $(ALL_READY)  ## Run the quick tests with the lowest versions that the projects say they take
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(VENV)/lowest
 	$(BIN)/uv pip install --quiet --python $(VENV)/lowest --resolution lowest-direct \
-		--editable '.[spark,dev,bench]' --editable 'distributions/nebuli[certs,metrics,spark,testing]'
+		--editable '.[spark,dev,bench]' --editable 'distributions/nebuli[avro,certs,http,metrics,nats,objects,postgres,spark,testing]'
 	$(VENV)/lowest/bin/python -m tests.everything --only quick --jobs $(JOBS)
 
 proto: $(BIN)/python  ## Generate gRPC code from .proto files

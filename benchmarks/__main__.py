@@ -1,18 +1,19 @@
-"""``python -m benchmarks [--quick] [--rounds N] [--row NAME ...] [--json FILE]``: tables in Markdown on stdout."""
+"""``python -m benchmarks [--quick] [--rounds N] [--row NAME ...] [--json FILE]``: tables in Markdown on stdout.
+
+With ``nexmark``, ``spark``, ``steps``, ``storage`` or ``views`` in front, what is measured apart: ``benchmarks.steps``.
+"""
 
 from __future__ import annotations
 
-import argparse
+import runpy
 import sys
-import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from . import flights, planning, starting
+from .commands import parser_of, recorded
 from .machine import machine
-from .recording import Run
-from .report import SECTIONS, head
+from .report import SECTIONS
 from .rows import ROWS
 
 PARTS: Mapping[str, Callable[[bool], Any]] = {
@@ -23,13 +24,16 @@ PARTS: Mapping[str, Callable[[bool], Any]] = {
 """What is measured beside the rows, in tables of its own."""
 
 
+APART = ("nexmark", "spark", "steps", "storage", "views")
+"""Packages with a command of their own."""
+
+
 def main() -> None:
     """Measure, and print."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one short round, of less")
-    parser.add_argument("--rounds", type=int, help="how often each contestant of a row runs; 2 to 4")
-    parser.add_argument("--row", action="append", default=[], help="only what has a name that begins so")
-    parser.add_argument("--json", type=Path, help="where the figures of all rounds go as well")
+    if sys.argv[1:2] and sys.argv[1] in APART:
+        runpy.run_module(f"{__package__}.{sys.argv.pop(1)}", run_name="__main__", alter_sys=True)
+        return
+    parser = parser_of("benchmarks", __doc__)
     given = parser.parse_args()
     wanted = tuple(given.row) or ("",)
     rows = [row for row in ROWS if row.name.startswith(wanted)]
@@ -37,15 +41,12 @@ def main() -> None:
     if not rows and not parts:
         names = ", ".join([*(row.name for row in ROWS), *PARTS])
         parser.error(f"nothing has a name that begins with {given.row}: there are {names}")
-    run = Run("benchmarks", machine(), given.json)
-    print(head(run.data))
-    began = time.monotonic()
-    for row in rows:
-        run.row(row, quick=given.quick, rounds=given.rounds)
-    for name in parts:
-        run.part(name, PARTS[name](given.quick))
-        print(SECTIONS[name](run.data), flush=True)
-    print(f"{(time.monotonic() - began) / 60:.1f} minutes", file=sys.stderr)
+    with recorded("benchmarks", machine(), given) as run:
+        for row in rows:
+            run.row(row, quick=given.quick, rounds=given.rounds)
+        for name in parts:
+            run.part(name, PARTS[name](given.quick))
+            print(SECTIONS[name](run.data), flush=True)
 
 
 if __name__ == "__main__":

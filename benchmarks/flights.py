@@ -22,6 +22,7 @@ from typing import Any
 
 import yaml
 
+from .environments import python_of, version_of
 from .running import ROOT
 
 EXAMPLE = ROOT / "examples" / "flights"
@@ -113,7 +114,7 @@ def answer(folder: Path, contestant: str) -> None:
         script = Path(__file__).with_name("flights_on_pathway.py")
         environment = {**os.environ, "PATHWAY_THREADS": str(os.cpu_count())}
         subprocess.run(
-            [_python_of_pathway(), script, folder, result],
+            [python_of("pathway"), script, folder, result],
             check=True,
             env=environment,
             stderr=subprocess.DEVNULL,
@@ -125,23 +126,6 @@ def answer(folder: Path, contestant: str) -> None:
         duckdb.sql(SQL.format(**files, result=result))
     else:
         _answer_of_polars(folder, result)
-
-
-def _python_of_pathway() -> Path:
-    """The interpreter of an environment of its own: pathway wants an older pyarrow, and a newer pandas than Spark."""
-    environment = ROOT / ".venv" / "pathway"
-    lock = ROOT / "benchmarks" / "pathway.lock"
-    installed = environment / "pathway.lock"
-    if not installed.is_file() or installed.read_text() != lock.read_text():
-        uv, python = Path(sys.executable).with_name("uv"), environment / "bin" / "python"
-        subprocess.run(
-            [uv, "venv", "--quiet", "--clear", "--python", sys.executable, environment], check=True
-        )
-        subprocess.run(
-            [uv, "pip", "install", "--quiet", "--python", python, "--requirement", lock], check=True
-        )
-        installed.write_text(lock.read_text())
-    return environment / "bin" / "python"
 
 
 def _answer_of_polars(folder: Path, result: Path) -> None:
@@ -219,7 +203,7 @@ def _run(folder: Path, times: int, rounds: int) -> dict[str, Any]:
     made = {place: prepare(place, part) for place, part in ((folder, times), (tenth, max(1, times // 10)))}
     answer(tenth, POLARS)
     wanted = {tenth: read_result(tenth, POLARS)}
-    _python_of_pathway()
+    python_of("pathway")
     found: dict[str, list[dict[str, float]]] = {name: [] for name in CONTESTANTS}
     for number in range(rounds):
         for name, place in places.items():
@@ -228,13 +212,7 @@ def _run(folder: Path, times: int, rounds: int) -> dict[str, Any]:
             given = read_result(place, name)
             assert same(given, wanted.setdefault(place, given)), f"{name} gives another table"
     rows = {name: made[place] for name, place in places.items()}
-    return {"times": times, "rows": rows, "pathway": _version_of_pathway(), "rounds": found}
-
-
-def _version_of_pathway() -> str:
-    """As its environment has it."""
-    lock = (ROOT / "benchmarks" / "pathway.lock").read_text()
-    return next(line for line in lock.split() if line.startswith("pathway=="))
+    return {"times": times, "rows": rows, "pathway": version_of("pathway"), "rounds": found}
 
 
 def table(figures: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from .running import FREE, PINNED, Contestant, Setting
 
-OURS = "netchannel"
+OURS, NEBULI = "netchannel", "nebuli"
 ALLOCATED = "netchannel, allocated memory"
 NATS = "NATS"
 SHARED = "zenoh, shared memory"

@@ -16,12 +16,14 @@ from typing import Any
 
 from . import flights, planning, starting
 from .measures import TITLES, Rounds, per_round, spread
-from .peers import OURS
+from .nexmark import figures as nexmark
 from .row import Row
 from .rows import ROWS
 from .spark.rows import SPARK_ROWS
 from .steps.rows import STEP_ROWS
+from .storage.rows import COLLECTION_ROWS
 from .targets import contestants_of
+from .views.rows import VIEW_ROWS
 
 _SIDES = ("receiver", "sender", "broker")
 
@@ -34,7 +36,7 @@ def report(data: Mapping[str, Any]) -> str:
     rows, settings = data["rows"], data.get("settings", {})
     tables = [
         table(row, rows[row.name], settings.get(row.name, {}))
-        for row in (*ROWS, *SPARK_ROWS, *STEP_ROWS)
+        for row in (*ROWS, *SPARK_ROWS, *STEP_ROWS, *COLLECTION_ROWS, *VIEW_ROWS)
         if row.name in rows
     ]
     return "\n".join([head(data), *tables])
@@ -49,6 +51,7 @@ SECTIONS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "flights": _of("flights", flights.table),
     "starting": _of("starting", starting.table),
     "planning": _of("planning", planning.table),
+    "nexmark": _of("nexmark", nexmark.table),
 }
 """What pages have of a run, by the name in their marks."""
 
@@ -63,7 +66,7 @@ def table(row: Row, found: Mapping[str, Rounds], settings: Choices) -> str:
     """A row's contestants, then what was to be reached."""
     titles = ["", *(TITLES[column] for column in row.columns)]
     if len(found) > 1:
-        titles.append(f"{OURS} beside it" if row.against_peers else f"beside {row.base}")
+        titles.append(f"{row.ours} beside it" if row.ours else f"beside {row.base}")
     processor = any(_processor(rounds) for rounds in found.values())
     if processor:
         titles.append("processor s per GB: receiver + sender")
@@ -94,7 +97,7 @@ def _beside(row: Row, found: Mapping[str, Rounds], name: str) -> str:
     if name == base:
         return ""
     pair = found[name][main], found[base][main]
-    return spread(per_round(*(reversed(pair) if row.against_peers else pair)), " x")
+    return spread(per_round(*(reversed(pair) if row.ours else pair)), " x")
 
 
 def _processor(rounds: Rounds) -> str:

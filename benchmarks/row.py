@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from .peers import OURS
+from .peers import NEBULI, OURS
 from .running import Contestant
 from .targets import Target
 from .work import Work
@@ -35,9 +35,9 @@ class Row:
     slow: tuple[str, ...] = ()
 
     @property
-    def against_peers(self) -> bool:
-        """Whether it is ours that is put beside the others, and not the others beside ours."""
-        return self.base.startswith(OURS)
+    def ours(self) -> str | None:
+        """Who of us is put beside the others; None where others of ours are put beside the base."""
+        return next((name for name in (OURS, NEBULI) if self.base.startswith(name)), None)
 
     def beside(self, name: str) -> str:
         """Whom this contestant is put beside."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .busy import BUSY
-from .peers import ALLOCATED, CUBIC, NATS, OURS, PEERS, SHARED
+from .peers import ALLOCATED, CUBIC, EITHER, NATS, OURS, PEERS, SHARED
 from .row import Row
 from .running import RECEIVER_CORE, SENDER_CORE, Contestant
 from .targets import AtLeast, AtMost, Target, Within
@@ -99,6 +99,29 @@ TRIPS = (
             AtMost(1, "pyzmq", "p99_us", OURS),
         ),
         sides=("echo", "ask"),
+        rounds=4,
+    ),
+)
+
+OUR_CALLS = Contestant(".contestants.our_calls", settings=EITHER)
+
+CALLS = (
+    Row(
+        "call of 64 B",
+        Work(64),
+        {OURS: OUR_CALLS, "uvloop protocol": PEERS["uvloop protocol"], "grpc.aio": PEERS["grpc.aio"]},
+        TRIP,
+        (Within(120, "p50_us", OURS), AtMost(0.5, "grpc.aio", "p50_us", OURS)),
+        sides=("echo", "ask"),
+        rounds=4,
+    ),
+    Row(
+        "calls of 64 B, 100 at once",
+        Work(64, options={"at_once": 100}),
+        {OURS: OUR_CALLS, "grpc.aio": PEERS["grpc.aio"]},
+        ("messages_per_s",),
+        (_speed(3, "grpc.aio"),),
+        sides=("echo", "ask_at_once"),
         rounds=4,
     ),
 )
@@ -251,4 +274,4 @@ TLS = tuple(
     }.items()
 )
 
-ROWS = (*THROUGHPUT, *BUSY, *TRIPS, *LATENCIES, *CHANNELS, *STALL, *DISK, *TLS)
+ROWS = (*THROUGHPUT, *BUSY, *TRIPS, *CALLS, *LATENCIES, *CHANNELS, *STALL, *DISK, *TLS)

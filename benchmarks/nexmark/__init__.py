@@ -1,1 +1,1 @@
-"""Nexmark's auctions: who they are, what is for sale, what is bid; and two of its queries."""
+"""Nexmark's queries on two members in steps, beside pathway, bytewax, Spark Structured Streaming and DuckDB."""

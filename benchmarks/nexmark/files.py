@@ -1,67 +1,66 @@
-"""Nexmark's streams as files, with a topology that has them, and what its queries are in SQL."""
+"""The events as each contestant reads them: whole files, CSV, and a file for each mini-batch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet as pq
+import duckdb
 
-from .events import STREAMS, events
+from examples.nexmark import files
+from examples.nexmark.events import PER_SECOND
 
-HERE = Path(__file__).parent
-QUERIES = {name: HERE / f"{name}.json" for name in ("q3", "q5")}
-TOPOLOGY = "topology.yaml"
-FORMATS: dict[str, Callable[[Path, pa.Schema], Any]] = {
-    "CSV": pa.csv.CSVWriter,
-    "Parquet": pq.ParquetWriter,
+BATCHES = 8
+COLUMNS = {
+    "person": "id, name, city, state, date_time",
+    "auction": "id, seller, category, date_time, expires",
+    "bid": "auction, bidder, price, date_time",
 }
-SQL = {
-    "q3": """
-        SELECT person.name, person.city, person.state, auction.id AS auction
-        FROM auction JOIN person ON auction.seller = person.id
-        WHERE auction.category = 10 AND person.state IN ('OR', 'ID', 'CA')
-    """,
-    "q5": """
-        WITH bids AS (
-            SELECT auction, window_start, window_start + INTERVAL 10 SECONDS AS window_end, count(*) AS num
-            FROM (
-                SELECT auction, time_bucket(INTERVAL 2 SECONDS, date_time) - to_seconds(2 * back) AS window_start
-                FROM bid, range(5) AS earlier(back)
+"""All that the queries read."""
+IN_NUMBERS = {
+    "person": "id AS person, name, city, state, epoch_us(date_time) AS at",
+    "auction": "id AS auction, seller, category, epoch_us(date_time) AS at, epoch_us(expires) AS expires",
+    "bid": "auction, bidder, price, epoch_us(date_time) AS at",
+}
+
+
+APPENDING = ("q1", "q3", "q5", "q8")
+"""Queries that never take a row back."""
+
+
+def prepare(folder: Path, events: int, streams: Sequence[str]) -> int:
+    """Write streams of so many events: whole, as CSV, in mini-batches, and with an event long after these.
+
+    How many events the streams have.
+    """
+    rows = files.write(folder, events, streams=streams)
+    topology = folder / files.ONE_NODE
+    text = topology.read_text()
+    for name in APPENDING:
+        text = text.replace(f"path: {name}.parquet}}", f"path: {name}.parquet, mode: append}}")
+    topology.write_text(text)
+    in_batches, and_after = folder / "batches", folder / "and-after"
+    seconds = events / PER_SECOND / BATCHES
+    with duckdb.connect() as db:
+        db.sql("SET TimeZone = 'UTC'")
+        for name, columns in ((each, COLUMNS[each]) for each in streams):
+            whole = folder / f"{name}.parquet"
+            db.sql(f"COPY (SELECT {IN_NUMBERS[name]} FROM '{whole}') TO '{folder / name}.csv' (HEADER)")
+            db.sql(f"CREATE TABLE {name} AS SELECT {columns} FROM '{whole}'")
+            for place in (in_batches / name, and_after / name):
+                place.mkdir(parents=True)
+            for number in range(BATCHES):
+                path = in_batches / name / f"{number:03}.parquet"
+                since = f"epoch(date_time - TIMESTAMPTZ '2015-07-15 00:00:00+00') / {seconds}"
+                last = number if number < BATCHES - 1 else 1e9
+                part = f"FROM {name} WHERE {since} >= {number} AND {since} < {last + 1}"
+                db.sql(f"COPY ({part}) TO '{path}' (FORMAT parquet)")
+                (and_after / name / path.name).symlink_to(path)
+            late = (
+                f"SELECT * REPLACE (-1 AS {columns.split(',')[0]}, date_time + INTERVAL 1 DAY AS date_time)"
             )
-            GROUP BY auction, window_start
-        )
-        SELECT window_start, window_end, num, auction FROM bids
-        WHERE num >= (SELECT max(num) FROM bids AS others WHERE others.window_start = bids.window_start)
-    """,
-}
-"""By Nexmark's definition, in DuckDB's dialect, over `person`, `auction` and `bid`."""
-
-
-def write(
-    folder: Path,
-    count: int,
-    *,
-    format: str = "Parquet",  # noqa: A002 - as topologies say
-    seed: int = 0,
-    streams: Sequence[str] = STREAMS,
-) -> dict[str, int]:
-    """Write the ``streams`` of the first ``count`` events and the topology; how many rows there are of each."""
-    rows: dict[str, int] = {}
-    extension = format.lower()
-    with ExitStack() as stack:
-        writers: dict[str, Any] = {}
-        for portion in events(count, seed, streams):
-            for name, batch in portion.items():
-                if name not in writers:
-                    path = folder / f"{name}.{extension}"
-                    writers[name] = stack.enter_context(FORMATS[format](path, batch.schema))
-                writers[name].write_batch(batch)
-                rows[name] = rows.get(name, 0) + batch.num_rows
-    text = (HERE / TOPOLOGY).read_text().replace("FORMAT", format).replace("EXTENSION", extension)
-    (folder / TOPOLOGY).write_text(text)
-    return rows
+            newest = f"(FROM {name} ORDER BY date_time DESC LIMIT 1)"
+            db.sql(
+                f"COPY ({late} FROM {newest}) TO '{and_after / name}/{BATCHES:03}.parquet' (FORMAT parquet)"
+            )
+    return sum(rows.values())

@@ -5,15 +5,14 @@ All contestants run in one Spark session, and take turns.
 
 from __future__ import annotations
 
-import argparse
 import json
 import shlex
 import sys
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
+from benchmarks.commands import parser_of
 from benchmarks.machine import commit, machine
 from benchmarks.report import head, table
 from benchmarks.rounds import DIGITS
@@ -26,6 +25,7 @@ from .session import spark_session
 
 PACKAGES = ("uvloop", "pyarrow", "pyspark")
 CORES = "not pinned: Spark and the other end of the channels share both"
+ROUNDS = 3
 QUICK = {"batches": 20, "triggers": 5, "warm_up": 3, "files": 30}
 
 
@@ -63,11 +63,7 @@ def measure(what: Any, work: Work, row: SparkRow) -> Measures:
 
 def main() -> None:
     """Measure, and print."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.spark", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one short round, of less")
-    parser.add_argument("--rounds", type=int, default=3, help="how often each contestant runs; 3")
-    parser.add_argument("--row", action="append", default=[], help="only rows whose name begins so")
-    parser.add_argument("--json", type=Path, help="where the figures of all rounds go as well")
+    parser = parser_of("benchmarks.spark", __doc__)
     given = parser.parse_args()
     rows = [row for row in SPARK_ROWS if not given.row or row.name.startswith(tuple(given.row))]
     if not rows:
@@ -88,7 +84,7 @@ def main() -> None:
             if given.quick:
                 options = {name: min(value, QUICK.get(name, value)) for name, value in work.options.items()}
                 work = replace(work, options=options)
-            found[row.name] = run(spark, row, work, 1 if given.quick else given.rounds)
+            found[row.name] = run(spark, row, work, 1 if given.quick else given.rounds or ROUNDS)
             print(table(row, found[row.name], {}), flush=True)
             if given.json is not None:
                 given.json.write_text(json.dumps(data, separators=(",", ":")).replace("}},", "}},\n") + "\n")

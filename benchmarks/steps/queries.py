@@ -20,9 +20,9 @@ import pyarrow.parquet as pq
 import yaml
 
 from benchmarks import flights
-from benchmarks.nexmark import files as nexmark
 from benchmarks.running import ROOT
 from benchmarks.work import Result, Work
+from examples.nexmark import files as nexmark
 
 from .addresses import free_addresses
 
@@ -86,9 +86,9 @@ def _flights(folder: Path, times: int) -> Query:
 
 def _nexmark(folder: Path, name: str, events: int) -> Query:
     nexmark.write(folder, events, streams=NEXMARK_STREAMS[name])
-    topology = folder / nexmark.TOPOLOGY
+    topology = folder / nexmark.ONE_NODE
     _with_free_addresses(topology)
-    return Query(topology, nexmark.QUERIES[name], folder / f"{name}.parquet")
+    return Query(topology, nexmark.query(name), folder / f"{name}.parquet")
 
 
 def _with_free_addresses(topology: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.work import Result, Work
 from nebuli.coordinator import events as ev
 from nebuli.coordinator.triggers import SPACING_S, TriggerSettings
-from nebuli.members.local_run import LocalRun
+from nebuli.members.local.local_run import LocalRun
 from nebuli.members.stepped_query import stepped_query
 from placement import load_query
 from topology import load_topology

@@ -14,8 +14,9 @@ from benchmarks.running import FREE, PINNED, Contestant
 from benchmarks.targets import AtMost, Reaching, Target, Within
 from benchmarks.work import Work
 
-LOGS, TRADES, DELTAS, CHECKPOINTS, QUERIES, RECOVERY = (
-    f".steps.{name}" for name in ("logs", "trades", "deltas", "checkpoints", "queries", "recovery")
+LOGS, TRADES, DELTAS, CHECKPOINTS, QUERIES, RECOVERY, SCALING, ASKING = (
+    f".steps.{name}"
+    for name in ("logs", "trades", "deltas", "checkpoints", "queries", "recovery", "scaling", "asking")
 )
 WHOLE_S = 90.0
 GB = 1_000_000_000
@@ -23,6 +24,8 @@ MILLION, TEN_MILLIONS = "1 000 000 rows of state", "10 000 000 rows of state"
 ROW, ROWS = "1 row a step", "1 000 rows a step"
 ONE, FOUR = "one exchange", "four exchanges"
 KILLED = "in the middle of the flights query"
+MORE, FEWER = "from 2 to 4", "from 4 to 2"
+FOUR_MEMBERS = "four members"
 FIRST, SECOND = "the first one", "the second one, 1 200 steps later"
 Options = Mapping[str, Any]
 
@@ -176,5 +179,35 @@ STEP_ROWS = (
         Within(3, "resumed_s", KILLED),
         options={"query": "flights", "times": 50, "checkpoint_s": 2.0, "behind": 10},
         quick={"times": 20, "checkpoint_s": 0.5, "behind": 4},
+    ),
+    _row(
+        "SQL over members, while steps go on",
+        ("", "asked_members"),
+        {
+            name: Contestant(
+                ASKING, alone=True, settings=(FREE,), lasts=(0.0, WHOLE_S), options={"members": members}
+            )
+            for name, members in (("one member", 1), (FOUR_MEMBERS, 4))
+        },
+        ("p50_ms", "p99_ms", "steps"),
+        Within(100, "p50_ms", FOUR_MEMBERS),
+        options={},
+        seconds=10,
+        quick={},
+    ),
+    _row(
+        "another number of members, with 1 GB of state",
+        ("", "scaled_members"),
+        {
+            name: Contestant(
+                SCALING, alone=True, settings=(FREE,), lasts=(0.0, WHOLE_S), options={"members": members}
+            )
+            for name, members in ((MORE, (2, 4)), (FEWER, (4, 2)))
+        },
+        ("waits_s", "quiet_ms", "takes_s", "state_MB"),
+        Within(5, "waits_s", MORE),
+        options={"bytes": GB},
+        rounds=1,
+        quick={"bytes": GB // 10},
     ),
 )

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.work import Result, Work
-from nebuli.dataflow import Received, SteppedCircuit
+from nebuli.dataflow import Received, Sending, SteppedCircuit
 from nebuli.members.exchange import Exchange
 from netchannel import ReceiverServer, SenderServer
 
@@ -120,7 +120,7 @@ async def _stepped(circuit: SteppedCircuit, exchange: Exchange, number: int) -> 
         except StopIteration:
             return
         answer = None
-        if asked is not None:
+        if isinstance(asked, Sending):
             came = await exchange.trade(number, asked.index, asked.parts, asked.senders, asked.receivers)
             answer = [asked.parts[0].slice(0, 0) if part is None else part for part in came]
 

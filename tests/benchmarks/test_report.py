@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.measures import spread
-from benchmarks.peers import OURS
+from benchmarks.peers import NEBULI, OURS
 from benchmarks.planning import SIZES
 from benchmarks.report import SECTIONS, filled, renewed, table
 from benchmarks.row import Row
@@ -17,6 +17,7 @@ from benchmarks.rows import ROWS
 from benchmarks.running import Contestant
 from benchmarks.spark.rows import SPARK_ROWS
 from benchmarks.steps.rows import STEP_ROWS
+from benchmarks.storage.rows import COLLECTION_ROWS
 from benchmarks.targets import (
     AtLeast,
     AtMost,
@@ -55,6 +56,14 @@ def test_a_figure_has_its_median_and_its_range() -> None:
 def test_ratios_are_of_the_same_round() -> None:
     lines = table(row(), FOUND, {}).splitlines()
     assert "| b | 300 (250 to 400) | 1.10 x (0.90 to 1.20) |  |" in lines  # 300/250, 360/400, 330/300
+
+
+def test_the_title_says_who_is_put_beside_a_peer() -> None:
+    ours = f"{NEBULI}: synced"
+    found = {ours: {"rows_per_s": [300.0]}, "a": {"rows_per_s": [200.0]}}
+    lines = table(replace(row(base=ours), columns=("rows_per_s",)), found, {}).splitlines()
+    assert lines[2] == "|  | rows/s | nebuli beside it |"
+    assert "| a | 200 | 1.50 x |" in lines
 
 
 def test_of_ours_alone_each_is_put_beside_the_first() -> None:
@@ -165,10 +174,13 @@ def test_a_page_keeps_what_stands_around_its_figures() -> None:
 
 PAGES = {
     "benchmarks.md": "benchmarks.json",
+    "benchmarks-collections.md": "benchmarks-collections.json",
     "benchmarks-flights.md": "benchmarks.json",
+    "benchmarks-nexmark.md": "benchmarks-nexmark.json",
     "benchmarks-planning.md": "benchmarks.json",
     "benchmarks-spark.md": "benchmarks-spark.json",
     "benchmarks-steps.md": "benchmarks-steps.json",
+    "benchmarks-views.md": "benchmarks-views.json",
 }
 
 
@@ -191,7 +203,7 @@ def test_the_pages_have_all_sizes_that_planning_is_measured_at() -> None:
 
 
 def test_targets_are_about_contestants_and_measures_of_their_row() -> None:
-    for each in (*ROWS, *SPARK_ROWS, *STEP_ROWS):
+    for each in (*ROWS, *SPARK_ROWS, *STEP_ROWS, *COLLECTION_ROWS):
         assert {each.base, *each.bases, *each.bases.values()} <= set(each.contestants)
         for target in each.targets:
             assert contestants_of(target) <= set(each.contestants)

@@ -35,6 +35,8 @@ EACH = [
     # Not zenoh over shared memory, which loses messages where its watchdog does not run in time.
     ("1 MiB Arrow batches, as each chooses", "raw socket, cubic"),
     ("round trip of 64 B", ""),
+    ("call of 64 B", ""),
+    ("calls of 64 B, 100 at once", ""),
     ("latency of 1 KiB at 1 000 a second", OURS),
     ("latency of 1 KiB at 1 000 a second", "pyzmq"),
     ("channels: 64 KiB over several", "10 channels"),
