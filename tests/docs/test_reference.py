@@ -26,6 +26,7 @@ import netchannel.transports
 from nebuli.cli import nebuli
 from nebuli.cli.exits import ExitCode
 from nebuli.dataflow.types import arrow_type
+from nebuli.ingestion.definition import parse_definition
 from netchannel.core import accepted, control, sharing, states, upqueries, waitlist
 from netchannel.core.calls import bodies, callees
 from netchannel.core.calls.caller_core import CallerControl
@@ -267,8 +268,29 @@ def _commands() -> dict[str, click.Command]:
 
 def test_every_command_is_described() -> None:
     described = [heading.text for heading in headings(CLI) if heading.text.startswith("nebuli ")]
-    commands = "place validate doctor certs%dev run bench register start checkpoint status list top logs stop"
-    commands += " unregister watch worker schema completion"
+    commands = (
+        "place validate doctor certs%dev run bench query scale register start checkpoint status list top logs"
+    )
+    commands += " stop unregister watch worker"
+    commands += "".join(
+        f" collection%{each}"
+        for each in (
+            "create",
+            "list",
+            "show",
+            "insert",
+            "read",
+            "follow",
+            "rendition",
+            "handover",
+            "drop",
+            "serve",
+        )
+    )
+    commands += "".join(
+        f" source%{each}" for each in ["create", "list", "show", "run", "scale", "rebuild", "skip", "drop"]
+    )
+    commands += " view%get view%watch view%list view%add schema completion"
     assert described == [f"nebuli {name.replace('%', ' ')}" for name in commands.split()]
     assert {f"nebuli {name}" for name in _commands()} == set(described)
 
@@ -691,3 +713,15 @@ def test_every_failure_names_a_test() -> None:
         room = "" if file.startswith(("examples/", "hosts/", "nebuli/")) else "netchannel"
         source = (directory / room / file).read_text()
         assert re.search(rf"^ *(?:async )?def {function}\(", source, re.MULTILINE), f"{file}::{function}"
+
+
+# -- sources.md
+
+
+def test_the_example_of_a_source_is_one() -> None:
+    """And the types of its columns are all that there are."""
+    page = DOCS / "reference" / "sources.md"
+    (example,) = [each for each in blocks(page) if each.file == "customers.yaml"]
+    assert parse_definition(example.text).raw
+    (types,) = [row for row in page.read_text().splitlines() if row.startswith("| `schema` |")]
+    assert {*re.findall(r"`(\w+)`", types)} - {"schema"} == {each.value for each in DataType}

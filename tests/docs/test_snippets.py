@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,19 +9,59 @@ import pytest
 from tests.docs import sessions
 from tests.docs.markdown import PAGES, ROOT, blocks, name_of
 from tests.support.environments import environment
+from tests.support.object_store import object_store
+from tests.support.postgres import server
 
 pytestmark = pytest.mark.processes
 
 # Run where Spark is set up for it, by its own tests.
-_ELSEWHERE = {f"docs/how-to/{page}.md" for page in ("ship-an-environment", "spark", "spark-streaming")}
+_ELSEWHERE = {
+    f"docs/how-to/{page}.md"
+    for page in (
+        "members-in-spark",
+        "ship-an-environment",
+        "spark",
+        "spark-collections",
+        "spark-streaming",
+        "spark-streams-and-circuits",
+    )
+}
 _WITH_STEPS = [page for page in PAGES if name_of(page) not in _ELSEWHERE and sessions.steps_of(blocks(page))]
 _INSTALLING = {"docs/how-to/write-a-connector.md"}  # what is no other test's to find
-_LANGUAGES = {"python", "console", "text", "mermaid", "sh", "yaml", "json", "csv", "pyi", "bnf", "toml"}
+_WITH_SERVERS = {"docs/how-to/state-in-postgres.md"}
+_LANGUAGES = {
+    "python",
+    "console",
+    "text",
+    "mermaid",
+    "sh",
+    "yaml",
+    "json",
+    "csv",
+    "pyi",
+    "bnf",
+    "toml",
+    "sql",
+}
+
+
+@pytest.fixture
+def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Of PostgreSQL and of objects, which the environment has the way to."""
+    with server() as postgres, object_store() as objects:
+        objects.bucket("states")
+        for name, value in (postgres.environment | objects.environment).items():
+            monkeypatch.setenv(name, value)
+        yield
 
 
 @pytest.mark.story
 @pytest.mark.parametrize("page", _WITH_STEPS, ids=name_of)
-def test_what_a_page_shows_is_what_happens(page: Path, tmp_path: Path) -> None:
+def test_what_a_page_shows_is_what_happens(
+    page: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if name_of(page) in _WITH_SERVERS:
+        request.getfixturevalue("servers")
     own = [environment(tmp_path / ".environment")] if name_of(page) in _INSTALLING else []
     outcomes = sessions.run(sessions.steps_of(blocks(page)), tmp_path, *own)
     for index, (step, output, exit_code) in enumerate((o.step, o.output, o.exit_code) for o in outcomes):

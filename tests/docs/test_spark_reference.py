@@ -12,7 +12,8 @@ import pytest
 import spark_bridge
 from nebuli.spark.session import SETTINGS, driver_settings
 from spark_bridge import errors
-from spark_bridge.options import OPTIONS, READ, WRITE
+from spark_bridge.option_table import READ, WRITE
+from spark_bridge.options import OPTIONS
 from tests.docs.markdown import ROOT, blocks, code, table
 from tests.support.ports import free_addresses
 from tests.support.spark import bare_environment
@@ -96,6 +97,6 @@ def test_the_programs_of_the_page_run_as_they_stand(tmp_path: Path):
                 check=False,
             )
             assert ran.returncode == 0, ran.stderr
-            assert ends.communicate(timeout=20)[0] == "1000 squares\n"
+            assert ends.communicate(timeout=60)[0] == "1000 squares\n"
         finally:
             ends.kill()
