@@ -1,4 +1,4 @@
-"""What all tests share: what runs side by side and when, and that something runs at all."""
+"""What all tests share: what runs when, and that something runs at all."""
 
 from __future__ import annotations
 
@@ -17,14 +17,12 @@ from hypothesis import HealthCheck, settings
 from tests.gate.choice import Choice
 from tests.gate.failures import RecordFailures
 from tests.support import spark_java
+from tests.support.ending import EndsTests, SaysFailuresAtOnce
 from tests.support.fleet import Fleet, MakeFleet
+from tests.support.leftovers import ClosesLeftovers
 from tests.support.marked import ProcessesAreMarked
 from tests.support.needs import need_program
 from tests.support.sizes import examples
-
-_PAGES = ("tests/docs/test_snippets.py", "tests/examples/")
-"""What pages and examples do, they do at ports of their own: one after the other, where tests run side by side."""
-
 
 settings.register_profile(
     "any machine", max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -45,6 +43,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # Whoever imports Pydantic looks in all packages that are installed for its plugins, and finds none.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     config.pluginmanager.register(ProcessesAreMarked())
+    config.pluginmanager.register(EndsTests())
+    config.pluginmanager.register(ClosesLeftovers())
     if config.option.gate:
         config.pluginmanager.register(Choice())
         settings.load_profile("the gate")
@@ -52,6 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if config.option.failures is not None:
             config.pluginmanager.register(RecordFailures(config.option.failures))
         config.pluginmanager.register(SomethingRuns())
+        config.pluginmanager.register(SaysFailuresAtOnce(config))
         if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
             # As in the background of a shell: what tests start and interrupt would ignore it, too.
             signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -82,11 +83,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep together what cannot run side by side, and begin with the modules that have the longest tests."""
+    """Begin with the modules that have the longest tests."""
     longest: dict[Path, float] = {}
     for item in items:
-        if item.nodeid.startswith(_PAGES):
-            item.add_marker(pytest.mark.xdist_group("pages"))
         limit = item.get_closest_marker("timeout")
         longest[item.path] = max(longest.get(item.path, 0), limit.args[0] if limit else 0)
     items.sort(key=lambda item: longest[item.path], reverse=True)
@@ -104,8 +103,8 @@ def make_fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     made: list[Fleet] = []
 
-    def make(**keys: Any) -> Fleet:
-        made.append(Fleet(tmp_path, **keys))
+    def make(kind: type[Fleet] = Fleet, **keys: Any) -> Fleet:
+        made.append(kind(tmp_path, **keys))
         return made[-1]
 
     yield make

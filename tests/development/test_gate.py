@@ -73,10 +73,11 @@ def test_that_crashes():
 """
 
 
+@pytest.mark.story
 @pytest.mark.processes
 def test_each_failure_is_recorded_with_its_error_and_may_run_again_where_load_matters(tmp_path: Path) -> None:
     record = tmp_path / "record.json"
-    pytest_on(tmp_path, FAILING, "--failures", str(record), "--numprocesses", "2")
+    pytest_on(tmp_path, FAILING, "--failures", str(record), "--numprocesses", "1")
     found = {each.test.rpartition("::")[2]: each for each in Record.read(record).failures}
     assert {name: each.may_run_again for name, each in found.items()} == {
         "test_that_fails": False,

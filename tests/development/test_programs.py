@@ -23,6 +23,7 @@ class Machine:
         self.said: list[str] = []
         patch.setenv("PATH", str(folder))
         patch.delenv("JAVA_HOME", raising=False)
+        patch.setattr(programs, "_POSTGRES", folder / "postgresql")
         programs._version.cache_clear()
 
     def has(self, *names: str, java: str = "17.0.15") -> None:
@@ -62,7 +63,7 @@ def test_where_all_is_there_nothing_is_done(machine: Machine, *, root: bool) -> 
 
 @pytest.mark.processes
 def test_root_has_it_installed(machine: Machine) -> None:
-    machine.has("apt-get", "bash", "mount", "unshare", "systemd-analyze")
+    machine.has("apt-get", "bash", "mount", "unshare", "systemd-analyze", "initdb")
     machine.is_root(root=True)
 
     def run(command: Sequence[str]) -> int:
@@ -79,7 +80,7 @@ def test_root_has_it_installed(machine: Machine) -> None:
 
 
 def test_who_is_not_root_is_told_in_one_line(machine: Machine) -> None:
-    machine.has("apt-get", "bash", "mount", "ip", "tc", "unshare", "systemd-analyze")
+    machine.has("apt-get", "bash", "mount", "ip", "tc", "unshare", "systemd-analyze", "initdb")
     machine.is_root(root=False)
     machine.set_up(lambda _: 0)
     assert machine.ran == []
@@ -90,7 +91,7 @@ def test_who_is_not_root_is_told_in_one_line(machine: Machine) -> None:
 
 @pytest.mark.processes
 def test_so_is_root_without_apt_get_and_where_that_fails(machine: Machine) -> None:
-    machine.has("bash", "mount", "java", "unshare", "systemd-analyze")
+    machine.has("bash", "mount", "java", "unshare", "systemd-analyze", "initdb")
     machine.is_root(root=True)
     machine.set_up(lambda _: 0)
     machine.has("apt-get")
@@ -113,6 +114,20 @@ def test_java_is_looked_for_where_java_home_leads(machine: Machine, monkeypatch:
     machine.has(*all_names())
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     assert why_not(programs.program("java")) == "there is no java in /nowhere/bin, where JAVA_HOME leads"
+
+
+def test_postgresql_is_looked_for_where_debian_has_it_too(machine: Machine, tmp_path: Path) -> None:
+    wanted = programs.program("initdb")
+    why = f"there is no initdb on PATH, and none of PostgreSQL's in {tmp_path}/postgresql/*/bin"
+    assert (why_not(wanted), wanted.how) == (
+        why,
+        "install initdb (Debian: apt-get install postgresql)",
+    )
+    for version in ("9", "17", "15"):
+        (tmp_path / "postgresql" / version / "bin").mkdir(parents=True)
+        (tmp_path / "postgresql" / version / "bin" / "initdb").touch()
+    assert why_not(wanted) is None
+    assert programs.postgres_programs() == tmp_path / "postgresql" / "17" / "bin"
 
 
 def test_the_page_names_all_of_them() -> None:

@@ -32,5 +32,5 @@ def test_the_lock_is_without_the_benchmarks_peers() -> None:
         line.partition("==")[0]
         for line in (ROOT / "benchmarks" / "requirements.lock").read_text().splitlines()
     }
-    assert {"eclipse-zenoh", "pyzmq", "nats-py"} <= peers - locked
+    assert {"eclipse-zenoh", "pyzmq"} <= peers - locked
     assert len(PYTHONS) == 4

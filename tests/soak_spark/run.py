@@ -127,6 +127,7 @@ class Run:
         self._source, self._sink = free_addresses(2)
         self._database = folder / "taken.sqlite"
         self._processes: dict[str, Process] = {}
+        self._left: tuple[int, list[bool]] = (-1, [])
         self.tally = Tally()
 
     def run(self) -> Tally:
@@ -167,6 +168,8 @@ class Run:
             ),
         }[name]
         module, *rest = arguments
+        if name == "driver" and name in self._processes:
+            self._left = self._newest_epoch()
         self._processes[name] = Process(module, *rest, errors=self._folder / f"{name}.log")
         if name == "driver":
             self.tally.memory = []
@@ -207,15 +210,24 @@ class Run:
         assert driver.code == -signal.SIGKILL, driver.said()
         assert struck(self._folder, point)
         driver.kill()
+        epoch, published = self._newest_epoch()
+        assert _newest(self._folder / "checkpoint" / "commits") == epoch - 1
+        again, of_before = self._left  # a driver that was killed in this very epoch may have published it
+        for index, has in enumerate(published):
+            expected = index < POINTS.index(point) or (again == epoch and of_before[index])
+            assert has == expected, (point, epoch, published, self._left)
+
+    def _newest_epoch(self) -> tuple[int, list[bool]]:
+        """That which Spark has begun last, by its checkpoint, and whether each channel of the sink has it.
+
+        Asked while no driver runs.
+        """
         checkpoint = self._folder / "checkpoint"
         epoch = _newest(checkpoint / "offsets")
-        assert _newest(checkpoint / "commits") == epoch - 1
+        if epoch < 0:
+            return epoch, []
         query = json.loads((checkpoint / "metadata").read_text())["id"]
-        assert [self._has(channel, query, epoch) for channel in SINKS] == {
-            "before": [False, False],
-            "between": [True, False],
-            "behind": [True, True],
-        }[point]
+        return epoch, [self._has(channel, query, epoch) for channel in SINKS]
 
     def _has(self, channel: str, query: str, epoch: int) -> bool:
         """Whether the epoch is published there."""
@@ -283,5 +295,8 @@ class Run:
 
 
 def _newest(folder: Path) -> int:
-    """The last epoch of which Spark has written a file there: in offsets as it begins, in commits as it has ended."""
-    return max(int(each.name) for each in folder.iterdir() if each.name.isdecimal())
+    """The last epoch of which Spark has written a file there: in offsets as it begins, in commits as it has ended.
+
+    -1 if there is none.
+    """
+    return max((int(each.name) for each in folder.glob("*") if each.name.isdecimal()), default=-1)

@@ -20,7 +20,7 @@ from nebuli.coordinator.lines.line import Line
 from nebuli.coordinator.lockstep import Phase
 from nebuli.coordinator.triggers import TriggerSettings
 from nebuli.members.errors import MembersFailed
-from nebuli.members.local_run import LocalRun
+from nebuli.members.local.local_run import LocalRun
 from nebuli.storage import StorageError
 from tests.soak_steps.query import Sizes, query
 from tests.support.chaos import Proxy

@@ -21,10 +21,10 @@ from subprocess import DEVNULL, Popen
 
 import psutil
 
-from nebuli.fleet.client import WorkerClient, WorkerRefused, WorkerUnreachable
 from nebuli.fleet.deployment import Active, end, register, statuses_of
 from nebuli.fleet.step_placement import step_fragments
 from nebuli.rpc.status import FragmentState, FragmentStatus
+from nebuli.rpc.worker_client import WorkerClient, WorkerRefused, WorkerUnreachable
 from tests.soak_steps.audit import Violation
 from tests.soak_steps.fleet_query import NODES, FleetQuery
 from tests.support.ports import free_addresses

@@ -84,6 +84,11 @@ class Command:
         children = psutil.Process(self.process.pid).children()
         return sorted(children, key=lambda child: str(child.cmdline()))
 
+    @property
+    def has_been_ended(self) -> bool:
+        """Whether `end` was called, as it is once."""
+        return self.process.stdout is None or self.process.stdout.closed
+
     def end(self) -> Ended:
         """Wait for the end, while its output is read; a command that has none is killed, and not left behind."""
         assert self.process.stdout is not None

@@ -11,8 +11,8 @@ from nebuli.rpc.status import FragmentState
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from nebuli.fleet.client import WorkerClient
     from nebuli.rpc.status import FragmentStatus
+    from nebuli.rpc.worker_client import WorkerClient
     from placement.plan import Fragment
 
 _POLL_S = 0.1

@@ -46,7 +46,7 @@ def query(*operators: dict[str, object]) -> Query:
     return parse_query(json.dumps({"operators": operators}), name="q")
 
 
-def op(kind: str, key: str, **fields: object) -> dict[str, object]:
+def op(kind: str, key: str, /, **fields: object) -> dict[str, object]:
     return {"id": key, "type": kind, **fields}
 
 

@@ -11,8 +11,9 @@ from typing import Any
 
 import yaml
 
-from nebuli.fleet.client import WorkerClient
 from nebuli.rpc.trust import NO_TRUST
+from nebuli.rpc.worker_client import WorkerClient
+from nebuli.storage.store_url import StoreUrl
 from netchannel import Tls
 from tests.support.commands import Command, Ended, nebuli
 from tests.support.ports import free_addresses
@@ -68,6 +69,8 @@ class Fleet:
         ]
         self.query.write_text(json.dumps({"operators": operators}))
         self.workers: list[Command] = []
+        self.states: list[StoreUrl] = []
+        """Where the workers keep what they have, if that is on no disk."""
         self.trust = NO_TRUST
         """What this process shows to workers."""
 
@@ -88,7 +91,8 @@ class Fleet:
     def _worker(self, number: int, file: Path) -> Command:
         folder = self.directory / f"worker{number}"
         folder.mkdir(exist_ok=True)
-        return Command("worker", "--topology", file, "--node", self.nodes[number], directory=folder)
+        state = ("--state", str(self.states[number])) if self.states else ()
+        return Command("worker", "--topology", file, "--node", self.nodes[number], *state, directory=folder)
 
     def kill(self, number: int) -> None:
         """End a worker at once, and wait until it is gone."""

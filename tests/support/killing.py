@@ -23,13 +23,17 @@ from topology import load_topology
 
 @dataclass
 class Watched:
-    """``nodes`` are addresses by the names that the test gives them; ``seen`` the last statuses, by node."""
+    """``nodes`` are addresses by the names that the test gives them.
+
+    ``seen`` are the last statuses by node, of what is there alone, and ``fragments`` by the fragments' ids.
+    """
 
     workers: LocalWorkers
     supervisor: Supervisor
     nodes: dict[str, str]
     said: list[str] = field(default_factory=list)
     seen: dict[str, FragmentStatus] = field(default_factory=dict)
+    fragments: dict[str, FragmentStatus] = field(default_factory=dict)
     deployments: list[str] = field(default_factory=list)
     _killed: set[int] = field(default_factory=set)  # of which a status may still be reported
 
@@ -78,7 +82,7 @@ async def watched(
     async with LocalWorkers(model.nodes, directory) as workers:
 
         def report(fragment: Fragment, status: FragmentStatus) -> None:
-            found.seen[fragment.node] = status
+            found.seen[fragment.node] = found.fragments[fragment.id] = status
 
         await deploy(active, workers)
         supervisor = Supervisor(

@@ -199,6 +199,7 @@ class Process:
         if job.ended and not any(END in each for each in self.state):
             rows += (END,)
         self.state += (rows,)
+        self.world.made[self.member] = max(self.world.made[self.member], job.step + 1)
         before = self.world.outputs.setdefault(job.step, rows)
         if before != rows:
             raise Violation(f"{self.name}: step {job.step} gave {before}, and now {rows}")
@@ -221,6 +222,8 @@ class Coordinator:
         self.finished = False
         self.inputs_ended = False
         self.answered: set[int] = set()
+        self.complete = 0
+        """The step below which it has said that all are made."""
 
     def happen(self, event: ev.Event) -> None:
         try:
@@ -238,6 +241,7 @@ class Coordinator:
             if number != self.world.members or self.lockstep.paused:
                 raise Violation(f"{message} for {number} members, paused: {self.lockstep.paused}")
             self.world.issued.add((message.epoch, message.step))
+        self.world.check_complete(self)
         for order in orders:
             self._do(order)
 
@@ -313,6 +317,10 @@ class World:
         self.issued: set[tuple[int, int]] = set()
         self.exchanges: dict[tuple[int, int], dict[int, Rows]] = {}
         self.outputs: dict[int, Rows] = {}
+        self.made = [0] * self.members
+        """The step below which each member has made all, in whatever epoch."""
+        self.complete = 0
+        """The step below which all are made, as a coordinator has said."""
         self.pushed = 0
         self.met: Counter[str] = Counter()
 
@@ -620,6 +628,18 @@ class World:
         late = set(range(self.pushed)) - waiting - {*known}
         if END not in known or late:
             raise Violation(f"inputs have ended below step {step}, where {late} and {END in known} came out")
+
+    def check_complete(self, coordinator: Coordinator) -> None:
+        made, before = coordinator.lockstep.made, coordinator.complete
+        if not before <= made.complete <= min(self.made):
+            raise Violation(f"{before} steps were made, then {made.complete}; members have made {self.made}")
+        newest = coordinator.lockstep.epoch == self.epoch
+        if newest and made.known and made.complete < self.complete:
+            raise Violation(f"{made.complete} steps are said to be all, and {self.complete} were made before")
+        coordinator.complete = made.complete
+        self.complete = max(self.complete, made.complete)
+        self.met["caught up"] += newest and made.known and before < made.complete == self.complete
+        self.met["behind"] += made.complete < self.complete
 
     def check_made(self, step: int) -> None:
         if any(step not in {each.step for each in disk.versions} for disk in self.disks):

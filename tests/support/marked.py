@@ -35,7 +35,7 @@ class ProcessesAreMarked:
     def __init__(self) -> None:
         self._started: list[str] | None = None  # by the test that runs, if it should start none
         self._connected = False
-        self._began_s = 0.0
+        self._began_s = self._took_s = 0.0
         sys.addaudithook(self._told)
         os.register_at_fork(
             before=lambda: self._told("os.fork", ())
@@ -51,8 +51,17 @@ class ProcessesAreMarked:
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, None, None]:
         """Before its first fixture."""
         self._started = None if any(item.get_closest_marker(mark) for mark in _MARKS) else []
-        self._connected, self._began_s = False, _cpu_s()
+        self._connected, self._took_s = False, 0.0
         yield
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self) -> Generator[None, object, object]:
+        """Measure the call alone: what is reaped later may have run for many tests."""
+        self._began_s = _cpu_s()
+        try:
+            return (yield)
+        finally:
+            self._took_s = _cpu_s() - self._began_s
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -70,9 +79,8 @@ class ProcessesAreMarked:
             yield
         finally:
             started, self._started = self._started, None
-        took_s = _cpu_s() - self._began_s
         is_story = any(item.get_closest_marker(mark) for mark in _STORIES)
-        if item.config.option.gate and took_s > CPU_S and not is_story:
-            pytest.fail(f"it took {took_s:.0f} s of CPU time: mark it as a story", pytrace=False)
+        if item.config.option.gate and self._took_s > CPU_S and not is_story:
+            pytest.fail(f"it took {self._took_s:.0f} s of CPU time: mark it as a story", pytrace=False)
         if started:
             pytest.fail(f"it is not marked `processes`, and has started one: {started[0]}", pytrace=False)

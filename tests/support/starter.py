@@ -63,6 +63,16 @@ class Forked:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
+    def close(self) -> None:
+        """Kill it if it runs, and close what is open of it."""
+        self.kill()
+        self.wait()
+        self.stdout.close()
+
+
+started_by_test: list[Forked] = []
+"""Commands that the current test has started; `tests.support.leftovers` clears it."""
+
 
 class Starter:
     """The process that forks commands."""
@@ -95,7 +105,9 @@ class Starter:
             socket.send_fds(line, [told], [ours, stderr])
         finally:
             os.close(ours)
-        return Forked(int(line.recv(_LARGEST)), line, os.fdopen(theirs, "rb"))
+        started = Forked(int(line.recv(_LARGEST)), line, os.fdopen(theirs, "rb"))
+        started_by_test.append(started)
+        return started
 
 
 @cache
@@ -142,7 +154,7 @@ def _import_all() -> None:
     import nebuli.fleet.local
     import nebuli.fleet.step_placement
     import nebuli.fleet.supervision
-    import nebuli.members.local_run
+    import nebuli.members.local.local_run
     import nebuli.worker.fragment.fragment_process
     import nebuli.worker.worker_process  # noqa: F401
     from nebuli.connectors.provider import import_built_in

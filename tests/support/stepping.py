@@ -6,18 +6,25 @@ from collections.abc import Generator, Mapping, Sequence
 
 import pyarrow as pa
 
-from nebuli.dataflow import Received, Sending, SteppedCircuit
+from nebuli.dataflow import Aside, Received, Sending, SteppedCircuit
+from nebuli.dataflow.steps.origins import SourceRows
 
 Inputs = Mapping[str, pa.RecordBatch | Sequence[pa.RecordBatch]]
+Sources = Mapping[str, Mapping[str, SourceRows]]
 Outputs = dict[str, pa.RecordBatch]
 
 
 def run_alone(
-    circuits: Sequence[SteppedCircuit], inputs: Sequence[Inputs], *, ended: bool = False
+    circuits: Sequence[SteppedCircuit],
+    inputs: Sequence[Inputs],
+    sources: Sequence[Sources] | None = None,
+    *,
+    ended: bool = False,
 ) -> list[Outputs]:
     """A step of all members, with the inputs and the outputs of each; all inputs have ``ended`` in it, or not."""
     members = [
-        _until(circuit.step(each, ended=ended)) for circuit, each in zip(circuits, inputs, strict=True)
+        _until(circuit.step(each, own, ended=ended))
+        for circuit, each, own in zip(circuits, inputs, sources or [{}] * len(circuits), strict=True)
     ]
     outputs: list[Outputs] = []
     answers: list[Received | None] = [None] * len(members)
@@ -35,14 +42,16 @@ def run_alone(
 
 
 def _until(
-    step: Generator[Sending | None, Received | None, Outputs],
+    step: Generator[Sending | Aside | None, Received | None, Outputs],
 ) -> Generator[Sending, Received | None, Outputs]:
     """Only what others are asked for: members have no turns to give one another."""
     answer = None
     try:
         while True:
             asked = step.send(answer)
-            answer = None if asked is None else (yield asked)
+            answer = (yield asked) if isinstance(asked, Sending) else None
+            if isinstance(asked, Aside):
+                asked.do()
     except StopIteration as stop:
         outputs: Outputs = stop.value
         return outputs

@@ -20,6 +20,7 @@ from nebuli.storage.errors import FINISHED, StoreFailed
 from nebuli.storage.ordering import Change, Ordering
 from nebuli.storage.seams import seams_at
 from nebuli.storage.store_url import StoreUrl
+from tests.support import sizes
 
 SCHEMA = weighted(pa.schema([("n", pa.int64()), ("text", pa.string())]))
 
@@ -198,7 +199,8 @@ def place_of(request: pytest.FixtureRequest) -> Place:
     return Away(request.getfixturevalue("unsteady_url"))
 
 
-PLACES = ["here", pytest.param("away", marks=pytest.mark.processes)]
+_AWAY = pytest.param("away", marks=pytest.mark.processes)
+PLACES = ["here", _AWAY] if sizes.ONE_IN == 1 else ["here"]
 UNSTEADY = pytest.param("unsteady", marks=[pytest.mark.processes, pytest.mark.long])
 only_here = pytest.mark.parametrize("place", ["here"], indirect=True)
 """Marks tests that look at files, or at what SQLite does."""

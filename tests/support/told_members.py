@@ -27,14 +27,14 @@ from nebuli.members.calls.call_inbox import CallInbox
 from nebuli.members.coordinator_lines import CoordinatorLines
 from nebuli.members.member import Member
 from nebuli.members.member_order import MemberOrder
-from nebuli.members.member_process import opened
 from nebuli.members.opening import LOG
+from nebuli.members.serving import opened
 from nebuli.members.stepped_query import SteppedQuery
 from nebuli.storage import Store
 from nebuli.storage.logs.epoch_log import EpochLog
 from nebuli.storage.logs.output_log import OutputLog
 from netchannel import ReceiverServer, SenderServer
-from placement import check_stepped, distribute
+from placement import check_stepped
 from tests.support.documents import op
 from tests.support.documents import query as query_of
 from tests.support.waiting import until_async
@@ -71,8 +71,8 @@ def pushed_query(members: int, inputs: str = "a", spread: Iterable[str] = ()) ->
         op("sink", "sums", input="g", sink="sums"),
     ]
     query = query_of(*operators)
-    plan = distribute(check_stepped(query, TOPOLOGY), members, set(spread))
-    return SteppedQuery(plan, ((),) * members, tuple(inputs))
+    plan = check_stepped(query, TOPOLOGY)
+    return SteppedQuery.divided(plan, members, dict.fromkeys(inputs, ()), frozenset(spread))
 
 
 def rows(schema: pa.Schema, numbers: Iterable[int], weight: int = 1) -> pa.RecordBatch:
