@@ -20,7 +20,7 @@ PROTO := nebuli/rpc/circuit.proto nebuli/rpc/worker.proto
 PROTO_TOOLS := grpcio-tools==1.80.0
 
 .DEFAULT_GOAL := help
-.PHONY: bench bench-storage bench-views bench-nexmark bench-spark bench-steps check help setup demo demo-hosts demo-nexmark demo-spark demo-stepped demo-views test test-all maelstrom power simulate soak soak-spark soak-steps lint format lock lowest proto schemas faces clean
+.PHONY: bench bench-storage bench-views bench-nexmark bench-spark bench-steps check help setup demo demo-hosts demo-nexmark demo-spark demo-stepped demo-views test test-all measure maelstrom power simulate soak soak-spark soak-steps lint format lock lowest proto schemas faces clean
 
 help:  ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,10 +65,14 @@ test: $(TESTS_READY)  ## The gate, in ten minutes: style, types, imports, and th
 	@$(BIN)/python examples/flights/prepare.py
 	@$(BIN)/python -m tests.gate
 
-test-all: setup  ## All tests, which takes an hour; print the result of each part
+test-all: setup  ## All tests, which takes over an hour; a second call runs what is left
 	@$(BIN)/python examples/flights/prepare.py
 	@$(BIN)/python -m tests.support.spark_java
 	@$(BIN)/python -m tests.everything --jobs $(JOBS) --spark-jobs $(SPARK_JOBS)
+
+measure: setup  ## Tests that judge speed, memory or latency, one after the other, alone on the machine
+	@$(BIN)/python examples/flights/prepare.py
+	@$(BIN)/python -m tests.everything --only timed
 
 check: $(TESTS_READY)  ## Lint, check types and imports, and run the quick tests: those that start no process and no Spark
 	@$(BIN)/python -m tests.everything --only lint quick --jobs $(JOBS)
@@ -194,10 +198,11 @@ $(SPARK_READY): $(DEMO_READY)
 	@$(INSTALL) --editable '.[spark]' --editable distributions/nebuli
 	@rm -f $(VENV)/.spark-* && touch $@
 
-$(TESTS_READY): $(DEMO_READY)
+$(TESTS_READY): $(BIN)/python
 	@echo "Installing Spark and the developers' tools into $(VENV) ..." >&2
-	@$(INSTALL) --editable '.[spark,dev]' --editable distributions/nebuli
-	@rm -f $(VENV)/.tests-* && touch $@
+	@$(INSTALL) --editable '.[spark,dev]' --editable 'distributions/nebuli[certs]'
+	@$(INSTALL) --no-deps $(FLIGHTS)
+	@rm -f $(VENV)/.tests-* $(VENV)/.demo-* && touch $(DEMO_READY) $@
 
 $(ALL_READY): $(TESTS_READY)
 	@echo "Installing the benchmarks' peers into $(VENV) ..." >&2

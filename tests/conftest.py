@@ -22,6 +22,7 @@ from tests.support.fleet import Fleet, MakeFleet
 from tests.support.leftovers import ClosesLeftovers
 from tests.support.marked import ProcessesAreMarked
 from tests.support.needs import need_program
+from tests.support.resuming import Resume
 from tests.support.sizes import examples
 
 settings.register_profile(
@@ -32,9 +33,10 @@ settings.load_profile("any machine")  # how long an example takes, or making it,
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Options of `tests/gate`."""
+    """Options of `tests/gate` and `tests/everything.py`."""
     parser.addoption("--gate", action="store_true", help="run the tests of the gate only")
     parser.addoption("--failures", type=Path, help="write what failed to this file")
+    parser.addoption("--passed", type=Path, help="leave out the tests in this list, and add those that pass")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -48,6 +50,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.gate:
         config.pluginmanager.register(Choice())
         settings.load_profile("the gate")
+    if config.option.passed is not None:
+        config.pluginmanager.register(Resume(config, config.option.passed))
     if not hasattr(config, "workerinput"):
         if config.option.failures is not None:
             config.pluginmanager.register(RecordFailures(config.option.failures))

@@ -1,7 +1,8 @@
 """Parts of the tests, run one after the other to the end, with a line for each result.
 
-``python -m tests.everything [--jobs N] [--spark-jobs N] [--only lint|quick|tests|spark ...]`` is `make test-all`,
-`make check` and `make lint`; `tests/gate` runs parts of its own.
+``python -m tests.everything [--jobs N] [--spark-jobs N] [--only lint|quick|tests|spark|timed ...]`` is `make test-all`,
+`make measure`, `make check` and `make lint`; `tests/gate` runs parts of its own. The next `make test-all` of the same
+files leaves out the tests that have passed.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ _ONE_IN = 10
 """Of what is drawn at random or swept, the quick tests try so much (`tests/support/sizes.py`)."""
 _DRAWN_ONE_IN = "3"
 """Of what is drawn at random, all tests try so much, unless ``TESTS_DRAWN_ONE_IN`` is set."""
-_EVERYTHING = ("lint", "tests", "spark")
+_EVERYTHING = ("lint", "tests", "spark", "timed")
 """The quick tests are among them."""
 _NO_TESTS = 5
 """Pytest's exit code where no test was run (`tests/conftest.py` sees to that where all were left out)."""
+_ROOT = Path(__file__).parents[1]
 _TO_PRINT_S = 3
 """Time that pytest has to print which tests still run, before it is killed."""
 
@@ -66,6 +68,7 @@ def lint(folder: Path) -> Part:
 def parts(folder: Path, jobs: int, spark_jobs: int) -> list[Part]:
     """All parts, the quick ones first."""
     pytest = (str(folder / "python"), "-m", "pytest")
+    resumed = (*pytest, "--passed", str(passed_tests()))
     side_by_side = ("--numprocesses", str(jobs), "--dist", "loadgroup")
     fewer = {"TESTS_DRAWN_ONE_IN": os.environ.get("TESTS_DRAWN_ONE_IN", _DRAWN_ONE_IN)}
     by_file = ("--numprocesses", str(spark_jobs), "--dist", "loadfile", "--no-loadscope-reorder")
@@ -74,12 +77,30 @@ def parts(folder: Path, jobs: int, spark_jobs: int) -> list[Part]:
         Part(
             "quick",
             "quick tests",
-            ((*pytest, *side_by_side, "-m", "not (processes or spark or long)"),),
+            ((*pytest, *side_by_side, "-m", "not (processes or spark or long or timed)"),),
             {"TESTS_ONE_IN": str(_ONE_IN)},
         ),
-        Part("tests", "tests without Spark", ((*pytest, *side_by_side, "-m", "not spark"),), fewer),
-        Part("spark", "tests of Spark", ((*pytest, *by_file, "-m", "spark"),)),
+        Part(
+            "tests", "tests without Spark", ((*resumed, *side_by_side, "-m", "not (spark or timed)"),), fewer
+        ),
+        Part("spark", "tests of Spark", ((*resumed, *by_file, "-m", "spark"),)),
+        Part("timed", "tests that judge speed and memory", ((*pytest, "-m", "timed"),)),
     ]
+
+
+def passed_tests() -> Path:
+    """Return the path of the list of tests that have passed with the files as they are now."""
+    files = subprocess.run(
+        ["git", "stash", "create"], cwd=_ROOT, capture_output=True, text=True, check=False
+    ).stdout.strip()
+    tree = subprocess.run(
+        ["git", "rev-parse", f"{files or 'HEAD'}^{{tree}}"],
+        cwd=_ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout.strip()
+    return Path(sys.prefix, f"passed-{tree or 'unknown'}.txt")
 
 
 def run(wanted: Sequence[Part], say: Callable[[str], None], deadline: float | None = None) -> list[Result]:
@@ -149,7 +170,9 @@ def main(arguments: Sequence[str], folder: Path) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.everything")
     parser.add_argument("--jobs", type=int, default=3)
     parser.add_argument("--spark-jobs", type=int, default=2)
-    parser.add_argument("--only", nargs="+", choices=["lint", "quick", "tests", "spark"], default=_EVERYTHING)
+    parser.add_argument(
+        "--only", nargs="+", choices=["lint", "quick", "tests", "spark", "timed"], default=_EVERYTHING
+    )
     given = parser.parse_args(arguments)
     every = parts(folder, given.jobs, given.spark_jobs)
     wanted = [part for part in every if part.name in given.only]

@@ -56,6 +56,7 @@ def as_yaml(topology: Nodes) -> str:
     return "\n".join(lines)
 
 
+@pytest.mark.timed
 @pytest.mark.long
 @pytest.mark.processes
 def test_a_thousand_operators_on_ten_thousand_nodes(tmp_path: Path) -> None:

@@ -165,6 +165,7 @@ def test_all_company_is_measured() -> None:
         assert {contestant.company for contestant in row.contestants.values()} == {"", *COMPANIES}
 
 
+@pytest.mark.timed
 def test_the_best_setting_is_chosen_and_measured() -> None:
     slow, plain = Setting("slow", options={"pause_s": 0.01}), Setting("plain")
     contestant = Contestant("tests.benchmarks.faulty", {"fault": "none"}, settings=(slow, plain))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.development.test_needs import pytest_on
 from tests.everything import main
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +24,8 @@ def folder(tmp_path: Path) -> Path:
             "#!/bin/sh\n"
             'cd "$(dirname "$0")"\n'
             'echo "$(basename "$0") $*" >> ran\n'
-            'case "$*" in *"not spark"*) part=tests;; *spark*) part=spark;; *) part=$(basename "$0");; esac\n'
+            'case "$*" in *"not (spark"*) part=tests;; *"-m timed") part=timed;; *spark*) part=spark;; '
+            '*) part=$(basename "$0");; esac\n'
             '[ ! -e "$part.code" ] || exit "$(cat "$part.code")"\n'
         )
         (tmp_path / name).chmod(0o755)
@@ -36,23 +38,27 @@ def ran(folder: Path) -> list[str]:
 
 def results(said: str) -> list[str]:
     """The last lines, without their times."""
-    return [re.sub(r" \(\d+ s\)$", "", line) for line in said.splitlines()[-3:]]
+    return [re.sub(r" \(\d+ s\)$", "", line) for line in said.splitlines()[-4:]]
 
 
-ALL = ["ruff", "ruff", "mypy", "lint-imports", "python", "python"]
+ALL = ["ruff", "ruff", "mypy", "lint-imports", "python", "python", "python"]
 
 
 @pytest.mark.processes
 def test_all_is_run_and_passes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--jobs", "7", "--spark-jobs", "5"], folder) == 0
     assert ran(folder) == ALL
-    tests, spark = (folder / "ran").read_text().splitlines()[-2:]
-    assert tests == "python -m pytest --numprocesses 7 --dist loadgroup -m not spark"
-    assert spark.startswith("python -m pytest --numprocesses 5 ")
+    tests, spark, timed = (folder / "ran").read_text().splitlines()[-3:]
+    assert re.fullmatch(
+        r"python -m pytest --passed \S+ --numprocesses 7 --dist loadgroup -m not \(spark or timed\)", tests
+    )
+    assert re.match(r"python -m pytest --passed \S+ --numprocesses 5 ", spark)
+    assert timed == "python -m pytest -m timed"
     assert results(capsys.readouterr().out) == [
         "style, types and imports: passed",
         "tests without Spark: passed",
         "tests of Spark: passed",
+        "tests that judge speed and memory: passed",
     ]
 
 
@@ -64,7 +70,7 @@ def test_what_is_quick_starts_no_process_and_tries_less_of_what_is_drawn(
     assert main(["--only", "lint", "quick", "--jobs", "7"], folder) == 0
     assert ran(folder) == ["ruff", "ruff", "mypy", "lint-imports"]
     assert (folder / "asked").read_text() == (
-        "one in 10: -m pytest --numprocesses 7 --dist loadgroup -m not (processes or spark or long)\n"
+        "one in 10: -m pytest --numprocesses 7 --dist loadgroup -m not (processes or spark or long or timed)\n"
     )
     assert results(capsys.readouterr().out)[-2:] == [
         "style, types and imports: passed",
@@ -104,6 +110,33 @@ def test_what_fails_is_said_and_the_rest_is_run(
     found = results(capsys.readouterr().out)
     assert found.pop(number) == said
     assert all(line.endswith(": passed") for line in found)
+
+
+SOME = """
+import os
+
+def test_that_passes():
+    with open("ran", "a") as ran:
+        ran.write("passes ")
+
+def test_that_fails():
+    with open("ran", "a") as ran:
+        ran.write("fails ")
+    assert os.path.exists("mended")
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_a_second_run_of_the_same_files_leaves_out_what_has_passed(tmp_path: Path, workers: str) -> None:
+    ran, mended = tmp_path / "ran", tmp_path / "mended"
+    text = SOME.replace('"ran"', repr(str(ran))).replace('"mended"', repr(str(mended)))
+    again = ("--passed", str(tmp_path / "passed.txt"), "--numprocesses", workers)
+    assert pytest_on(tmp_path, text, *again)[0] == pytest.ExitCode.TESTS_FAILED
+    mended.touch()
+    assert pytest_on(tmp_path, text, *again)[0] == pytest.ExitCode.OK
+    assert pytest_on(tmp_path, text, *again)[0] == pytest.ExitCode.OK
+    assert ran.read_text() == "passes fails fails "
 
 
 @pytest.mark.processes

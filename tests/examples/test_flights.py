@@ -45,6 +45,7 @@ def fragments_of(topology: Path, deployment: str) -> tuple[Fragment, ...]:
     return with_deployment(decompose(placement).fragments, deployment)
 
 
+@pytest.mark.timed
 def test_the_demo_gives_what_duckdb_gives_in_little_memory(tmp_path: Path, expected: pa.Table) -> None:
     flights.write_topology(tmp_path / "topology.yaml", PARQUET)
     query = flights.EXAMPLE / "query.json"

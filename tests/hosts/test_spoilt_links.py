@@ -147,6 +147,7 @@ def plain_socket_s(sender: Host, receiver: Host, size: int) -> float:
     return float(said)
 
 
+@pytest.mark.timed
 def test_a_long_path_is_filled(hosts: list[Host], link: Link, stack: ExitStack, tmp_path: Path) -> None:
     """What is under way is bounded by TCP and by the producer's buffer, and by no window of ours."""
     size, count = 60_000, 200

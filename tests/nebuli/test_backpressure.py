@@ -130,6 +130,7 @@ class Copying:
         return time.monotonic() - began
 
 
+@pytest.mark.timed
 @pytest.mark.timeout(600)
 def test_a_stalled_sink_holds_back_its_own_query_and_no_other(make_fleet: MakeFleet) -> None:
     """CH-BP-2: two queries on the same two workers; where the sink of one is stalled, the other keeps its rate.

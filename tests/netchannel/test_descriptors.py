@@ -209,6 +209,7 @@ async def test_the_event_loops_own_servers_would_not_do() -> None:
     assert (len(told) > 1000) is (own == "asyncio")
 
 
+@pytest.mark.timed
 async def test_a_receiver_out_of_descriptors_goes_on_and_takes_new_channels_later() -> None:
     """CH-BAD-3: its own files have them all. New connections wait, the old channel does not, the loop is idle."""
     async with script(RECEIVER, "0") as receiver, SenderServer(timing=TIMING) as sender:
@@ -234,6 +235,7 @@ async def test_a_receiver_out_of_descriptors_goes_on_and_takes_new_channels_late
         assert old.statistics().reconnects == 0
 
 
+@pytest.mark.timed
 async def test_idle_connections_that_take_all_descriptors() -> None:
     """CH-BAD-3: with a limit on connections above that of the process: they are dropped in time, and it heals."""
     async with script(RECEIVER, "1000") as receiver, SenderServer(timing=TIMING) as sender:
@@ -269,6 +271,7 @@ async def test_idle_connections_cannot_take_all_descriptors() -> None:
             assert psutil.Process(receiver.process.pid).num_fds() < LIMIT
 
 
+@pytest.mark.timed
 async def test_a_sender_out_of_descriptors_dials_again_when_there_are_some() -> None:
     """CH-BAD-3: its attempts fail at its own pace, what is connected goes on."""
     async with ReceiverServer() as one, ReceiverServer() as other:

@@ -40,6 +40,7 @@ async def test_a_sender_dials_with_its_first_channel() -> None:
             await outbox.close()
 
 
+@pytest.mark.timed
 async def test_both_sides_register_at_once(free_address: str) -> None:
     """CH-REG-1: within 10 ms, with nobody at the other end, and without a connection, which would need the loop."""
     async with ReceiverServer() as receiver, SenderServer() as sender:
@@ -77,6 +78,7 @@ async def _all(inbox: ReceiverChannel) -> list[pa.RecordBatch]:
     return [batch async for batch in inbox]
 
 
+@pytest.mark.timed
 async def test_a_denied_channel_opens_as_soon_as_it_is_registered() -> None:
     """CH-REG-4: metrics show the denial; the first batch comes within 50 ms, not after 20 s of backoff."""
     timing = Timing(backoff_s=20.0, backoff_limit_s=20.0)

@@ -68,6 +68,7 @@ asyncio.run(main())
 )
 
 
+@pytest.mark.timed
 @pytest.mark.processes
 @pytest.mark.parametrize("rows", [16, 1 << 17], ids=["small batches", "1 MiB batches"])
 def test_a_stalled_consumer_costs_the_bound_and_a_little(rows: int) -> None:

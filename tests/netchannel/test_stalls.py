@@ -119,6 +119,7 @@ async def test_a_blocked_loop_does_not_take_its_peers_for_dead() -> None:
             await peer.ends()
 
 
+@pytest.mark.timed
 async def test_one_stalled_consumer_of_eight_slows_no_other_one_down() -> None:
     """CH-DATA-1: the seven take no more than twice the time for as much as beside an eighth that reads along."""
     count, body = 1000, bytes(10_000)

@@ -98,6 +98,7 @@ async def serving(directory: Path) -> AsyncIterator[tuple[psutil.Process, str]]:
         await process.wait()
 
 
+@pytest.mark.timed
 @pytest.mark.processes
 @pytest.mark.long
 async def test_a_paused_circuit_that_is_pushed_into_without_end_holds_pushers_back_and_not_their_rows(

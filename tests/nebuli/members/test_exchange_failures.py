@@ -346,6 +346,7 @@ async def test_a_member_that_stays_without_a_connection_is_lost() -> None:
         assert world.left == []
 
 
+@pytest.mark.timed
 async def test_who_does_not_answer_is_not_waited_for_when_it_is_left() -> None:
     """Its connections are there, and nothing passes."""
     async with Members(2) as world:

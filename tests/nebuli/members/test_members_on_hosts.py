@@ -187,6 +187,7 @@ def _outputs(circuit: SteppedQuery, home: int) -> Mapping[str, Any]:
     return {key: schema for key, schema in schemas.items() if circuit.plan.homes[key] == home}
 
 
+@pytest.mark.timed
 async def test_steps_go_on_soon_after_a_member_of_two_is_killed(here: Path, record_property: Any) -> None:
     """DBSP-REQ-2: it is named, and a step that was not done before is, within seconds (3 s where nothing else runs)."""
     sizes = Sizes(sources=2, rows=2000, rate=200)

@@ -149,6 +149,7 @@ async def test_a_step_is_the_same_whenever_it_is_read(log: InputLog, store: Stor
     await log.__aexit__(None, None, None)
 
 
+@pytest.mark.timed
 async def test_a_read_that_is_cancelled_fixes_nothing_and_disturbs_no_later_one(log: InputLog) -> None:
     """DBSP-IN-11."""
     took = []

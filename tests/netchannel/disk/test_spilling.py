@@ -36,6 +36,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.timed
 @pytest.mark.processes
 @pytest.mark.uvloop
 async def test_two_gigabytes_wait_on_disk_in_bounded_memory(free_address: str, tmp_path: Path) -> None:

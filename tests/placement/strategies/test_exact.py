@@ -213,6 +213,7 @@ def test_a_bandwidth_that_is_too_small_is_named_with_the_traffic():
         place_exactly(check(alone, topology), topology)
 
 
+@pytest.mark.timed
 def test_a_large_model_is_built_in_less_time_than_it_is_solved_in():
     topology, plan = case(1000, 100, capacity=None)
     begun = time.process_time()

@@ -90,6 +90,7 @@ def test_a_model_that_would_take_too_much_memory_is_not_built(monkeypatch: pytes
         place(plan, nodes, seed)
 
 
+@pytest.mark.timed
 @pytest.mark.long
 def test_a_fleet_of_10_000_nodes_without_room_is_given_up_in_seconds():
     """PL-BIG-1, where the rule finds nothing: the time limit counts for the building of the model, too."""

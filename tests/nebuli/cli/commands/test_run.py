@@ -294,6 +294,7 @@ def test_workers_end_with_a_run_that_was_killed(case: Case) -> None:
     assert_gone(workers)
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("sink", [{"mode": "append"}, {"mode": "final"}])
 def test_the_memory_of_a_stateless_plan_does_not_grow_with_its_input(
     case: Case, sink: dict[str, Any]
