@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from typing import TYPE_CHECKING, Any
 
 from netchannel.core.replay.retained_inbound import RetainedInbound
@@ -11,11 +12,12 @@ from netchannel.values import Message, Position, check_given
 from netchannel.wire.codec import ArrowDecoder
 
 from .identity import shown
+from .resumable import Resumable
 from .retained_channels import retained_statistics
 from .waiting import Changes, parted
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
     import pyarrow as pa
 
@@ -59,7 +61,10 @@ class ReceiverChannel:
             return None
         return Position(core.stream, core.position)
 
-    async def __aiter__(self) -> AsyncIterator[Any]:
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return Resumable(self._bodies)
+
+    async def _bodies(self, restart: Callable[[], None]) -> AsyncGenerator[Any]:
         queue, decode = self._core.queue, self._decode
         try:
             while True:
@@ -68,6 +73,9 @@ class ReceiverChannel:
                 await self._more()
         except EndOfChannel:
             return
+        except CancelledError:
+            restart()
+            raise
 
     async def __anext__(self) -> Any:
         try:

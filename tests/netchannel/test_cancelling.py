@@ -187,7 +187,7 @@ async def _cut_and_send(proxy: Proxy, outbox: SenderChannel, number: int) -> Non
     await outbox.send(message(number))
 
 
-@pytest.mark.parametrize("call", ["recv", "recv_message", "__anext__"])
+@pytest.mark.parametrize("call", ["recv", "recv_message", "__anext__", "aiter"])
 async def test_reads_that_are_cancelled_where_they_wait(call: str) -> None:
     """CH-CAN-1: while the connection is lost and made again, and as the message comes: the next one gets it."""
     async with (
@@ -200,12 +200,16 @@ async def test_reads_that_are_cancelled_where_they_wait(call: str) -> None:
         outbox = sender.register_channel("c", to=proxy.address, codec="bytes")
         await outbox.attached()
         places = set()
+        iterator = aiter(inbox)  # the same one all along: a cancelled call does not end it
         for number, (place, moment) in enumerate(everywhere()):
-            reading = Cancelled(getattr(inbox, call)(), place, moment)
+            begun = anext(iterator) if call == "aiter" else getattr(inbox, call)()
+            reading = Cancelled(begun, place, moment)
             cancelled = await reading.beside(_cut_and_send(proxy, outbox, number))
-            read = await inbox.recv() if cancelled else reading.task.result()
+            again = anext(iterator) if call == "aiter" else inbox.recv()
+            read = await again if cancelled else reading.task.result()
             assert number_in(read.batch if call == "recv_message" and not cancelled else read) == number
             if not cancelled:
+                again.close()
                 break
             places.add(place)
         assert len(places) >= 2
