@@ -15,9 +15,12 @@ from .sockets import BACKLOG, connect_with, listen_on
 if TYPE_CHECKING:
     from .interface import Listener, MakeProtocol
 
+_PATH_LIMIT = 107
+"""Bytes of a socket's path: Linux has 108 in ``sockaddr_un``, the last of which is zero."""
+
 
 def check(address: str) -> None:
-    """Raise ValueError if ``address`` has no path."""
+    """Raise ValueError if ``address`` has no path, or one that no socket can have."""
     _path(address)
 
 
@@ -25,6 +28,11 @@ def _path(address: str) -> str:
     path = address.removeprefix("unix:")
     if not path or "\0" in path:
         raise ValueError(f"the address {address!r} is no path of a file: expected unix:/path")
+    if (size := len(os.fsencode(path))) > _PATH_LIMIT:
+        raise ValueError(
+            f"the address {address!r} has a path of {size} bytes, and a socket's has at most {_PATH_LIMIT}: "
+            f"choose a shorter one"
+        )
     return path
 
 
