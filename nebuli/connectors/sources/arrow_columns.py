@@ -13,8 +13,8 @@ class ArrowColumns:
     """The columns ``wanted``, by ``asker``, of what sentences call ``place``, an ``owner`` such as a file.
 
     Columns are found by name, others are passed over. A column may be narrower than it is wanted (int32 for int64), or
-    another form of the same (a dictionary of strings, a timestamp in another unit); anything else is an error, as is a
-    value that does not fit.
+    another form of the same (a dictionary of strings, a timestamp in another unit), or nothing but nulls; anything else
+    is an error, as is a value that does not fit.
     """
 
     def __init__(self, wanted: pa.Schema, place: str, owner: str, asker: str = "the logical source") -> None:
@@ -56,6 +56,8 @@ class ArrowColumns:
 def _holds(wanted: pa.DataType, found: pa.DataType) -> bool:
     """Whether a column of ``found`` can be read as ``wanted`` without changing a value."""
     types = pa.types
+    if wanted == found or types.is_null(found):  # as pandas and pyarrow write a column of nulls alone
+        return True
     if types.is_dictionary(found):
         return _holds(wanted, found.value_type)
     for kind in (types.is_signed_integer, types.is_unsigned_integer, types.is_floating):
@@ -65,6 +67,4 @@ def _holds(wanted: pa.DataType, found: pa.DataType) -> bool:
         return any(kind(found) for kind in (types.is_string, types.is_large_string, types.is_string_view))
     if types.is_binary(wanted):
         return any(kind(found) for kind in (types.is_binary, types.is_large_binary, types.is_binary_view))
-    if types.is_timestamp(wanted):
-        return bool(types.is_timestamp(found))
-    return bool(wanted == found)
+    return bool(types.is_timestamp(wanted) and types.is_timestamp(found))

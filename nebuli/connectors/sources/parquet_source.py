@@ -38,7 +38,9 @@ class ParquetSource(Source):
         """Check the file's schema, and start reading."""
         try:
             self.total_bytes = size_of(self._path)
-            self._file = pa.parquet.ParquetFile(self._path, pre_buffer=False)
+            self._file = pa.parquet.ParquetFile(
+                self._path, pre_buffer=False, coerce_int96_timestamp_unit="us"
+            )
         except (OSError, pa.ArrowInvalid) as error:
             raise unreadable(self._path, error) from error
         self._columns.check(self._file.schema_arrow)

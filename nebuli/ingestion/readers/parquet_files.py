@@ -125,7 +125,7 @@ class ParquetFiles(PolledFiles[_File]):
     def _opened(self, part: _File) -> pa.parquet.ParquetFile | None:
         """Its file; None: it has no footer. Raises AddressGone where another one was read."""
         try:
-            file = pa.parquet.ParquetFile(part.path, pre_buffer=False)
+            file = pa.parquet.ParquetFile(part.path, pre_buffer=False, coerce_int96_timestamp_unit="us")
         except pa.ArrowInvalid as error:
             if not part.is_told:
                 part.is_told = True

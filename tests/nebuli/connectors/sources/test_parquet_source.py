@@ -69,6 +69,26 @@ def test_narrower_and_other_forms_of_the_same_are_taken() -> None:
     assert read().to_pylist() == [{"origin": "EWR", "delay": 7, "at": AT, "_weight": 1}]
 
 
+FAR = [datetime(1, 1, 1, tzinfo=UTC), AT, datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)]
+
+
+def test_times_in_96_bits_are_read_from_the_first_year_to_the_last() -> None:
+    """Nanoseconds since 1970, in which pyarrow reads them otherwise, end in 2262."""
+    times = pa.array(FAR, pa.timestamp("us", tz="UTC"))
+    rows = table(pa.array([1, 2, 3]), pa.array(["EWR"] * 3), times)
+    pq.write_table(rows, "in.parquet", use_deprecated_int96_timestamps=True)
+    assert read().column("at").to_pylist() == FAR
+
+
+@pytest.mark.parametrize("name", ["origin", "delay", "at"])
+def test_a_column_of_nulls_alone_is_one_of_any_type(name: str) -> None:
+    """As pandas and pyarrow write one in which every value is None."""
+    place = plain().schema.get_field_index(name)
+    pq.write_table(plain().set_column(place, name, pa.nulls(1)), "in.parquet")
+    (row,) = read().to_pylist()
+    assert row == {"origin": "EWR", "delay": 0, "at": AT, "_weight": 1, name: None}
+
+
 def test_another_type_is_an_error_that_names_both() -> None:
     pq.write_table(table(pa.array(["7"]), pa.array(["EWR"]), pa.array([AT])), "in.parquet")
     with pytest.raises(
