@@ -154,7 +154,7 @@ async def test_data_connections_that_vanish_are_made_again(
         await send(outbox, *range(10))
         await outbox.close()
         assert await received(inbox) == 10
-        assert len(proxy.wires) == 5
+        assert len(proxy.wires) >= 5
         assert inbox.statistics().reconnects == 0  # those never were connections
 
 
