@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.gate.choice import Choice
+from tests.gate.choice import Choice, LeftOut
 from tests.gate.failures import RecordFailures
 from tests.support import spark_java
 from tests.support.ending import EndsTests, SaysFailuresAtOnce
@@ -35,6 +35,7 @@ settings.load_profile("any machine")  # how long an example takes, or making it,
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of `tests/gate` and `tests/everything.py`."""
     parser.addoption("--gate", action="store_true", help="run the tests of the gate only")
+    parser.addoption("--left-out", action="store_true", help="run tests that the gate leaves out, for 100 s")
     parser.addoption("--failures", type=Path, help="write what failed to this file")
     parser.addoption("--passed", type=Path, help="leave out the tests in this list, and add those that pass")
 
@@ -50,6 +51,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.gate:
         config.pluginmanager.register(Choice())
         settings.load_profile("the gate")
+    if config.option.left_out:
+        config.pluginmanager.register(LeftOut())
     if config.option.passed is not None:
         config.pluginmanager.register(Resume(config, config.option.passed))
     if not hasattr(config, "workerinput"):

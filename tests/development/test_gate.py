@@ -95,6 +95,20 @@ def test_a_module_that_cannot_be_read_is_recorded(tmp_path: Path) -> None:
     assert len(Record.read(record).not_collected) == 1
 
 
+@pytest.mark.processes
+@pytest.mark.parametrize(("time_s", "counts"), [(100, "1 passed, 1 deselected"), (0, "no time for 1 more")])
+def test_what_the_gate_leaves_out_runs_while_there_is_time(tmp_path: Path, time_s: int, counts: str) -> None:
+    patch = (
+        "import tests.gate.choice as choice\n"
+        "choice.names = lambda _: {'test_it.py::test_long'}\n"
+        f"choice.LeftOut.__init__.__defaults__ = ({time_s},)\n"
+    )
+    (tmp_path / "patch.py").write_text(patch)
+    text = "def test_short():\n    assert 0\n\ndef test_long():\n    pass\n"
+    code, printed = pytest_on(tmp_path, text, "-p", "patch", "--left-out", path=tmp_path)
+    assert (code, counts in printed) == (0, True), printed
+
+
 BUSY = """
 import time
 

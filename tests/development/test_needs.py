@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -93,7 +94,7 @@ def test_a_run_in_which_all_is_left_out_has_run_no_test(
     )
 
 
-def pytest_on(folder: Path, text: str, *arguments: str) -> tuple[int, str]:
+def pytest_on(folder: Path, text: str, *arguments: str, path: Path = ROOT) -> tuple[int, str]:
     """Run it as tests of this project are run; exit code and output."""
     (folder / "test_it.py").write_text(text)
     (folder / "conftest.py").write_text("from tests.conftest import *\n")
@@ -102,6 +103,7 @@ def pytest_on(folder: Path, text: str, *arguments: str) -> tuple[int, str]:
     ended = subprocess.run(
         [*command, *settings],
         cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

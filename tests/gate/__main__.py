@@ -41,13 +41,23 @@ _PARTS = (
 
 def parts(folder: Path, records: Path) -> list[Part]:
     """All parts of the gate; ``folder`` has the programs, and ``records`` is to have the failures of each part."""
-    return [
-        everything.lint(folder),
-        *(
-            Part(name, title, (_pytest(folder, records / f"{name}.json", marks, jobs),), _ENVIRONMENT)
-            for name, title, marks, jobs in _PARTS
-        ),
-    ]
+    parts = [everything.lint(folder)]
+    for name, title, marks, jobs in _PARTS:
+        command = _pytest(folder, records / f"{name}.json", marks, jobs)
+        parts.append(Part(name, title, (command,), _ENVIRONMENT))
+    if modules := changed():
+        command = (
+            *_pytest_alone(folder, records / "changed.json", "--left-out"),
+            *("-m", "not (spark or timed)", *modules),
+        )
+        parts.append(Part("changed", "tests of this branch that the gate leaves out", (command,)))
+    return parts
+
+
+def changed() -> list[str]:
+    """Return the modules of tests that the branch has changed; none on main, and where main is not known."""
+    diff = ("git", "diff", "--name-only", "--diff-filter=d", "origin/main...HEAD", "--", "tests/*test_*.py")
+    return subprocess.run(diff, capture_output=True, text=True, check=False).stdout.split()
 
 
 def _pytest(folder: Path, record: Path, marks: str, jobs: int) -> tuple[str, ...]:
@@ -55,8 +65,8 @@ def _pytest(folder: Path, record: Path, marks: str, jobs: int) -> tuple[str, ...
     return (*_pytest_alone(folder, record), *side_by_side)
 
 
-def _pytest_alone(folder: Path, record: Path) -> tuple[str, ...]:
-    return (str(folder / "python"), "-m", "pytest", "--gate", "--durations=15", "--failures", str(record))
+def _pytest_alone(folder: Path, record: Path, chosen: str = "--gate") -> tuple[str, ...]:
+    return (str(folder / "python"), "-m", "pytest", chosen, "--durations=15", "--failures", str(record))
 
 
 @contextmanager
@@ -86,24 +96,25 @@ def run(wanted: Sequence[Part], folder: Path, records: Path, say: Callable[[str]
     """Run the parts and then, alone, the tests that failed; return what keeps the gate from being green."""
     deadline = time.monotonic() + _TIME_S * float(os.environ.get("GATE_PATIENCE", "1"))
     faults = []
-    failed: list[Failure] = []
+    failed: list[tuple[Failure, str]] = []
     first = [part for part in wanted if part.name == "lint"]
     with compiled(folder):
         results = everything.run(first, say, deadline)
     results += everything.run([part for part in wanted if part not in first], say, deadline)
     for result in results:
         record = _read(records / f"{result.part.name}.json")
-        failed += record.failures
+        chosen = "--left-out" if result.part.name == "changed" else "--gate"
+        failed += [(each, chosen) for each in record.failures]
         explained = result.failures == (_TESTS_FAILED,) and record.failures
         if result.failures and not explained:
             faults.append(str(result))
         faults += [f"{module} cannot be collected" for module in record.not_collected]
     if len(failed) > _CHANCES:
         return [*faults, f"{len(failed)} tests failed; at most {_CHANCES} run again"]
-    faults += [f"{each.test}: {each.error}" for each in failed if not each.may_run_again]
+    faults += [f"{each.test}: {each.error}" for each, _ in failed if not each.may_run_again]
     unsteady = []
-    for index, each in enumerate(each for each in failed if each.may_run_again):
-        command = (*_pytest_alone(folder, records / f"again {index}.json"), each.test)
+    for index, (each, chosen) in enumerate(pair for pair in failed if pair[0].may_run_again):
+        command = (*_pytest_alone(folder, records / f"again {index}.json", chosen), each.test)
         again = Part(f"again {index}", f"{each.test}, again and alone", (command,), _ENVIRONMENT)
         (result,) = everything.run([again], say, deadline)
         if result.failures:
@@ -131,7 +142,7 @@ def _list_unsteady(unsteady: Sequence[Failure], say: Callable[[str], None]) -> N
 def main(arguments: Sequence[str], folder: Path) -> int:
     """Return the exit code: 0 if the gate is green, 1 if it is red, 130 if it was interrupted."""
     parser = argparse.ArgumentParser(prog="python -m tests.gate")
-    parser.add_argument("--only", nargs="+", choices=["lint", *(name for name, *_ in _PARTS)])
+    parser.add_argument("--only", nargs="+", choices=["lint", *(name for name, *_ in _PARTS), "changed"])
     only = parser.parse_args(arguments).only
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as records:
