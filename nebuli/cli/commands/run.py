@@ -101,7 +101,7 @@ def run(
     Exit codes: 0 all fragments finished; 1 the query failed; 2 bad input, be it the query's or a source's
     file; 3 a worker died or does not answer; 130 interrupted; 143 terminated.
     """
-    from nebuli.cli.files import load, refuse_unreadable
+    from nebuli.cli.files import load, refuse_overwritten, refuse_unreadable
     from nebuli.cli.who_may_call import http_server, trust_at
     from nebuli.fleet.deployment import Active, fragments_of, views_of
     from nebuli.fleet.supervision import Policy
@@ -111,6 +111,7 @@ def run(
     steps = Steps(stepped, members, state, checkpoint_s, serve, http, keep_output, home)
     steps.check()
     model, plan = load(topology, query, engine)
+    refuse_overwritten(model, plan, Path(topology).resolve().parent)
     if stepped:
         return run_in_steps(
             model, topology, plan, steps, max_state_bytes=max_state_bytes, late=late, as_json=as_json

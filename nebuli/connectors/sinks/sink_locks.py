@@ -23,8 +23,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from nebuli.connectors.errors import OutputError, SinkInUse, unwritable
 from nebuli.connectors.sinks.outputs import make_folder
-from placement.plan import BoundSink, WindowOperator
+from nebuli.connectors.sinks.overwriting import check_files
+from placement.plan import BoundSink, BoundSource, WindowOperator
 from placement.stepped import AnyFragment, MemberFragment
+from topology import CsvSource, ParquetSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -93,14 +95,23 @@ def files_of(fragment: AnyFragment) -> Iterator[str]:
                 yield late
 
 
+def _read_by(fragment: AnyFragment) -> list[str]:
+    if isinstance(fragment, MemberFragment):
+        physical = [feed.source.physical for feed in fragment.feeds]
+    else:
+        physical = [each.physical for each in fragment.operators if isinstance(each, BoundSource)]
+    return [each.path for each in physical if isinstance(each, CsvSource | ParquetSource)]
+
+
 def take_all(
     fragment: AnyFragment, query: str, shared: Mapping[str, SinkLock] = MappingProxyType({})
 ) -> list[SinkLock]:
     """The locks of all files of a fragment, or none: ``SinkInUse`` names who has one of them.
 
     Those that are ``shared``, by their files, it has together with who has them. ``OutputError`` where a lock cannot be
-    made.
+    made, or where the fragment reads one of the files, too.
     """
+    check_files(_read_by(fragment), set(files_of(fragment)), Path())
     return take_files(files_of(fragment), query, fragment.id, fragment.node, shared)
 
 

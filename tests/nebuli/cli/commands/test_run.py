@@ -100,6 +100,25 @@ def test_a_result_is_in_its_file_and_progress_on_stderr(case: Case) -> None:
         assert f"{node}  finished  1,000 rows in, 1,000 out" in ended.stderr
 
 
+@pytest.mark.parametrize("options", [(), ("--stepped", "--state", "state")], ids=["free", "stepped"])
+@pytest.mark.parametrize("written", ["sink", "late"])
+def test_a_query_that_would_write_over_its_source_changes_nothing(
+    case: Case, written: str, options: tuple[str, ...]
+) -> None:
+    case.write_numbers(10)
+    before = (case.directory / "numbers.csv").read_bytes()
+    if written == "sink":
+        case.sink["path"] = "./numbers.csv"
+    else:
+        window = {"id": "w", "type": "window", "input": "numbers", "time": "n", "size": "1 minute"}
+        case.operators[1:2] = [window | {"late": "numbers.csv"}]
+        case.operators[-1]["input"] = "w"
+    ended = case.run(*options)
+    assert (ended.exit_code, "numbers.csv" in ended.error) == (2, True), ended.stderr
+    assert (case.directory / "numbers.csv").read_bytes() == before
+    assert not (case.directory / "state").exists()
+
+
 def test_a_strategy_is_said_with_what_it_found(case: Case) -> None:
     case.write_numbers(10)
     ended = case.run("--strategy", "optimal")

@@ -11,6 +11,7 @@ import grpc
 import pytest
 
 from nebuli.connectors.errors import OutputError, SinkInUse
+from nebuli.connectors.sinks.overwriting import SinkIsSource
 from nebuli.connectors.sinks.sink_locks import take_all
 from nebuli.rpc import worker_pb2 as wire
 from placement.plan import Fragment
@@ -53,6 +54,26 @@ def test_a_file_has_one_writer_by_whatever_name(tmp_path: Path, monkeypatch: pyt
     assert sorted(each.name for each in tmp_path.iterdir()) == ["link", "other.csv"]
     for each in take_all(writes("other.csv"), "second"):
         each.release()
+
+
+def test_a_fragment_does_not_write_over_what_it_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in.csv").write_text("n\n1\n")
+    copy = fragment("./in.csv")
+    physical = {"logical": "numbers", "type": "CSV", "path": "in.csv"}
+    schema = copy["operators"][0]["schema"]
+    copy["operators"][0] = {
+        "id": "in",
+        "type": "source",
+        "logical": "numbers",
+        "schema": schema,
+        "physical": physical,
+    }
+    with pytest.raises(SinkIsSource, match=r"^\./in.csv, which is the same file as in.csv, is read by"):
+        take_all(Fragment.model_validate(copy), "first")
+    assert [each.name for each in tmp_path.iterdir()] == ["in.csv"]
 
 
 def test_what_cannot_be_locked_cannot_be_written(tmp_path: Path) -> None:
