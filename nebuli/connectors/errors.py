@@ -9,6 +9,7 @@
     │   └── InputGone        what comes next in a source is not there any more
     ├── OutputError      a sink cannot be written, or the result does not fit its mode
     │   ├── SinkInUse        another fragment writes to the same file
+    │   ├── SinkIsSource     the query reads the file, too, or writes it otherwise
     │   ├── OutputChanged    what was written before is not there any more, as it was
     │   ├── OutputGone       what was written before is not there at all
     │   │   └── OutputEmptied    but for an empty file
@@ -24,13 +25,15 @@
 from __future__ import annotations
 
 import glob
+import unicodedata
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nebuli.disk_room import what_to_do
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 __all__ = [
     "DownstreamLeft",
@@ -55,6 +58,7 @@ __all__ = [
     "unwritable",
 ]
 
+_SHOWN_NAMES = 50
 _SHOWN_CHARACTERS = 80
 
 
@@ -182,6 +186,25 @@ class FragmentStopped(FragmentError):
 def short(text: str, characters: int = _SHOWN_CHARACTERS) -> str:
     """The text, or its beginning: what a source holds is quoted, and may be of any length."""
     return text if len(text) <= characters else text[: characters - 3] + "..."
+
+
+def shown_names(names: Sequence[str], among: Sequence[str] = ()) -> str:
+    """Names for a sentence, never with a control character.
+
+    A name that another one ``among`` all of them looks like is escaped, too: the two differ in how an accent is
+    written (NFC and NFD).
+    """
+    alike = Counter(unicodedata.normalize("NFC", name) for name in {*names, *among})
+    shown = [
+        short(
+            name
+            if name.isprintable() and alike[unicodedata.normalize("NFC", name)] == 1
+            else ascii(name)[1:-1]
+        )
+        for name in names[:_SHOWN_NAMES]
+    ]
+    rest = len(names) - len(shown)
+    return ", ".join(shown) + (f" and {rest:,} more" if rest else "")
 
 
 def unreadable(path: str, error: Exception) -> InputError:

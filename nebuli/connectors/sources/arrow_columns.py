@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from nebuli.connectors.errors import InputError
+from nebuli.connectors.errors import InputError, shown_names
 
 __all__ = ["ArrowColumns"]
 
@@ -28,12 +28,12 @@ class ArrowColumns:
         missing = [name for name in self.wanted.names if name not in found.names]
         if missing:
             raise InputError(
-                f"{self._place}: no column {', '.join(missing)}, which {self._asker} has; "
-                f"the {self._owner}'s columns are {', '.join(found.names)}"
+                f"{self._place}: no column {shown_names(missing, found.names)}, which {self._asker} has; "
+                f"the {self._owner}'s columns are {shown_names(found.names, missing)}"
             )
         doubled = [name for name in self.wanted.names if found.names.count(name) > 1]
         if doubled:
-            raise InputError(f"{self._place}: more than one column {', '.join(doubled)}")
+            raise InputError(f"{self._place}: more than one column {shown_names(doubled)}")
         for wanted in self.wanted:
             type_ = found.field(wanted.name).type
             if not _holds(wanted.type, type_):

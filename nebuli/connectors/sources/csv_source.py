@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.csv
 
 from nebuli.connectors.endpoints import Signal, Source
-from nebuli.connectors.errors import InputError, short, unreadable
+from nebuli.connectors.errors import InputError, short, shown_names, unreadable
 from nebuli.connectors.sources.instants import ZONE, instants
 from nebuli.connectors.sources.regular_file import size_of
 from nebuli.dataflow import zset
@@ -37,6 +37,17 @@ _BAD_VALUE = re.compile(r"In CSV column #(\d+): Row #(\d+): CSV conversion error
 _BAD_ROW = re.compile(r"CSV parse error: Row #(\d+): Expected (\d+) columns, got (\d+): (.*)", re.DOTALL)
 _QUOTED = re.compile(r"'(.*?)'", re.DOTALL)
 _HAS_ZONE = re.compile(ZONE)
+_MAGIC_BYTES = 4
+_COMPRESSED = "decompress it, or give a zip archive of one file"
+_KINDS = {
+    b"\x1f\x8b": f"it is compressed with gzip: {_COMPRESSED}",
+    b"BZh": f"it is compressed with bzip2: {_COMPRESSED}",
+    b"\xfd7zX": f"it is compressed with xz: {_COMPRESSED}",
+    b"\x28\xb5\x2f\xfd": f"it is compressed with Zstandard: {_COMPRESSED}",
+    b"\xff\xfe": "it is text in UTF-16: write it in UTF-8",
+    b"\xfe\xff": "it is text in UTF-16: write it in UTF-8",
+    b"PAR1": "it is a Parquet file: give the source type: Parquet",
+}
 _TIMESTAMP_FORMS = (
     "expected a form such as 2024-01-31, 2024-01-31T10:00:00, "
     "2024-01-31T10:00:00Z or 2024-01-31T10:00:00+02:00"
@@ -115,7 +126,7 @@ class CsvSource(Source):
             header = next((row for row, _ in rows), None)
             if header is None:
                 raise InputError(
-                    f"{self._path} is empty: a header was expected, with {_names(self._schema.names)}"
+                    f"{self._path} is empty: a header was expected, with {shown_names(self._schema.names)}"
                 )
             self._header = header
             return [row for row, _ in (next(rows, ([], 0)) for _ in range(_SNIFFED_ROWS)) if row]
@@ -123,13 +134,16 @@ class CsvSource(Source):
     def _check_header(self) -> None:
         missing = [name for name in self._schema.names if name not in self._header]
         if missing:
+            if (kind := _kind(self._path)) is not None:
+                raise InputError(f"{self._path} is no CSV file: {kind}")
+            wanted, found = (shown_names(each, self._header + missing) for each in (missing, self._header))
             raise InputError(
-                f"{self._path}, line 1: no column {_names(missing)}, which the logical source has; "
-                f"the file's columns are {_names(self._header)}"
+                f"{self._path}, line 1: no column {wanted}, which the logical source has; "
+                f"the file's columns are {found}"
             )
         doubled = [name for name in self._schema.names if self._header.count(name) > 1]
         if doubled:
-            raise InputError(f"{self._path}, line 1: more than one column {_names(doubled)}")
+            raise InputError(f"{self._path}, line 1: more than one column {shown_names(doubled)}")
 
     def _parsed_as(self, sample: list[list[str]]) -> dict[str, pa.DataType]:
         """The types to parse: a timestamp's text has a zone or has none, and Arrow wants to know which."""
@@ -286,5 +300,8 @@ def _open_bytes(path: str) -> IO[bytes]:
         return archive.open(files[0])
 
 
-def _names(names: list[str]) -> str:
-    return ", ".join(names)
+def _kind(path: str) -> str | None:
+    """Return what a file is by its first bytes, and what to do about that; None if it may be text."""
+    with Path(path).open("rb") as file:
+        start = file.read(_MAGIC_BYTES)
+    return next((kind for magic, kind in _KINDS.items() if start.startswith(magic)), None)

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import bz2
+import gzip
+import lzma
 import os
+import re
 import zipfile
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from nebuli.connectors.endpoints import Signal
-from nebuli.connectors.errors import InputError
+from nebuli.connectors.errors import InputError, shown_names
 from nebuli.connectors.sources.csv_source import CsvSource
 from topology import Column, DataType
 from topology import CsvSource as Settings
@@ -141,6 +145,34 @@ def test_a_missing_column_is_named_with_those_of_the_file() -> None:
         "in.csv, line 1: no column delay, which the logical source has; "
         "the file's columns are origin, arr_delay"
     )
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (gzip.compress(b"origin,delay\n"), "it is compressed with gzip: decompress it"),
+        (bz2.compress(b"origin,delay\n"), "it is compressed with bzip2: decompress it"),
+        (lzma.compress(b"origin,delay\n"), "it is compressed with xz: decompress it"),
+        ("origin,delay\n".encode("utf-16"), "it is text in UTF-16: write it in UTF-8"),
+        (b"PAR1" + bytes(8), "it is a Parquet file: give the source type: Parquet"),
+    ],
+    ids=["gzip", "bzip2", "xz", "UTF-16", "Parquet"],
+)
+def test_a_file_of_another_kind_is_named(content: bytes, said: str) -> None:
+    Path("in.csv").write_bytes(content)
+    with pytest.raises(InputError, match=f"^in.csv is no CSV file: {re.escape(said)}") as caught:
+        read_path("in.csv")
+    assert str(caught.value).isprintable()
+
+
+def test_names_that_look_alike_or_move_the_cursor_are_escaped() -> None:
+    assert message("dela\x1b[2J,orig\u0131n,dela\u0301y\n1,2,3\n") == (
+        "in.csv, line 1: no column origin, delay, which the logical source has; "
+        "the file's columns are dela\\x1b[2J, orig\u0131n, dela\u0301y"
+    )
+    assert shown_names(["caf\u00e9"], ["cafe\u0301", "b"]) == "caf\\xe9"
+    assert shown_names(["cafe\u0301", "b"], ["caf\u00e9"]) == "cafe\\u0301, b"
+    assert shown_names([str(number) for number in range(1000)]).endswith(", 49 and 950 more")
 
 
 def test_a_column_that_is_there_twice_is_an_error() -> None:
