@@ -101,9 +101,9 @@ def running(worker: Worker, fragment: dict[str, Any]) -> tuple[str, int]:
 
 
 def test_a_fragment_that_raises_fails_alone(worker: Worker) -> None:
-    (worker.directory / "wrong.csv").write_text("n\nmany\n")
+    (worker.directory / "many.csv").write_text("n\nmany\n")
     wrong = worker.copies("wrong")
-    wrong["operators"][0]["physical"]["path"] = str(worker.directory / "wrong.csv")
+    wrong["operators"][0]["physical"]["path"] = str(worker.directory / "many.csv")
     id_ = worker.register(wrong)
     worker.start(id_)
     assert "'many' is no int64" in worker.wait_for_state(id_, wire.STATE_FAILED).error
