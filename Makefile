@@ -20,7 +20,7 @@ PROTO := nebuli/rpc/circuit.proto nebuli/rpc/worker.proto
 PROTO_TOOLS := grpcio-tools==1.80.0
 
 .DEFAULT_GOAL := help
-.PHONY: bench bench-storage bench-views bench-nexmark bench-spark bench-steps check help setup demo demo-hosts demo-nexmark demo-spark demo-stepped demo-views test test-all measure maelstrom power simulate soak soak-spark soak-steps lint format lock lowest proto schemas faces clean
+.PHONY: bench bench-storage bench-views bench-nexmark bench-spark bench-steps check help setup demo demo-hosts demo-nexmark demo-spark demo-stepped demo-views test test-all measure steady maelstrom power simulate soak soak-spark soak-steps lint format lock lowest proto schemas faces clean
 
 help:  ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,6 +73,11 @@ test-all: setup  ## All tests, which takes over an hour; a second call runs what
 measure: setup  ## Tests that judge speed, memory or latency, one after the other, alone on the machine
 	@$(BIN)/python examples/flights/prepare.py
 	@$(BIN)/python -m tests.everything --only timed
+
+steady: $(TESTS_READY)  ## The gate ten times, five of them on a busy machine; a second call runs what is left
+	@$(BIN)/python -m tests.support.programs
+	@$(BIN)/python examples/flights/prepare.py
+	@$(BIN)/python -m tests.gate.steady
 
 check: $(TESTS_READY)  ## Lint, check types and imports, and run the quick tests: those that start no process and no Spark
 	@$(BIN)/python -m tests.everything --only lint quick --jobs $(JOBS)

@@ -12,9 +12,11 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 _ONE_IN = 10
@@ -89,18 +91,16 @@ def parts(folder: Path, jobs: int, spark_jobs: int) -> list[Part]:
 
 
 def passed_tests() -> Path:
-    """Return the path of the list of tests that have passed with the files as they are now."""
-    files = subprocess.run(
-        ["git", "stash", "create"], cwd=_ROOT, capture_output=True, text=True, check=False
-    ).stdout.strip()
-    tree = subprocess.run(
-        ["git", "rev-parse", f"{files or 'HEAD'}^{{tree}}"],
-        cwd=_ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    ).stdout.strip()
-    return Path(sys.prefix, f"passed-{tree or 'unknown'}.txt")
+    """Return the path of the list of tests that have passed with the files as they are now.
+
+    Files that git does not track are among them. Where there is no git, the list is a new one each time.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        index = {**os.environ, "GIT_INDEX_FILE": str(Path(folder, "index"))}
+        git = partial(subprocess.run, cwd=_ROOT, env=index, capture_output=True, text=True, check=False)
+        git(["git", "add", "--all"])
+        tree = git(["git", "write-tree"]).stdout.strip()
+    return Path(sys.prefix, f"passed-{tree or time.time_ns()}.txt")
 
 
 def run(wanted: Sequence[Part], say: Callable[[str], None], deadline: float | None = None) -> list[Result]:

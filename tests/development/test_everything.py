@@ -44,7 +44,7 @@ def results(said: str) -> list[str]:
 ALL = ["ruff", "ruff", "mypy", "lint-imports", "python", "python", "python"]
 
 
-@pytest.mark.processes
+@pytest.mark.processes(10)
 def test_all_is_run_and_passes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--jobs", "7", "--spark-jobs", "5"], folder) == 0
     assert ran(folder) == ALL
@@ -62,7 +62,7 @@ def test_all_is_run_and_passes(folder: Path, capsys: pytest.CaptureFixture[str])
     ]
 
 
-@pytest.mark.processes
+@pytest.mark.processes(10)
 def test_what_is_quick_starts_no_process_and_tries_less_of_what_is_drawn(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -78,7 +78,7 @@ def test_what_is_quick_starts_no_process_and_tries_less_of_what_is_drawn(
     ]
 
 
-@pytest.mark.processes
+@pytest.mark.processes(10)
 @pytest.mark.parametrize(("wanted", "number"), [(None, "3"), ("1", "1")])
 def test_all_tests_try_a_part_of_what_is_drawn_or_all_of_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch, wanted: str | None, number: str
@@ -91,7 +91,7 @@ def test_all_tests_try_a_part_of_what_is_drawn_or_all_of_it(
     assert (folder / "asked").read_text() == f"{number}\n"
 
 
-@pytest.mark.processes
+@pytest.mark.processes(10)
 @pytest.mark.parametrize(
     ("part", "code", "number", "said"),
     [
@@ -126,7 +126,7 @@ def test_that_fails():
 """
 
 
-@pytest.mark.processes
+@pytest.mark.processes(10)
 @pytest.mark.parametrize("workers", ["0", "1"])
 def test_a_second_run_of_the_same_files_leaves_out_what_has_passed(tmp_path: Path, workers: str) -> None:
     ran, mended = tmp_path / "ran", tmp_path / "mended"
@@ -139,7 +139,7 @@ def test_a_second_run_of_the_same_files_leaves_out_what_has_passed(tmp_path: Pat
     assert ran.read_text() == "passes fails fails "
 
 
-@pytest.mark.processes
+@pytest.mark.processes(10)
 def test_make_test_and_the_build_server_run_it(tmp_path: Path) -> None:
     """With a python that says what it was asked for, and fails at the first of it."""
     python = tmp_path / "python"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -11,11 +14,12 @@ from pathlib import Path
 import pytest
 
 from tests import everything, gate
-from tests.development.test_needs import pytest_on
+from tests.development.test_needs import ROOT, command_on, pytest_on
 from tests.everything import Part
-from tests.gate.__main__ import parts, run
+from tests.gate.__main__ import changed, parts, run
 from tests.gate.choice import is_named
 from tests.gate.failures import Failure, Record
+from tests.gate.steady import Run, steady
 
 LEFT_OUT = Path(gate.__file__).with_name("left_out.txt")
 
@@ -44,6 +48,44 @@ def test_all_that_is_left_out_is_there_and_stands_in_order() -> None:
         path, *inner = line.partition("[")[0].split("::")
         assert Path(path).exists(), line
         assert all(name in Path(path).read_text() for name in inner[:1]), line
+
+
+@pytest.mark.processes(12)
+def test_a_branch_runs_the_modules_that_it_changes_and_main_runs_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+
+    def git(*arguments: str) -> None:
+        who = ("-c", "user.name=a", "-c", "user.email=a@example.com")
+        subprocess.run(["git", *who, *arguments], check=True, capture_output=True)
+
+    git("init")
+    assert changed() == []
+    for name in (
+        "tests/test_a.py",
+        "tests/test_gone.py",
+        "tests/sub/test_b.py",
+        "tests/benchmarks/test_c.py",
+    ):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text("1")
+    git("add", ".")
+    git("commit", "-m", "main")
+    git("update-ref", "refs/remotes/origin/main", "HEAD")
+    assert changed() == []
+    for name in (
+        "tests/sub/test_b.py",
+        "tests/benchmarks/test_c.py",
+        "tests/sub/test_new.py",
+        "tests/helper.py",
+    ):
+        Path(name).write_text("2")
+    Path("tests/test_gone.py").unlink()
+    git("add", ".")
+    git("commit", "-m", "branch")
+    assert changed() == ["tests/sub/test_b.py", "tests/sub/test_new.py"]
 
 
 FAILING = """
@@ -131,6 +173,85 @@ def test_a_gate_test_that_takes_long_and_is_no_story_fails(
     ended, printed = pytest_on(tmp_path, limited, *arguments)
     assert ended == code
     assert ("mark it as a story" in printed) is bool(code)
+
+
+@pytest.mark.processes
+def test_a_costly_test_is_recorded_with_what_its_processes_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = f"""
+import pytest
+import tests.gate.failures
+from tests.support.starter import start_program
+
+tests.gate.failures.LISTED_S = 0.2
+
+def started():
+    process = start_program({BUSY + "work()"!r})
+    with process.stdout:
+        process.wait()
+
+@pytest.mark.processes
+def test_that_starts_what_is_busy():
+    started()
+
+@pytest.mark.processes
+@pytest.mark.story
+def test_story():
+    started()
+"""
+    pytest_on(tmp_path, text, "--failures", str(tmp_path / "record.json"))
+    ((test, cpu_s),) = Record.read(tmp_path / "record.json").costly.items()
+    assert test.endswith("test_that_starts_what_is_busy")
+    assert cpu_s >= 0.5
+
+
+@pytest.mark.processes
+def test_a_run_that_is_ended_early_names_the_tests_that_still_run(tmp_path: Path) -> None:
+    text = "import time\n\ndef test_that_sleeps():\n    print('sleeps', flush=True)\n    time.sleep(60)\n"
+    command = command_on(tmp_path, text, "--capture=no", "--failures", str(tmp_path / "record.json"))
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            assert any("sleeps" in line for line in process.stdout)
+            process.send_signal(signal.SIGUSR1)
+            assert any("still running:" in line for line in process.stdout)
+            assert "test_it.py::test_that_sleeps" in process.stdout.readline()
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def steady_runs(tmp_path: Path) -> Callable[..., tuple[int, list[Run], list[str]]]:
+    """Call `steady` with a gate whose runs are given; return its code, the runs it took, and its lines."""
+
+    def ran(*given: Run) -> tuple[int, list[Run], list[str]]:
+        left, said = list(given), list[str]()
+
+        def gate(busy: bool) -> Run:
+            run = left.pop(0)
+            assert run.busy is busy
+            return run
+
+        code = steady(tmp_path / "runs.jsonl", gate, said.append)
+        return code, list(given[: len(given) - len(left)]), said
+
+    return ran
+
+
+def test_the_gate_runs_five_times_alone_and_five_times_busy_over_any_number_of_calls(
+    steady_runs: Callable[..., tuple[int, list[Run], list[str]]], tmp_path: Path
+) -> None:
+    alone, busy = Run(False, 0, 500, ()), Run(True, 0, 900, ("tests/a.py::test_b",))
+    with pytest.raises(IndexError):  # interrupted
+        steady_runs(alone, alone)
+    code, taken, said = steady_runs(alone, alone, alone, *[busy] * 5)
+    assert (code, len(taken)) == (0, 8)
+    assert said[0] == "alone: 5 of 5 green, in 500, 500, 500, 500, 500 s"
+    assert said[-1] == "  failed 5 of 10 times: tests/a.py::test_b"
+    assert steady_runs() == (0, [], said)
+    (tmp_path / "runs.jsonl").unlink()
+    assert steady_runs(*[alone] * 4, Run(False, 1, 500, ()), *[busy] * 5)[0] == 1
 
 
 Python = Callable[[str], list[str]]

@@ -94,14 +94,18 @@ def test_a_run_in_which_all_is_left_out_has_run_no_test(
     )
 
 
-def pytest_on(folder: Path, text: str, *arguments: str, path: Path = ROOT) -> tuple[int, str]:
-    """Run it as tests of this project are run; exit code and output."""
+def command_on(folder: Path, text: str, *arguments: str) -> list[str]:
+    """Return the command, for this project's root, that runs a text as tests of this project are run."""
     (folder / "test_it.py").write_text(text)
     (folder / "conftest.py").write_text("from tests.conftest import *\n")
     command = (sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(folder))
-    settings = ("-p", "no:cacheprovider", "--numprocesses", "0", *arguments, str(folder))
+    return [*command, "-p", "no:cacheprovider", "--numprocesses", "0", *arguments, str(folder)]
+
+
+def pytest_on(folder: Path, text: str, *arguments: str, path: Path = ROOT) -> tuple[int, str]:
+    """Run a text as tests of this project are run; return the exit code and the output."""
     ended = subprocess.run(
-        [*command, *settings],
+        command_on(folder, text, *arguments),
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(path)},
         stdout=subprocess.PIPE,

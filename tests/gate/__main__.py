@@ -14,13 +14,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from tests import everything
 from tests.everything import Part
-from tests.gate.failures import Failure, Record
+from tests.gate.choice import patience
+from tests.gate.failures import LISTED_S, Failure, Record
 
 _ENVIRONMENT = {"TESTS_ONE_IN": "10"}
 """The gate tries a tenth of what is drawn or swept (`tests/support/sizes.py`)."""
@@ -98,28 +99,38 @@ def compiled(folder: Path) -> Iterator[None]:
 
 def run(wanted: Sequence[Part], folder: Path, records: Path, say: Callable[[str], None]) -> list[str]:
     """Run the parts and then, alone, the tests that failed; return what keeps the gate from being green."""
-    deadline = time.monotonic() + _TIME_S * float(os.environ.get("GATE_PATIENCE", "1"))
+    deadline = time.monotonic() + _TIME_S * patience()
     faults = []
-    failed: list[tuple[Failure, str]] = []
+    costly: dict[str, float] = {}
+    failed: list[tuple[Failure, Part]] = []
     first = [part for part in wanted if part.name == "lint"]
     with compiled(folder):
         results = everything.run(first, say, deadline)
     results += everything.run([part for part in wanted if part not in first], say, deadline)
     for result in results:
         record = _read(records / f"{result.part.name}.json")
-        chosen = "--left-out" if result.part.name == "changed" else "--gate"
-        failed += [(each, chosen) for each in record.failures]
+        costly |= record.costly
+        failed += [(each, result.part) for each in record.failures]
         explained = result.failures == (_TESTS_FAILED,) and record.failures
         if result.failures and not explained:
             faults.append(str(result))
         faults += [f"{module} cannot be collected" for module in record.not_collected]
+    _list_costly(costly, say)
     if len(failed) > _CHANCES:
         return [*faults, f"{len(failed)} tests failed; at most {_CHANCES} run again"]
     faults += [f"{each.test}: {each.error}" for each, _ in failed if not each.may_run_again]
-    unsteady = []
-    for index, (each, chosen) in enumerate(pair for pair in failed if pair[0].may_run_again):
-        command = (*_pytest_alone(folder, records / f"again {index}.json", chosen), each.test)
-        again = Part(f"again {index}", f"{each.test}, again and alone", (command,), _ENVIRONMENT)
+    return faults + _run_again([pair for pair in failed if pair[0].may_run_again], folder, deadline, say)
+
+
+def _run_again(
+    failed: Sequence[tuple[Failure, Part]], folder: Path, deadline: float, say: Callable[[str], None]
+) -> list[str]:
+    """Run these tests alone, each in a fresh process; return those that fail again."""
+    faults, unsteady = [], []
+    for each, part in failed:
+        chosen = () if part.name == "changed" else ("--gate",)
+        command = (str(folder / "python"), "-m", "pytest", *chosen, each.test)
+        again = Part("again", f"{each.test}, again and alone", (command,), part.environment)
         (result,) = everything.run([again], say, deadline)
         if result.failures:
             faults.append(f"{each.test} failed twice: {each.error}")
@@ -131,6 +142,13 @@ def run(wanted: Sequence[Part], folder: Path, records: Path, say: Callable[[str]
 
 def _read(path: Path) -> Record:
     return Record.read(path) if path.exists() else Record()
+
+
+def _list_costly(costly: Mapping[str, float], say: Callable[[str], None]) -> None:
+    if costly:
+        say(f"\ntests with more than {LISTED_S} s of CPU time, which are no stories:")
+    for test, cpu_s in sorted(costly.items(), key=lambda pair: -pair[1]):
+        say(f"{cpu_s:6.1f} s  {test}")
 
 
 def _list_unsteady(unsteady: Sequence[Failure], say: Callable[[str], None]) -> None:

@@ -14,9 +14,14 @@ from pathlib import Path
 import pytest
 
 LIMIT_S = 60
-"""A gate test's own limit; `GATE_PATIENCE` multiplies it on a machine that is kept busy."""
+"""A gate test's own limit."""
 
 _LEFT_OUT = Path(__file__).with_name("left_out.txt")
+
+
+def patience() -> float:
+    """Return the factor of all limits of time, from ``GATE_PATIENCE``: 1 unless the machine is kept busy."""
+    return float(os.environ.get("GATE_PATIENCE", "1"))
 
 
 def names(text: str) -> frozenset[str]:
@@ -79,7 +84,7 @@ class Choice:
 
     def __init__(self) -> None:
         self._left_out = names(_LEFT_OUT.read_text())
-        self._limit_s = LIMIT_S * float(os.environ.get("GATE_PATIENCE", "1"))
+        self._limit_s = LIMIT_S * patience()
 
     def pytest_ignore_collect(self, collection_path: Path, config: pytest.Config) -> bool | None:
         """Leave modules and folders unread that are left out whole."""

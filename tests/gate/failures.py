@@ -22,6 +22,13 @@ USES_SOCKETS = "uses sockets"
 """User property that `tests/support/marked.py` gives to a test that has opened a connection."""
 
 
+COST = "CPU time in s"
+"""User property that it gives to each test."""
+
+LISTED_S = 3
+"""A test in the gate that takes more CPU time, and is neither a story nor of Spark, is listed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """A test that failed."""
@@ -37,12 +44,14 @@ class Record:
 
     failures: list[Failure] = field(default_factory=list)
     not_collected: list[str] = field(default_factory=list)
+    costly: dict[str, float] = field(default_factory=dict)
+    """CPU time, in s, of tests that have more than `LISTED_S` and are marked as neither story nor Spark."""
 
     @classmethod
     def read(cls, path: Path) -> Record:
         """Read what `write` has written."""
         read = json.loads(path.read_text())
-        return cls([Failure(**each) for each in read["failures"]], read["not_collected"])
+        return cls([Failure(**each) for each in read["failures"]], read["not_collected"], read["costly"])
 
     def write(self, path: Path) -> None:
         """Write the record as JSON."""
@@ -77,7 +86,10 @@ class RecordFailures:
             self._record.not_collected.append(report.nodeid)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Record a failed phase; a worker that crashed makes such a report, too."""
+        """Record a failed phase, and costly tests; a worker that crashed makes a report of a failure, too."""
+        cpu_s = dict(report.user_properties).get(COST, 0.0)
+        if report.when == "call" and cpu_s > LISTED_S and not {"story", "spark"} & {*report.keywords}:
+            self._record.costly[report.nodeid] = cpu_s
         if not report.failed or any(each.test == report.nodeid for each in self._record.failures):
             return
         crashed = report.when not in ("setup", "call", "teardown")

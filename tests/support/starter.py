@@ -32,6 +32,9 @@ def _read_at_start() -> dict[str, str]:
 class Forked:
     """A command that was forked, with what `subprocess.Popen` has of it."""
 
+    reaped_cpu_s = 0.0
+    """CPU time of all commands that have been waited for, and of what these have waited for."""
+
     def __init__(self, pid: int, line: socket.socket, stdout: IO[bytes]) -> None:
         self.pid = pid
         self.stdout = stdout
@@ -49,7 +52,9 @@ class Forked:
                 raise subprocess.TimeoutExpired("nebuli", timeout or 0)
             told = self._line.recv(_LARGEST)
             assert told, "the process that forks commands has ended"
-            self.returncode = int(told)
+            code, cpu_s = told.split()
+            self.returncode = int(code)
+            Forked.reaped_cpu_s += float(cpu_s)
             self._line.close()
         return self.returncode
 
@@ -77,16 +82,23 @@ started_by_test: list[Forked] = []
 class Starter:
     """The process that forks commands."""
 
+    begins = False
+    """This process starts one: the test that needs it first does not start it itself."""
+
     def __init__(self) -> None:
         name = f"netchannel-test-starter-{os.getpid()}"
         self._address = f"\0{name}"
         self._read_at_start = _read_at_start()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.starter", name],
-            cwd=_ROOT,
-            stdin=subprocess.PIPE,  # its end ends it
-            stdout=subprocess.PIPE,
-        )
+        Starter.begins = True
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.support.starter", name],
+                cwd=_ROOT,
+                stdin=subprocess.PIPE,  # its end ends it
+                stdout=subprocess.PIPE,
+            )
+        finally:
+            Starter.begins = False
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == b"ready\n"
 
@@ -199,11 +211,11 @@ def _serve(address: str) -> _Order | None:
 
 def _tell_ends(lines: dict[int, socket.socket]) -> None:
     while lines:
-        pid, status = os.waitpid(-1, os.WNOHANG)
+        pid, status, used = os.wait4(-1, os.WNOHANG)
         if pid == 0:
             return
         with lines.pop(pid) as line, suppress(ConnectionError):
-            line.send(b"%d" % os.waitstatus_to_exitcode(status))
+            line.send(b"%d %f" % (os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime))
 
 
 def _main() -> None:
