@@ -18,7 +18,8 @@ def hide_pandas() -> None:
 
     Arrow takes it for not installed, as long as all connectors are ours: one of another package may use it.
     """
-    sys.meta_path.insert(0, _WithoutPandas())
+    if not any(isinstance(each, _WithoutPandas) for each in sys.meta_path):
+        sys.meta_path.insert(0, _WithoutPandas())
 
 
 class _WithoutPandas(MetaPathFinder):

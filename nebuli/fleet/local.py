@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import signal
 import sys
 import tempfile
-from asyncio.subprocess import PIPE, Process
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nebuli.durable_files import write_privately
 from nebuli.fleet.errors import NodeUnreachable
+from nebuli.forking.spawner import Spawned, Spawner, SpawnFailed
 from nebuli.limits import DEFAULT_MAX_STATE_BYTES
-from nebuli.processes import lines, send_signal, signal_name
+from nebuli.processes import lines, signal_name
 from nebuli.rpc.conventions import READY_PREFIX
 from nebuli.rpc.trust import Trust
 from nebuli.rpc.worker_client import WorkerClient, WorkerUnreachable
 from topology import Access, SecretPlace
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Collection, Coroutine, Iterable, Mapping
     from types import TracebackType
     from typing import Any, Self
@@ -58,7 +60,7 @@ class WorkerDied(Exception):
 class LocalWorker:
     """One worker process that is ready, and a client to it."""
 
-    def __init__(self, node: str, process: Process, client: WorkerClient) -> None:
+    def __init__(self, node: str, process: Spawned, client: WorkerClient) -> None:
         self.node = node
         self.client = client
         self._process = process
@@ -66,19 +68,19 @@ class LocalWorker:
     @property
     def is_dead(self) -> bool:
         """Whether the process has ended."""
-        return self._process.returncode is not None
+        return self._process.ended.done()
 
     def kill(self) -> None:
         """End the process at once, as an accident would."""
-        send_signal(self._process, signal.SIGKILL)
+        self._process.kill()
 
     async def died(self) -> WorkerDied:
-        """Wait for the process to end, and say how it did."""
-        return WorkerDied(self.node, await self._process.wait())
+        """Wait for the process to end, and return how it did."""
+        return WorkerDied(self.node, await asyncio.shield(self._process.ended))
 
 
 class LocalWorkers:
-    """Starts a worker for each node, or at first for those that are ``used``.
+    """Starts a worker for each node, or at first for those that are ``used``, by ``template`` (`forked_template`).
 
     Leaving the context ends them all, within four seconds. What they remember, they remember as long as this lives.
     Relative paths of sources and sinks start at ``directory``. What workers write on stderr goes to this process's,
@@ -95,6 +97,7 @@ class LocalWorkers:
         directory: Path,
         used: Collection[str] | None = None,
         *,
+        template: socket.socket,
         topology: Path | None = None,
         access: Mapping[str, Access] | None = None,
         max_state_bytes: int = DEFAULT_MAX_STATE_BYTES,
@@ -105,7 +108,11 @@ class LocalWorkers:
         self._max_state_bytes = max_state_bytes
         self._topology = topology
         self._access = access or {}
-        self._processes: list[Process] = []
+        self._spawner = Spawner(template)
+        self._processes: list[Spawned] = []
+        self._inputs: list[
+            int
+        ] = []  # never written to: their end tells the workers that this process is gone
         self._relays: list[asyncio.Task[None]] = []
         self._clients = AsyncExitStack()
         self._workers: dict[str, LocalWorker] = {}
@@ -121,6 +128,7 @@ class LocalWorkers:
         file: Path,
         used: Collection[str],
         *,
+        template: socket.socket,
         max_state_bytes: int = DEFAULT_MAX_STATE_BYTES,
     ) -> Self:
         """The workers of a topology that was read from ``file``, whose directory is theirs."""
@@ -129,6 +137,7 @@ class LocalWorkers:
             topology.nodes,
             file.parent,
             used,
+            template=template,
             topology=file if file.exists() else None,  # it may have come by standard input
             access=access,
             max_state_bytes=max_state_bytes,
@@ -165,6 +174,7 @@ class LocalWorkers:
         return {node: worker.client for node, worker in self._workers.items()}
 
     async def __aenter__(self) -> Self:
+        await self._spawner.__aenter__()
         try:
             write_privately(self._secret, secrets.token_urlsafe())
             await self._start_all(self._used)
@@ -211,51 +221,75 @@ class LocalWorkers:
         if access.secret is None:
             access = access.model_copy(update={"secret": SecretPlace(file=str(self._secret))})
             own = ("--secret-file", str(self._secret))
-        process = await asyncio.create_subprocess_exec(
-            *_command(node, Path(self._state.name), self._topology),
-            *("--max-state-bytes", str(self._max_state_bytes), *own),
-            cwd=self._directory,
-            stdin=PIPE,  # never written to: its end tells the worker that this process is gone
-            stderr=PIPE,
-            start_new_session=True,  # Ctrl-C is this process's to handle; it ends the workers in order
-        )
-        self._processes.append(process)
-        assert process.stderr is not None
+        arguments = _arguments(node, Path(self._state.name), self._topology)
+        try:
+            process, stderr = await self._spawn(
+                *arguments, "--max-state-bytes", str(self._max_state_bytes), *own
+            )
+        except OSError as error:
+            text = f"it could not be started ({error}): run the command again"
+            raise WorkerNotStarted(node.address, text, 1) from error
         try:
             async with asyncio.timeout(_START_S):
-                grpc = await _ready(node.address, process, process.stderr)
+                grpc = await _ready(node.address, process, stderr)
         except TimeoutError:
             raise WorkerNotStarted(node.address, _READY_TOOK_TOO_LONG, 1) from None
         except asyncio.CancelledError:  # another one has not started, and this may be started again with it
-            send_signal(process, signal.SIGKILL)
+            process.kill()
             raise
         trust = self.trusts[node.address] = Trust.of(access)
         client = await self._clients.enter_async_context(WorkerClient(node.address, grpc, trust))
-        self._relays.append(asyncio.create_task(_relay(node.address, process.stderr)))
+        self._relays.append(asyncio.create_task(_relay(node.address, stderr)))
         self._workers[node.address] = LocalWorker(node.address, process, client)
+
+    async def _spawn(self, *arguments: str) -> tuple[Spawned, asyncio.StreamReader]:
+        """Have `nebuli` run with these arguments; return the process, and its standard error."""
+        stdin, our_end = os.pipe()
+        stderr, their_end = os.pipe()
+        self._inputs.append(our_end)
+        reader = asyncio.StreamReader()
+        await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(stderr, "rb", 0)
+        )
+        try:
+            process = self._spawner.spawn(
+                their_end,
+                stdin,
+                arguments=arguments,
+                directory=str(self._directory.absolute()),
+                environment=dict(os.environ),
+            )
+        finally:
+            os.close(stdin)
+            os.close(their_end)
+        self._processes.append(process)
+        return process, reader
 
     async def _stop(self) -> None:
         await self._clients.aclose()
         for process in self._processes:
-            send_signal(process, signal.SIGTERM)
+            process.send_signal(signal.SIGTERM)
         try:
             async with asyncio.timeout(_STOP_S):
                 await self._ended()
         except TimeoutError:
             for process in self._processes:
-                send_signal(process, signal.SIGKILL)
+                process.kill()
             await self._ended()
+        await self._spawner.__aexit__(None, None, None)
+        for each in self._inputs:
+            os.close(each)
         self._state.cleanup()
 
     async def _ended(self) -> None:
         """Wait for all processes, and until what they said last is passed on."""
-        await asyncio.gather(*(process.wait() for process in self._processes))
+        ends = (asyncio.shield(process.ended) for process in self._processes)
+        await asyncio.gather(*ends, return_exceptions=True)
         await asyncio.gather(*(asyncio.shield(relay) for relay in self._relays))
 
 
-def _command(node: Node, state: Path, topology: Path | None) -> list[str]:
-    # -P, because the working directory is the user's, and its files are no modules of ours.
-    command = [sys.executable, "-P", "-m", "nebuli", "worker", "--ends-with-stdin"]
+def _arguments(node: Node, state: Path, topology: Path | None) -> list[str]:
+    command = ["worker", "--ends-with-stdin"]
     command += ["--data", node.listen or node.address, "--advertise", node.address]
     command += ["--state", str(state / node.address.replace(":", "_"))]
     if topology is not None:
@@ -263,14 +297,17 @@ def _command(node: Node, state: Path, topology: Path | None) -> list[str]:
     return [*command, "--grpc", node.grpc or "127.0.0.1:0"]
 
 
-async def _ready(node: str, process: Process, stderr: asyncio.StreamReader) -> str:
+async def _ready(node: str, process: Spawned, stderr: asyncio.StreamReader) -> str:
     """Wait for the line that says that the worker can be called; the address for it."""
     said = []
     async for text in lines(stderr):
         if text.startswith(READY_PREFIX):
             return text.rpartition("grpc=")[2]
         said.append(text.removeprefix("Error: "))
-    exit_code = await process.wait()
+    try:
+        exit_code = await asyncio.shield(process.ended)
+    except SpawnFailed as error:
+        raise WorkerNotStarted(node, str(error), 1) from error
     how = (
         f"it was killed by {signal_name(-exit_code)}"
         if exit_code < 0

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import logging
 import os
+import socket
 import sys
 import time
 from collections import deque
@@ -18,6 +19,7 @@ from nebuli.connectors.policies import drop_files
 from nebuli.coordinator.errors import CheckpointNotMade, NothingToSave
 from nebuli.dataflow.errors import DataflowError
 from nebuli.exactness import goes_on, state_of
+from nebuli.forking.spawner import SpawnFailed
 from nebuli.processes import lines, signal_name
 from nebuli.rpc.following_members import NotSucceeded
 from nebuli.rpc.ids import query_of
@@ -40,19 +42,17 @@ from nebuli.worker.fragment.conversation import (
 )
 from nebuli.worker.fragment.fragment_thread import log_end
 from nebuli.worker.fragment.last_words import close_inputs, fail_output
-from nebuli.worker.fragment.spawning import SpawnFailed
 from placement.plan import Fragment, NetworkSink, NetworkSource
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
     import netchannel
     from nebuli.connectors.sinks.sink_locks import SinkLock
+    from nebuli.forking.spawner import Spawned, Spawner
     from nebuli.rpc.following_members import Succession
     from nebuli.rpc.trust import Trust
-    from nebuli.worker.fragment.spawning import Spawned, Spawner
     from nebuli.worker.listening import Ports
     from placement.plan import Addition
     from placement.stepped import AnyFragment
@@ -348,9 +348,7 @@ class HostedFragment:
     async def _one_life(self, *, resumed: bool) -> _Ending:
         """Run it in a process, to the end of that."""
         try:
-            self._process, control, stderr = self._host.spawner.spawn(
-                *(each.descriptor for each in self._locks)
-            )
+            self._process, control, stderr = self._spawn()
         except OSError as error:
             return _Ending(f"could not be started: {error}")
         following = asyncio.create_task(self._follow(stderr))
@@ -361,6 +359,22 @@ class HostedFragment:
             ending = _Ending(f"is gone: {error}")
         await following
         return ending
+
+    def _spawn(self) -> tuple[Spawned, socket.socket, int]:
+        """Ask for a process that gets the locks; return it, its control connection, and its standard error."""
+        ours, theirs = socket.socketpair()
+        stderr_read, stderr_write = os.pipe()
+        locks = (each.descriptor for each in self._locks)
+        try:
+            process = self._host.spawner.spawn(stderr_write, theirs.fileno(), *locks)
+        except OSError:
+            ours.close()
+            os.close(stderr_read)
+            raise
+        finally:
+            theirs.close()
+            os.close(stderr_write)
+        return process, ours, stderr_read
 
     async def _command(self, control: socket.socket, *, resumed: bool) -> None:
         reader, writer = await asyncio.open_connection(sock=control)

@@ -25,6 +25,7 @@ import netchannel
 from nebuli.circuits.admission import Admission
 from nebuli.circuits.push_limit import SERVER_OPTIONS
 from nebuli.circuits.served_run import CannotServe
+from nebuli.forking.spawner import Spawner
 from nebuli.limits import DEFAULT_MAX_STATE_BYTES
 from nebuli.rpc.conventions import READY_PREFIX
 from nebuli.rpc.secured import bind, interceptors
@@ -32,7 +33,6 @@ from nebuli.rpc.trust import NO_TRUST, Trust
 from nebuli.rpc.worker_pb2 import DESCRIPTOR
 from nebuli.rpc.worker_pb2_grpc import add_WorkerServicer_to_server
 from nebuli.views.view_calls import ADDING, LISTING, added_bytes, listed_bytes
-from nebuli.worker.fragment.spawning import Spawner
 from nebuli.worker.service.forwarding import CIRCUITS, Forwarding
 from nebuli.worker.service.observing import Observed
 from nebuli.worker.service.servicer import Service
@@ -114,7 +114,7 @@ async def _serve(settings: WorkerSettings, template: socket.socket) -> bool:
     async with AsyncExitStack() as stack:
         records = None if settings.state is None else stack.enter_context(Records(settings.state))
         known = [] if records is None else records.load()
-        spawner = await stack.enter_async_context(Spawner(template))
+        spawner = await stack.enter_async_context(Spawner(template, lambda: os._exit(1)))
         sockets = _sockets(stack, settings.state if isinstance(settings.state, Path) else None)
         members = f"unix:{sockets / _MEMBERS}"
         try:

@@ -81,8 +81,12 @@ class Command:
 
     def workers(self) -> list[psutil.Process]:
         """Its worker processes, in the order of its nodes."""
-        children = psutil.Process(self.process.pid).children()
-        return sorted(children, key=lambda child: str(child.cmdline()))
+        children = [
+            worker
+            for template in psutil.Process(self.process.pid).children()
+            for worker in template.children()
+        ]
+        return sorted(children, key=arguments_of)
 
     @property
     def has_been_ended(self) -> bool:
@@ -98,6 +102,11 @@ class Command:
         deadline.cancel()
         self.process.stdout.close()
         return Ended(self.process.wait(), stdout, self._stderr.read_text())
+
+
+def arguments_of(worker: psutil.Process) -> list[str]:
+    """Return the arguments in a worker's title, which is a single string to the system."""
+    return " ".join(worker.cmdline()).split()
 
 
 def nebuli(

@@ -7,6 +7,7 @@ the outputs that it is given.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import select
@@ -22,6 +23,11 @@ from typing import IO, NamedTuple
 _AT_START = ("LANG", "LC_", "LD_", "PYTHON", "TZ")
 """Beginnings of what is read before a command has its say: where one of these is another, nothing can be forked."""
 _LARGEST = 1 << 17
+_TEMPLATE = """
+import socket, sys
+from nebuli.cli.local_template import serve_workers
+serve_workers(socket.socket(fileno=int(sys.argv[1])))
+"""
 _ROOT = Path(__file__).parents[2]
 
 
@@ -134,6 +140,27 @@ def start_program(program: str, *arguments: object) -> Forked:
     return starter().start(["-c", program, *map(str, arguments)], sys.__stderr__.fileno(), dict(os.environ))
 
 
+@cache
+def workers_template() -> socket.socket:
+    """Return the socket of a template for `LocalWorkers`, one for this process."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    Starter.begins = True
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _TEMPLATE, str(theirs.fileno())], pass_fds=[theirs.fileno()]
+        )
+    finally:
+        Starter.begins = False
+        theirs.close()
+
+    @atexit.register
+    def end() -> None:
+        ours.close()
+        process.wait()
+
+    return ours
+
+
 class _Order(NamedTuple):
     arguments: list[str]
     directory: str
@@ -153,25 +180,21 @@ class _Order(NamedTuple):
 
 def _import_all() -> None:
     """As the commands that are used most; what is not here is imported where it is wanted."""
-    from nebuli.cli.commands.worker import _SINGLE_THREADED
+    from nebuli.worker.fragment.template import import_all
 
-    os.environ.update(_SINGLE_THREADED)
+    import_all()
     import networkx  # noqa: F401
 
     import nebuli.__main__
     import nebuli.circuits.served_run
     import nebuli.cli.commands.queries
     import nebuli.cli.commands.run
+    import nebuli.cli.commands.worker
     import nebuli.cli.files
     import nebuli.fleet.local
     import nebuli.fleet.step_placement
     import nebuli.fleet.supervision
-    import nebuli.members.local.local_run
-    import nebuli.worker.fragment.fragment_process
-    import nebuli.worker.worker_process  # noqa: F401
-    from nebuli.connectors.provider import import_built_in
-
-    import_built_in()
+    import nebuli.members.local.local_run  # noqa: F401
 
 
 def _serve(address: str) -> _Order | None:

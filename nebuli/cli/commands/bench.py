@@ -15,6 +15,7 @@ from nebuli.cli.bounds import FilePath
 from nebuli.cli.placing import say_note, seed_option, strategy_option
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Sequence
 
     from nebuli.fleet.local import LocalWorkers
@@ -53,18 +54,23 @@ def bench(topology: str, query: str, *, seed: int, strategy: StrategyName, runs:
 
     Workers are started once, so the first run is the slowest. Sources have to end.
     """
-    import placement
-    from nebuli.cli.commands.run import ended
-    from nebuli.cli.files import load, refuse_unreadable
+    from nebuli.cli.local_template import forked_template
 
-    model, plan = load(topology, query)
-    refuse_unreadable(model, topology)
-    placed = placement.place(plan, model, seed, strategy)
-    say_note(placed)
-    fragments = placement.decompose(placed).fragments
-    _refuse_endless(fragments)
-    kept = [_without_result(fragment) for fragment in fragments]
-    return ended(_bench(model, Path(topology).resolve(), plan, kept, runs, as_json=as_json))
+    with forked_template() as template:
+        import placement
+        from nebuli.cli.commands.run import ended
+        from nebuli.cli.files import load, refuse_unreadable
+
+        model, plan = load(topology, query)
+        refuse_unreadable(model, topology)
+        placed = placement.place(plan, model, seed, strategy)
+        say_note(placed)
+        fragments = placement.decompose(placed).fragments
+        _refuse_endless(fragments)
+        kept = [_without_result(fragment) for fragment in fragments]
+        return ended(
+            _bench(model, Path(topology).resolve(), plan, kept, runs=runs, template=template, as_json=as_json)
+        )
 
 
 def _refuse_endless(fragments: Sequence[Fragment]) -> None:
@@ -96,7 +102,14 @@ def _dropping(operator: FragmentOperator) -> FragmentOperator:
 
 
 async def _bench(
-    topology: Topology, file: Path, plan: Query, fragments: Sequence[Fragment], runs: int, *, as_json: bool
+    topology: Topology,
+    file: Path,
+    plan: Query,
+    fragments: Sequence[Fragment],
+    *,
+    runs: int,
+    template: socket.socket,
+    as_json: bool,
 ) -> None:
     from nebuli.cli.exits import end_on_termination
     from nebuli.fleet.local import LocalWorkers
@@ -113,7 +126,7 @@ async def _bench(
                 f"run {number} of {runs}: {last.seconds:.2f} s, {last.rows_per_s:,.0f} rows/s", err=True
             )
 
-    async with LocalWorkers.of(topology, file, used) as workers:
+    async with LocalWorkers.of(topology, file, used, template=template) as workers:
         await workers.guard(all_runs())
     click.echo(json.dumps(_data(measured), indent=2) if as_json else _text(measured))
 

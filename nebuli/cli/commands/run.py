@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from nebuli.cli.stepped.run_in_steps import Steps, run_in_steps, step_options
 from nebuli.rpc.conventions import VIEWS_AT
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
@@ -101,64 +102,71 @@ def run(
     Exit codes: 0 all fragments finished; 1 the query failed; 2 bad input, be it the query's or a source's
     file; 3 a worker died or does not answer; 130 interrupted; 143 terminated.
     """
-    from nebuli.cli.files import load, refuse_overwritten, refuse_unreadable
-    from nebuli.cli.who_may_call import http_server, trust_at
-    from nebuli.fleet.deployment import Active, fragments_of, views_of
-    from nebuli.fleet.supervision import Policy
-    from nebuli.rpc.ids import new_query
-    from placement.plan import Late
+    from nebuli.cli.local_template import forked_template
 
     steps = Steps(stepped, members, state, checkpoint_s, serve, http, keep_output, home)
     steps.check()
-    model, plan = load(topology, query, engine)
-    refuse_overwritten(model, plan, Path(topology).resolve().parent)
-    if stepped:
-        return run_in_steps(
-            model, topology, plan, steps, max_state_bytes=max_state_bytes, late=late, as_json=as_json
+    with nullcontext() if stepped else forked_template() as template:
+        # The template imports meanwhile.
+        from nebuli.cli.files import load, refuse_overwritten, refuse_unreadable
+        from nebuli.cli.who_may_call import http_server, trust_at
+        from nebuli.fleet.deployment import Active, fragments_of, views_of
+        from nebuli.fleet.supervision import Policy
+        from nebuli.rpc.ids import new_query
+        from placement.plan import Late
+
+        model, plan = load(topology, query, engine)
+        refuse_overwritten(model, plan, Path(topology).resolve().parent)
+        if template is None:
+            return run_in_steps(
+                model, topology, plan, steps, max_state_bytes=max_state_bytes, late=late, as_json=as_json
+            )
+        refuse_unreadable(model, topology)
+        deployment = new_query()
+        of_late = Late.FAIL if late == "fail" else Late.COUNT
+        fragments = fragments_of(
+            plan, model, seed, deployment, strategy=strategy, late=of_late, say=partial(click.echo, err=True)
         )
-    refuse_unreadable(model, topology)
-    deployment = new_query()
-    of_late = Late.FAIL if late == "fail" else Late.COUNT
-    fragments = fragments_of(
-        plan, model, seed, deployment, strategy=strategy, late=of_late, say=partial(click.echo, err=True)
-    )
-    if of_late is Late.FAIL and (unknown := uncounted(fragments)):
-        raise click.ClickException(
-            f"--late fail: at {unknown} nobody would know, since Spark drops late rows and does not say how many; "
-            f"take --engine embedded, or --late warn"
+        if of_late is Late.FAIL and (unknown := uncounted(fragments)):
+            raise click.ClickException(
+                f"--late fail: at {unknown} nobody would know, since Spark drops late rows and does not say how many; "
+                f"take --engine embedded, or --late warn"
+            )
+        given = {
+            name: address for name, address in (("--serve", serve), ("--http", http)) if address is not None
+        }
+        if given and not views_of(fragments):
+            raise click.UsageError(
+                f"{next(iter(given))} is for queries in steps, and for those with views: add --stepped, or leave it out"
+            )
+        trust_at(given, model, Path(topology).resolve().parent, "read its views")
+        if http is not None:
+            http_server()
+        warn_of_endless(fragments)
+        active = Active(deployment, (), fragments)
+        file = Path(topology).resolve()
+        if as_json:
+            _refuse_print(active)
+        progress = _Progress(active.fragments)
+        settings = _Run(
+            model,
+            plan,
+            file,
+            template,
+            active,
+            seed,
+            strategy,
+            Policy(on_loss),
+            max_state_bytes,
+            of_late,
+            serve,
+            http,
+            says_late=late == "warn",
         )
-    given = {name: address for name, address in (("--serve", serve), ("--http", http)) if address is not None}
-    if given and not views_of(fragments):
-        raise click.UsageError(
-            f"{next(iter(given))} is for queries in steps, and for those with views: add --stepped, or leave it out"
-        )
-    trust_at(given, model, Path(topology).resolve().parent, "read its views")
-    if http is not None:
-        http_server()
-    warn_of_endless(fragments)
-    active = Active(deployment, (), fragments)
-    file = Path(topology).resolve()
-    if as_json:
-        _refuse_print(active)
-    progress = _Progress(active.fragments)
-    settings = _Run(
-        model,
-        plan,
-        file,
-        active,
-        seed,
-        strategy,
-        Policy(on_loss),
-        max_state_bytes,
-        of_late,
-        serve,
-        http,
-        says_late=late == "warn",
-    )
-    code, error = _outcome(_run(settings, progress))
-    if as_json:
-        click.echo(json.dumps({"exit_code": int(code), "error": error, **progress.to_data()}, indent=2))
-    return code
+        code, error = _outcome(_run(settings, progress))
+        if as_json:
+            click.echo(json.dumps({"exit_code": int(code), "error": error, **progress.to_data()}, indent=2))
+        return code
 
 
 def _refuse_print(active: Active) -> None:
@@ -175,6 +183,7 @@ class _Run(NamedTuple):
     topology: Topology
     query: Query
     file: Path
+    template: socket.socket
     active: Active
     seed: int
     strategy: StrategyName
@@ -235,7 +244,11 @@ async def _run(settings: _Run, progress: _Progress) -> None:
     end_on_termination()
     used = {fragment.node for fragment in settings.active.fragments}
     async with LocalWorkers.of(
-        settings.topology, settings.file, used, max_state_bytes=settings.max_state_bytes
+        settings.topology,
+        settings.file,
+        used,
+        template=settings.template,
+        max_state_bytes=settings.max_state_bytes,
     ) as workers:
         progress.say(f"{_count(len(used), 'worker')} ready")
         work = _deploy(settings, workers, progress)

@@ -48,8 +48,6 @@ def _data_ports(context: click.Context, parameter: click.Parameter, value: str |
     return value
 
 
-_SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
-"""Libraries that start threads when they are imported are told not to: with threads, a fork is not safe."""
 _option = partial(click.option, metavar="HOST:PORT", callback=_address)
 
 
@@ -130,7 +128,9 @@ def worker(
     that or --secret-file. One of both is needed where others than this machine can connect, or --insecure.
     Paths of sources and sinks start at the working directory. Prints one line on stderr once it is ready.
     """
-    os.environ.update(_SINGLE_THREADED)
+    from nebuli.worker.fragment.template import SINGLE_THREADED
+
+    os.environ.update(SINGLE_THREADED)
     from nebuli.rpc.trust import Trust
     from nebuli.worker.exposure import Exposed, check_http_not_exposed, check_not_exposed
     from nebuli.worker.fragment.template import fork_worker

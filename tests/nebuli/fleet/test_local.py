@@ -14,6 +14,7 @@ from nebuli.fleet.errors import NodeUnreachable
 from nebuli.fleet.local import LocalWorkers, WorkerDied, WorkerNotStarted
 from nebuli.rpc.worker_client import WorkerUnreachable
 from tests.support.ports import free_addresses
+from tests.support.starter import workers_template
 from tests.support.waiting import until_async
 from topology import Node
 
@@ -39,7 +40,7 @@ async def test_a_death_says_more_than_its_silence_which_is_noticed_first(
         asyncio.get_running_loop().call_later(0.01, told.set)
         raise silent("worker a:1 does not answer")
 
-    async with LocalWorkers((), tmp_path) as workers:
+    async with LocalWorkers((), tmp_path, template=workers_template()) as workers:
         workers._workers = {"a:1": Dying(told)}  # type: ignore[dict-item] - all that is asked of it here
         with pytest.raises(WorkerDied, match=r"worker a:1 died \(killed by SIGKILL\)"):
             await workers.guard(work())
@@ -52,9 +53,9 @@ async def test_a_worker_that_is_killed_before_it_is_ready_is_started_again(
 ) -> None:
     """A few times: what is killed again and again is told of."""
     (address,) = free_addresses(1)
-    async with LocalWorkers([Node(address=address)], tmp_path) as workers:
+    async with LocalWorkers([Node(address=address)], tmp_path, template=workers_template()) as workers:
         worker = workers.workers[address]
-        os.kill(workers._processes[-1].pid, signal.SIGKILL)
+        os.kill(await workers._processes[-1].pid, signal.SIGKILL)
 
         async def is_dead() -> bool:
             return worker.is_dead
@@ -67,7 +68,7 @@ async def test_a_worker_that_is_killed_before_it_is_ready_is_started_again(
                 return len(workers._processes) == wanted
 
             await until_async(has_begun, "another one is started")
-            os.kill(workers._processes[-1].pid, signal.SIGKILL)
+            os.kill(await workers._processes[-1].pid, signal.SIGKILL)
         if kills < 3:
             await preparing
             assert await workers.client(address).statuses() == []

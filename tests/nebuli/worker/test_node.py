@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import netchannel
+from nebuli.forking.spawner import Spawner
 from nebuli.rpc.status import FragmentState
 from nebuli.rpc.trust import NO_TRUST
 from nebuli.worker.fragment.run_notes import COORDINATOR, DISMISSED, PUBLISHED
-from nebuli.worker.fragment.spawning import Spawner
 from nebuli.worker.hosted import Host
 from nebuli.worker.listening import Ports
 from nebuli.worker.node import Node

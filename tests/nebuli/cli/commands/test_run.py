@@ -21,7 +21,7 @@ import yaml
 import netchannel
 from nebuli.rpc import worker_pb2 as wire
 from nebuli.rpc.worker_pb2_grpc import WorkerStub
-from tests.support.commands import Command, Ended, measured, nebuli
+from tests.support.commands import Command, Ended, arguments_of, measured, nebuli
 from tests.support.ports import free_addresses
 from tests.support.waiting import wait_for
 
@@ -231,11 +231,23 @@ def test_a_killed_worker_is_named_and_the_others_are_gone(case: Case) -> None:
     command = case.stall()
     workers = command.workers()
     assert len(workers) == 3
-    victim = next(worker for worker in workers if case.nodes[1] in worker.cmdline())
+    victim = next(worker for worker in workers if case.nodes[1] in arguments_of(worker))
     victim.kill()
     ended = command.end()
     assert ended.exit_code == 3
     assert ended.error == f"worker {case.nodes[1]} died (killed by SIGKILL)"
+    assert_gone(workers)
+
+
+@pytest.mark.story
+def test_workers_end_with_the_killed_process_that_they_are_forked_from(case: Case) -> None:
+    command = case.stall()
+    workers = command.workers()
+    (template,) = psutil.Process(command.process.pid).children()
+    template.kill()
+    ended = command.end()
+    assert ended.exit_code == 3
+    assert ended.error.endswith("died (killed by SIGKILL)")
     assert_gone(workers)
 
 
@@ -245,7 +257,7 @@ def test_a_killed_worker_is_started_again(case: Case, which: int) -> None:
     case.write_numbers(1_000_000)
     command = Command(*case.arguments(), "--on-loss", "wait", directory=case.directory)
     command.wait_until_said(*(f"{node}  running" for node in case.nodes))
-    next(worker for worker in command.workers() if case.nodes[which] in worker.cmdline()).kill()
+    next(worker for worker in command.workers() if case.nodes[which] in arguments_of(worker)).kill()
     ended = command.end()
     assert ended.exit_code == 0, ended.stderr
     assert f"worker {case.nodes[which]} does not answer" in ended.stderr
@@ -276,7 +288,7 @@ def test_its_workers_let_in_nobody_who_does_not_know_the_secret_of_this_run(case
         assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
         with pytest.raises(netchannel.HandshakeError):
             asyncio.run(_send_without_a_secret(node))
-    shown = [process.cmdline() for process in command.workers()]
+    shown = [arguments_of(worker) for worker in command.workers()]
     (path,) = {Path(each[each.index("--secret-file") + 1]) for each in shown}
     assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     assert len(path.read_text()) >= 43  # 32 random bytes

@@ -27,7 +27,7 @@ from nebuli.blocking import Views
 from nebuli.http.http_routes import app_of_views
 from nebuli.http.views.view_places import ViewPlaces
 from nebuli.storage.collections.collections import Collections
-from tests.support.commands import Command
+from tests.support.commands import Command, arguments_of
 from tests.support.described_calls import answers_as_described
 from tests.support.ports import free_addresses
 from tests.support.waiting import wait_for
@@ -84,7 +84,7 @@ class Served:
 
     def process(self, node: str) -> psutil.Process:
         """That of the fragment at a node: the last that its worker has begun."""
-        (worker,) = [each for each in self.command.workers() if node in each.cmdline()]
+        (worker,) = [each for each in self.command.workers() if node in arguments_of(each)]
         return max(worker.children(), key=psutil.Process.create_time)
 
     @contextmanager

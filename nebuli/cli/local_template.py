@@ -1,0 +1,94 @@
+"""The process that the workers of this machine are forked from.
+
+A command forks it before it does anything else, so that it imports while the command plans.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+__all__ = ["forked_template", "serve_workers"]
+
+
+@contextmanager
+def forked_template() -> Iterator[socket.socket]:
+    """Fork the template, and yield the socket for `LocalWorkers`; the template ends with the context.
+
+    To be called with a single thread, before an event loop runs.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    blocked = signal.pthread_sigmask(
+        signal.SIG_BLOCK, {signal.SIGINT}
+    )  # until the child is a session of its own
+    template = os.fork()
+    if template == 0:
+        ours.close()
+        serve_workers(theirs)
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    theirs.close()
+    try:
+        yield ours
+    finally:
+        ours.close()
+        os.kill(template, signal.SIGKILL)
+        os.waitpid(template, 0)
+
+
+def serve_workers(connection: socket.socket) -> NoReturn:
+    """Be the template: fork a worker for each request, until the other end has closed ``connection``.
+
+    A request has the ``arguments`` of `nebuli`, the ``directory`` and the ``environment``, and comes with the worker's
+    standard input. A worker outlives the template, and ends when its standard input does.
+    """
+    try:
+        os.setsid()  # Ctrl-C is the command's to handle
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.close(nothing)
+        from nebuli.forking.template import Template
+        from nebuli.worker.fragment.template import import_all
+
+        import_all()
+        Template(connection, _become_worker, lambda: os._exit(0)).serve()
+    except BaseException:  # noqa: BLE001 - on standard error; the command sees its workers end
+        sys.excepthook(*sys.exc_info())
+    os._exit(1)
+
+
+def _become_worker(request: Mapping[str, Any], descriptors: Sequence[int]) -> int:
+    from setproctitle import setproctitle
+
+    from nebuli.__main__ import main
+    from nebuli.forking.template import replace
+
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    (stdin,) = descriptors
+    replace(0, stdin)
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - as long as the process
+    os.chdir(request["directory"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    sys.argv = ["nebuli", *request["arguments"]]
+    setproctitle(" ".join(sys.argv))
+    try:
+        main()
+    except SystemExit as ended:
+        if isinstance(ended.code, int):
+            return ended.code
+        sys.stderr.write(f"{ended.code}\n")
+        return 1
+    return 0
