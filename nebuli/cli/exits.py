@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import signal
 import sys
@@ -46,6 +47,7 @@ def exit_code(command: Callable[[], object]) -> int:
     """
     try:
         _open_closed_streams()
+        _escape_what_cannot_be_encoded()
         # Without click's standalone mode, an exit that was asked for (--help) is a returned code.
         code = command()
         sys.stdout.flush()
@@ -107,7 +109,14 @@ def _open_closed_streams() -> None:
         if getattr(sys, name) is None:
             descriptor = os.open(os.devnull, flags)
             os.set_inheritable(descriptor, True)
-            setattr(sys, name, open(descriptor, "r" if name == "stdin" else "w", closefd=False))  # noqa: SIM115 - as long as the process
+            mode = "r" if name == "stdin" else "w"
+            setattr(sys, name, open(descriptor, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - as long as the process
+
+
+def _escape_what_cannot_be_encoded() -> None:
+    """Print names with characters that standard output's encoding lacks as Python prints them to standard error."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _drop_output() -> None:

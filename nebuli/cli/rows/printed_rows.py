@@ -36,14 +36,19 @@ def print_rows(rows: pa.Table, form: str) -> None:
     match form:
         case "json":
             records = [_record(names, line) for line in lines]
-            click.echo(json.dumps(records, indent=2, default=str, ensure_ascii=False))
+            echo_data(json.dumps(records, indent=2, default=str, ensure_ascii=False) + "\n")
         case "csv":
-            click.echo(as_csv([names, *lines]), nl=False)
+            echo_data(as_csv([names, *lines]))
         case _:
             from nebuli.cli.render import table
 
             cells = [tuple("" if each is None else str(each) for each in line) for line in lines]
             click.echo(table(names, cells) if cells else "no rows")
+
+
+def echo_data(text: str) -> None:
+    """Print what programs read: UTF-8, as in files, whatever the terminal's encoding is."""
+    click.echo(text.encode(), nl=False)
 
 
 def as_csv(lines: Iterable[Sequence[Any]]) -> str:

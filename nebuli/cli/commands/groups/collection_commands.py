@@ -15,7 +15,7 @@ from nebuli.cli.exits import ExitCode, code_of_storage, end_on_termination
 from nebuli.cli.files import STDIN
 from nebuli.cli.render import table
 from nebuli.cli.rows.collection_views import cells, columns_from, columns_of, shown
-from nebuli.cli.rows.printed_rows import as_csv, as_json_line, how_many, print_rows
+from nebuli.cli.rows.printed_rows import as_csv, as_json_line, echo_data, how_many, print_rows
 from nebuli.cli.rows.times import instant, read_time
 from nebuli.cli.who_may_call import http_server, trust_at
 from nebuli.python_values import values_of
@@ -227,14 +227,14 @@ def follow(name: str, as_of: int | None, form: str, store: str, *, snapshot: boo
         names = ["_time", *columns, "_weight"]
         is_json = as_json or form == "json"
         if not is_json:
-            click.echo(as_csv([names]), nl=False)
+            echo_data(as_csv([names]))
         async with aclosing(collections.subscribe(name, as_of, snapshot=snapshot)) as spans:
             async for span in spans:
                 lines = _changes(span)
                 if is_json:
-                    click.echo("".join(f"{as_json_line(names, line)}\n" for line in lines), nl=False)
+                    echo_data("".join(f"{as_json_line(names, line)}\n" for line in lines))
                 else:
-                    click.echo(as_csv(lines), nl=False)
+                    echo_data(as_csv(lines))
 
     return _ran(store, work)
 

@@ -14,7 +14,7 @@ from nebuli.cli.asking import ran, settled, workers_of
 from nebuli.cli.bounds import FilePath, Finite
 from nebuli.cli.exits import ExitCode, end_on_termination
 from nebuli.cli.render import table
-from nebuli.cli.rows.printed_rows import as_json_line, how_many, print_rows
+from nebuli.cli.rows.printed_rows import as_json_line, echo_data, how_many, print_rows
 from nebuli.cli.rows.view_rows import HEADER, cells_of, data_of
 from nebuli.cli.stepped.circuit_access import trust_of
 from nebuli.python_values import values_of
@@ -136,11 +136,11 @@ def watch(name: str, key: tuple[str, ...], at: str, topology: str | None) -> int
         if description.in_steps:
             async with aclosing(views.watch_steps(name, wanted)) as steps:
                 async for step, rows in steps:
-                    click.echo(f'{{"step": {step}, "rows": {_as_json_list(rows)}}}')
+                    echo_data(f'{{"step": {step}, "rows": {_as_json_list(rows)}}}\n')
             return
         async with aclosing(views.watch(name, wanted)) as changes:
             async for rows in changes:
-                click.echo(_as_json_list(rows))
+                echo_data(f"{_as_json_list(rows)}\n")
 
     return _ran(at, topology, work)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 
 import pyarrow as pa
 import pytest
@@ -23,3 +25,15 @@ def test_numbers_that_json_does_not_have_are_texts(capsys: pytest.CaptureFixture
     assert [row["x"] for row in printed] == expected
     line = as_json_line([*"abcde"], values)
     assert [*json.loads(line, parse_constant=refuse).values()] == expected
+
+
+@pytest.mark.parametrize(
+    ("form", "expected"), [("csv", "größe\n日本\n"), ("json", '[\n  {\n    "größe": "日本"\n  }\n]\n')]
+)
+def test_what_programs_read_is_utf_8_whatever_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, form: str, expected: str
+) -> None:
+    printed = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(printed, "latin-1"))
+    print_rows(pa.table({"größe": ["日本"]}), form)
+    assert printed.getvalue().decode("utf-8") == expected
