@@ -31,7 +31,7 @@ class Broker:
 def nats_server() -> Iterator[Broker]:
     """Listen on a free port."""
     process = subprocess.Popen(
-        [str(SERVER), "--addr", "127.0.0.1", "--port", "-1"], stderr=subprocess.PIPE, text=True
+        [str(SERVER), "--addr", "127.0.0.1", "--port", "-1"], stderr=subprocess.PIPE, encoding="utf-8"
     )
     try:
         assert process.stderr is not None

@@ -18,7 +18,7 @@ def python_of(name: str) -> Path:
     """The interpreter of a peer's environment, which is made where it is not as its lock has it."""
     environment, lock = ROOT / ".venv" / name, lock_of(name)
     installed = environment / lock.name
-    if not installed.is_file() or installed.read_text() != lock.read_text():
+    if not installed.is_file() or installed.read_text("utf-8") != lock.read_text("utf-8"):
         uv, python = Path(sys.executable).with_name("uv"), environment / "bin" / "python"
         subprocess.run(
             [uv, "venv", "--quiet", "--clear", "--python", sys.executable, environment], check=True
@@ -26,11 +26,11 @@ def python_of(name: str) -> Path:
         subprocess.run(
             [uv, "pip", "install", "--quiet", "--python", python, "--requirement", lock], check=True
         )
-        installed.write_text(lock.read_text())
+        installed.write_text(lock.read_text("utf-8"), "utf-8")
     return environment / "bin" / "python"
 
 
 def version_of(name: str, lock: str = "") -> str:
     """As the lock has it: the one of its name, or another one."""
-    lines = lock_of(lock or name).read_text().split()
+    lines = lock_of(lock or name).read_text("utf-8").split()
     return next(line for line in lines if line.startswith(f"{name}=="))

@@ -82,7 +82,7 @@ def _unpacked(path: Path, folder: Path) -> Path:
 
 def topology(folder: Path, contestant: str) -> Path:
     """The demo's, with these files, and the result in a file; for one node, all of it there."""
-    document: dict[str, Any] = yaml.safe_load((EXAMPLE / "topology.yaml").read_text())
+    document: dict[str, Any] = yaml.safe_load((EXAMPLE / "topology.yaml").read_text("utf-8"))
     nodes = document["nodes"]
     for node in nodes:
         for source in node.get("physical", ()):
@@ -92,7 +92,7 @@ def topology(folder: Path, contestant: str) -> Path:
         nodes[2]["physical"] = [source for node in nodes[:2] for source in node["physical"]]
         document["nodes"] = nodes[2:]
     path = folder / f"{_file_name(contestant)}.yaml"
-    path.write_text(yaml.safe_dump(document, sort_keys=False))
+    path.write_text(yaml.safe_dump(document, sort_keys=False), "utf-8")
     return path
 
 
@@ -161,7 +161,7 @@ def _answer_of_polars(folder: Path, result: Path) -> None:
 
 def read_result(folder: Path, contestant: str) -> dict[tuple[str, str], tuple[float, ...]]:
     """The table, by origin and wind."""
-    with _result(folder, contestant).open() as file:
+    with _result(folder, contestant).open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     return {
         (row["origin"], row["wind"]): tuple(

@@ -35,7 +35,7 @@ def machine(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
         versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
     except importlib.metadata.PackageNotFoundError as error:
         raise SystemExit(f"{error.name} is measured too, and not installed: make setup") from error
-    control = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
+    control = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text("utf-8").strip()
     return {
         "processor": f"{_processor()}, {os.cpu_count()} cores, {psutil.virtual_memory().total >> 30} GiB",
         "cores": f"pinned: receivers on {RECEIVER_CORE}, senders on {SENDER_CORE}; free, and NATS' server: on any",
@@ -52,7 +52,7 @@ def commit() -> str:
 
     def git(*arguments: str) -> str:
         return subprocess.run(
-            ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+            ["git", *arguments], cwd=ROOT, capture_output=True, encoding="utf-8", check=False
         ).stdout.strip()
 
     changed = git("status", "--porcelain", "--untracked-files=no")
@@ -60,7 +60,7 @@ def commit() -> str:
 
 
 def _processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
+    for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
         if line.startswith("model name"):
             return line.split(":")[1].strip()
     return platform.machine()

@@ -48,7 +48,7 @@ def samples(record: Path) -> Counter[str]:
     report = subprocess.run(
         ["perf", "report", "-i", record, "--no-children", "-g", "none", "--sort", "dso,sym", "-t", "|"],
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         check=True,
     ).stdout
     shares: Counter[str] = Counter()
@@ -104,7 +104,7 @@ def main() -> None:
     figures = "\n".join(lines) + "\n"
     print(figures)
     for page in map(Path, sys.argv[1:]):
-        page.write_text(renewed(page.read_text(), "figures", figures))
+        page.write_text(renewed(page.read_text("utf-8"), "figures", figures), "utf-8")
 
 
 if __name__ == "__main__":

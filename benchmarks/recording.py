@@ -61,4 +61,4 @@ class Run:
     def _write(self) -> None:
         if self._path is not None:
             text = json.dumps(self.data, separators=(",", ":")).replace("}},", "}},\n")
-            self._path.write_text(text + "\n")
+            self._path.write_text(text + "\n", "utf-8")

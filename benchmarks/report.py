@@ -124,11 +124,11 @@ def filled(page: str, data: Mapping[str, Any]) -> str:
 def main() -> None:
     """Print the tables, or put them into pages."""
     given, *pages = map(Path, sys.argv[1:])
-    data = json.loads(given.read_text())
+    data = json.loads(given.read_text("utf-8"))
     if not pages:
         print(report(data))
     for page in pages:
-        page.write_text(filled(page.read_text(), data))
+        page.write_text(filled(page.read_text("utf-8"), data), "utf-8")
 
 
 if __name__ == "__main__":

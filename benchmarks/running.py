@@ -189,7 +189,7 @@ def side(function: str, module: str, settings: str, core: int | None) -> Iterato
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        text=True,
+        encoding="utf-8",
         preexec_fn=pin if (os.cpu_count() or 1) > 1 else None,  # noqa: PLW1509 - one call, no threads yet
     ) as process:
         try:

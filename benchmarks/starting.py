@@ -53,8 +53,8 @@ def _files(folder: Path, sink: str) -> tuple[str, str]:
             {"id": "out", "type": "sink", "input": "some", "sink": "out"},
         ]
     }
-    (folder / "topology.yaml").write_text(yaml.safe_dump(topology, sort_keys=False))
-    (folder / "query.json").write_text(json.dumps(query))
+    (folder / "topology.yaml").write_text(yaml.safe_dump(topology, sort_keys=False), "utf-8")
+    (folder / "query.json").write_text(json.dumps(query), "utf-8")
     return "topology.yaml", "query.json"
 
 
@@ -80,7 +80,7 @@ class Fleet:
 
     def _start(self, stack: ExitStack, node: str) -> None:
         command = [*_NEBULI, "worker", "--topology", "topology.yaml", "--node", node, "--state", "none"]
-        worker = subprocess.Popen(command, cwd=self._folder, stderr=subprocess.PIPE, text=True)
+        worker = subprocess.Popen(command, cwd=self._folder, stderr=subprocess.PIPE, encoding="utf-8")
         stack.enter_context(worker)
         stack.callback(worker.terminate)
         assert worker.stderr is not None
@@ -96,7 +96,7 @@ class Fleet:
         arguments = self._given if kind == AT_ONCE else (self._nebuli("register", *self._given),)
         start = time.perf_counter()
         command = subprocess.Popen(
-            [*_NEBULI, "start", *arguments], cwd=self._folder, stdout=subprocess.PIPE, text=True
+            [*_NEBULI, "start", *arguments], cwd=self._folder, stdout=subprocess.PIPE, encoding="utf-8"
         )
         connection, _ = self._listener.accept()
         with connection, command:
@@ -112,7 +112,7 @@ class Fleet:
     def _nebuli(self, *arguments: str) -> str:
         command = [*_NEBULI, *arguments]
         return subprocess.run(
-            command, cwd=self._folder, check=True, capture_output=True, text=True, timeout=_DEADLINE_S
+            command, cwd=self._folder, check=True, capture_output=True, encoding="utf-8", timeout=_DEADLINE_S
         ).stdout.strip()
 
 

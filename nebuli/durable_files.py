@@ -23,7 +23,7 @@ def write_durably(path: Path, text: str) -> None:
     """Write a file that contains the text, or what it did, also after a loss of power. Raises OSError, with a name."""
     aside = path.with_name(f".{path.stem}.new")
     try:
-        with aside.open("w") as file:
+        with aside.open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -46,4 +46,4 @@ def sync_directory(directory: Path) -> None:
 def write_privately(path: Path, text: str) -> None:
     """Make a file that no other user may read, from its first moment on. Raises OSError, also where there is one."""
     path.touch(0o600, exist_ok=False)
-    path.write_text(text)
+    path.write_text(text, "utf-8")

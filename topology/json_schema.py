@@ -52,4 +52,4 @@ def topology_schema() -> str:
 
 
 if __name__ == "__main__":
-    FILE.write_text(topology_schema())
+    FILE.write_text(topology_schema(), "utf-8")

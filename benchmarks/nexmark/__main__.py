@@ -51,13 +51,13 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="nexmark-") as folder:
             _measure(data["nexmark"].setdefault(query, {}), query, Path(folder), given)
         if given.json:
-            given.json.write_text(json.dumps(data, indent=1) + "\n")
+            given.json.write_text(json.dumps(data, indent=1) + "\n", "utf-8")
     print(table(data["nexmark"]))
 
 
 def _begun(path: Path | None) -> dict[str, Any]:
     """What stands in the file, with what this run stands on."""
-    found = json.loads(path.read_text())["nexmark"] if path and path.is_file() else {}
+    found = json.loads(path.read_text("utf-8"))["nexmark"] if path and path.is_file() else {}
     facts = machine(PACKAGES)
     facts["packages"] += f", {version_of('pathway')}, {version_of('bytewax')}".replace("==", " ")
     del facts["cores"], facts["congestion control"]

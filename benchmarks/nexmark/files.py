@@ -35,10 +35,10 @@ def prepare(folder: Path, events: int, streams: Sequence[str]) -> int:
     """
     rows = files.write(folder, events, streams=streams)
     topology = folder / files.ONE_NODE
-    text = topology.read_text()
+    text = topology.read_text("utf-8")
     for name in APPENDING:
         text = text.replace(f"path: {name}.parquet}}", f"path: {name}.parquet, mode: append}}")
-    topology.write_text(text)
+    topology.write_text(text, "utf-8")
     in_batches, and_after = folder / "batches", folder / "and-after"
     seconds = events / PER_SECOND / BATCHES
     with duckdb.connect() as db:

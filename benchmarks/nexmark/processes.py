@@ -30,7 +30,7 @@ def measured(command: Sequence[str | Path], variables: Mapping[str, str] | None 
         cwd=ROOT,
         env={**os.environ, **(variables or {})},
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         check=False,
     )
     if ended.returncode:

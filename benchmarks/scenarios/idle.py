@@ -26,7 +26,7 @@ class _Memory:
     @staticmethod
     def _resident() -> int:
         gc.collect()
-        return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
+        return int(Path("/proc/self/statm").read_text("utf-8").split()[1]) * PAGE
 
     def kib_per(self, channels: int) -> float:
         return (self._resident() - self._before) / channels / 1024

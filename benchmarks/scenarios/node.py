@@ -26,12 +26,12 @@ async def process_of_a_node() -> AsyncIterator[tuple[netchannel.ReceiverServer, 
         while not said.exists():  # noqa: ASYNC110 - another process makes the file
             await asyncio.sleep(LOOKS_EVERY_S)
         async with netchannel.ReceiverServer(node=socket) as member:
-            yield member, said.read_text()
+            yield member, said.read_text("utf-8")
         return
     try:
         async with netchannel.ReceiverServer(members=socket) as first:
             written = folder / "written"
-            written.write_text(first.address)
+            written.write_text(first.address, "utf-8")
             written.rename(said)
             yield first, first.address
     finally:

@@ -87,7 +87,9 @@ def main() -> None:
             found[row.name] = run(spark, row, work, 1 if given.quick else given.rounds or ROUNDS)
             print(table(row, found[row.name], {}), flush=True)
             if given.json is not None:
-                given.json.write_text(json.dumps(data, separators=(",", ":")).replace("}},", "}},\n") + "\n")
+                given.json.write_text(
+                    json.dumps(data, separators=(",", ":")).replace("}},", "}},\n") + "\n", "utf-8"
+                )
 
 
 if __name__ == "__main__":

@@ -79,7 +79,9 @@ def _flights(folder: Path, times: int) -> Query:
     topology = flights.topology(folder, flights.THREE)
     _with_free_addresses(topology)
     (sink,) = (
-        sink for node in yaml.safe_load(topology.read_text())["nodes"] for sink in node.get("sinks", ())
+        sink
+        for node in yaml.safe_load(topology.read_text("utf-8"))["nodes"]
+        for sink in node.get("sinks", ())
     )
     return Query(topology, flights.EXAMPLE / "query.json", Path(sink["path"]))
 
@@ -93,12 +95,12 @@ def _nexmark(folder: Path, name: str, events: int) -> Query:
 
 def _with_free_addresses(topology: Path) -> None:
     """Have nodes listen where nobody else does."""
-    text = topology.read_text()
+    text = topology.read_text("utf-8")
     nodes = yaml.safe_load(text)["nodes"]
     named = [address for node in nodes for address in (node["address"], node["grpc"])]
     for address, free in zip(named, free_addresses(len(named)), strict=True):
         text = text.replace(address, free)
-    topology.write_text(text)
+    topology.write_text(text, "utf-8")
 
 
 def _measured(query: Query, options: list[str]) -> dict[str, float]:

@@ -71,11 +71,11 @@ async def served(
     """Run the query in a folder, its last operator, a view, at the last node; it is gone with the context."""
     node = given["nodes"][-1]["address"]
     *others, view = operators
-    (folder / "topology.yaml").write_text(yaml.safe_dump(given, sort_keys=False))
-    (folder / "query.json").write_text(json.dumps({"operators": [*others, {**view, "node": node}]}))
+    (folder / "topology.yaml").write_text(yaml.safe_dump(given, sort_keys=False), "utf-8")
+    (folder / "query.json").write_text(json.dumps({"operators": [*others, {**view, "node": node}]}), "utf-8")
     secret = folder / "secret"
     secret.touch(mode=0o600)
-    secret.write_text(SECRET)
+    secret.write_text(SECRET, "utf-8")
     log = folder / "log"
     command = [sys.executable, "-P", "-m", "nebuli", "run", "topology.yaml", "query.json"]
     with log.open("wb") as said:

@@ -69,7 +69,7 @@ class TestSink(SinkConformance):
 
     @pytest.fixture
     def unwritable(self, tmp_path):
-        (tmp_path / "text").write_text("no database, and too long for the beginning of one" * 10)
+        (tmp_path / "text").write_text("no database, and too long for the beginning of one" * 10, "utf-8")
         return [
             ({"type": "SQLite", "path": f"{tmp_path}/absent/out.db", "table": "t"}, "unable to open"),
             ({"type": "SQLite", "path": str(tmp_path / "text"), "table": "t"}, "not a database"),

@@ -31,11 +31,14 @@ def main() -> int:
 
 def run() -> tuple[int, str, bool]:
     """Run it, with a folder of its own for the state: exit code, table, and whether all had to go back."""
-    with tempfile.TemporaryDirectory(prefix="flights-") as state, tempfile.TemporaryFile("w+") as table:
+    with (
+        tempfile.TemporaryDirectory(prefix="flights-") as state,
+        tempfile.TemporaryFile("w+", encoding="utf-8") as table,
+    ):
         options = ["--stepped", "--members", "2", "--checkpoint-every", "0.1", "--state", state]
         command = [str(NEBULI), "run", *options, str(HERE / "topology.yaml"), str(HERE / "query.json")]
         say(shlex.join(["nebuli", *command[1:]]))
-        with subprocess.Popen(command, stdout=table, stderr=subprocess.PIPE, text=True) as query:
+        with subprocess.Popen(command, stdout=table, stderr=subprocess.PIPE, encoding="utf-8") as query:
             try:
                 missed = kill_in_the_middle(query)
             finally:
@@ -63,7 +66,7 @@ def kill_in_the_middle(query: subprocess.Popen[str]) -> bool:
 def members_of(query: subprocess.Popen[str]) -> list[int]:
     """The process ids of its children, in the order in which they began."""
     parents = {
-        int(stat.parent.name): int(stat.read_text().rpartition(")")[2].split()[1])
+        int(stat.parent.name): int(stat.read_text("utf-8").rpartition(")")[2].split()[1])
         for stat in Path("/proc").glob("[0-9]*/stat")
     }
     return sorted(process for process, parent in parents.items() if parent == query.pid)

@@ -38,7 +38,7 @@ def runnable(name: str) -> Path:
 
 def statement(name: str) -> str:
     """The query in SQL, in DuckDB's dialect, over ``person``, ``auction`` and ``bid``."""
-    return query(name).with_suffix(".sql").read_text()
+    return query(name).with_suffix(".sql").read_text("utf-8")
 
 
 def write(
@@ -61,7 +61,7 @@ def write(
                 writers[name].write_batch(batch)
                 rows[name] = rows.get(name, 0) + batch.num_rows
     for topology in TOPOLOGIES:
-        (folder / topology).write_text((HERE / topology).read_text())
+        (folder / topology).write_text((HERE / topology).read_text("utf-8"), "utf-8")
     return rows
 
 

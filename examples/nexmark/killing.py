@@ -17,7 +17,9 @@ def run_and_kill(command: list[str], every_s: float | None) -> tuple[int, int]:
     A kill comes with a checkpoint, the first one so long after the kill before: whatever else the machine does, some
     of the work stays done.
     """
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as query:
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, encoding="utf-8"
+    ) as query:
         assert query.stderr is not None
         killed, last = 0, time.monotonic()
         try:
@@ -45,5 +47,5 @@ def members_of(query: int) -> list[int]:
     parents = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has ended meanwhile
-            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+            parents[int(stat.parent.name)] = int(stat.read_text("utf-8").rpartition(")")[2].split()[1])
     return sorted(process for process, parent in parents.items() if parent == query)

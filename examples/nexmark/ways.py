@@ -42,7 +42,7 @@ def run_in_steps(
     state = folder / "state"
     shutil.rmtree(state, ignore_errors=True)
     together = folder / "nexmark.json"
-    together.write_text(json.dumps(circuit(names), indent=1))
+    together.write_text(json.dumps(circuit(names), indent=1), "utf-8")
     options = ["--stepped", "--members", MEMBERS, "--checkpoint-every", checkpoint_s, "--state", state]
     code, killed = run_and_kill(_shown("run", *options, folder / ONE_NODE, together), kill_every_s)
     if code:
@@ -56,7 +56,7 @@ def circuit(names: Sequence[str]) -> dict[str, Any]:
 
 
 def _named(name: str) -> list[dict[str, Any]]:
-    operators: list[dict[str, Any]] = json.loads(query_in_steps(name).read_text())["operators"]
+    operators: list[dict[str, Any]] = json.loads(query_in_steps(name).read_text("utf-8"))["operators"]
     for each in operators:
         each["id"] = f"{name}_{each['id']}"
         if "input" in each:
@@ -68,14 +68,14 @@ def _named(name: str) -> list[dict[str, Any]]:
 
 def at_free_ports(topology: Path) -> Path:
     """The same topology in another file, with nodes where nobody else listens."""
-    text = topology.read_text()
+    text = topology.read_text("utf-8")
     written = sorted({word for line in text.splitlines() for word in _addresses(line)})
     with ExitStack() as stack:
         for address in written:
             taken = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
             text = text.replace(address, f"127.0.0.1:{taken.getsockname()[1]}")
     moved = topology.with_name(f"at-free-ports-{topology.name}")
-    moved.write_text(text)
+    moved.write_text(text, "utf-8")
     return moved
 
 

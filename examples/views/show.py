@@ -65,7 +65,7 @@ def running_query(folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
         shutil.copy(HERE / name, folder)
     options = ["--serve", "127.0.0.1:0", "--http", "127.0.0.1:0"]
     command = [sys.executable, "-m", "nebuli", "run", *options, "topology.yaml", "query.json"]
-    with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True) as query:
+    with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, encoding="utf-8") as query:
         try:
             assert query.stderr is not None
             for line in query.stderr:

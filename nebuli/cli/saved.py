@@ -102,7 +102,7 @@ def added_to(query: DeployedQuery) -> Iterator[None]:
 
 @contextmanager
 def _alone(query: DeployedQuery, what: str, otherwise: str) -> Iterator[None]:
-    with (directory() / f".{query.id}.{what}").open("w") as file:
+    with (directory() / f".{query.id}.{what}").open("w", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -121,7 +121,7 @@ def _read(path: Path) -> DeployedQuery:
     from topology.connectors import unusable
 
     try:
-        return DeployedQuery.model_validate_json(path.read_text())
+        return DeployedQuery.model_validate_json(path.read_text("utf-8"))
     except (ValidationError, OSError) as error:
         if isinstance(error, ValidationError) and (lacking := unusable(error)):
             raise click.ClickException(

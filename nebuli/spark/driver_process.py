@@ -40,7 +40,7 @@ class DriverProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
+            encoding="utf-8",
             errors="replace",
             start_new_session=True,  # it ends its own group, with Java in it
         )

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import sys
 import threading
 import time
 from contextlib import suppress
@@ -48,17 +47,18 @@ def lead(made: Callable[[str, Callable[[str], None]], Driven]) -> None:
     ``made`` is given the line, and what takes lines for standard output, from any thread.
     """
     # Java writes on standard output too: reports have a descriptor of their own.
-    reports = os.fdopen(os.dup(1), "w", buffering=1)
+    reports = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)
 
     def report(line: str) -> None:
         with suppress(BrokenPipeError):  # whoever has started it is gone, which standard input says as well
             reports.write(f"{line}\n")
 
-    driven = made(sys.stdin.readline(), report)
-    threading.Thread(target=driven.run, name="job", daemon=True).start()
-    for line in sys.stdin:
-        driven.commands.put(line.strip())
+    with open(0, encoding="utf-8", closefd=False) as orders:
+        driven = made(orders.readline(), report)
+        threading.Thread(target=driven.run, name="job", daemon=True).start()
+        for line in orders:
+            driven.commands.put(line.strip())
     _end(driven)
 
 

@@ -29,7 +29,7 @@ _SOCKET_BYTES = 1 << 26
 def _largest(name: str) -> int:
     """What one buffer of a TCP socket grows to, as Linux is set."""
     try:
-        return int(Path("/proc/sys/net/ipv4", name).read_text().split()[2])
+        return int(Path("/proc/sys/net/ipv4", name).read_text("utf-8").split()[2])
     except (OSError, IndexError, ValueError):
         return _SOCKET_BYTES
 

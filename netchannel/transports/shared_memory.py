@@ -47,7 +47,7 @@ def place() -> bytes | None:
     if not _SEALS or not hasattr(os, "memfd_create"):
         return None
     try:
-        found = [_BOOT.read_text(), str(os.geteuid())]
+        found = [_BOOT.read_text("utf-8"), str(os.geteuid())]
         for name in _NAMESPACES:
             status = Path("/proc/self/ns", name).stat()
             found.append(f"{status.st_dev}:{status.st_ino}")

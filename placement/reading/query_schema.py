@@ -16,4 +16,4 @@ def query_schema() -> str:
 
 
 if __name__ == "__main__":
-    FILE.write_text(query_schema())
+    FILE.write_text(query_schema(), "utf-8")

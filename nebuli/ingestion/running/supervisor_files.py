@@ -73,7 +73,7 @@ class SupervisorFiles:
         """The lock's file, with the lock; None: another process has it."""
         deadline = time.monotonic() + _TAKE_S
         while True:
-            file = self.lock.open("a+")
+            file = self.lock.open("a+", encoding="utf-8")
             if self._is_taken(file):
                 return file
             file.close()
@@ -93,7 +93,7 @@ class SupervisorFiles:
     def holder(self) -> int | None:
         """The process that is the supervisor, if one is; 0 if it has only just begun. Raises OSError."""
         try:
-            with self.lock.open("r") as file:
+            with self.lock.open("r", encoding="utf-8") as file:
                 try:
                     fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 except BlockingIOError:

@@ -70,7 +70,7 @@ def _figures(member: Member) -> dict[str, Any]:
 def _resident_bytes() -> int:
     """Where the system says it; else the most that it has been."""
     try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        pages = int(Path("/proc/self/statm").read_text("utf-8").split()[1])
     except OSError:
         unit = 1 if sys.platform == "darwin" else 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -134,7 +134,7 @@ def _folder_locked(folder: Path) -> Iterator[None]:
     make_directory(folder)
     if not (folder / _LOCK).exists():
         _refuse_others_files(folder)
-    with (folder / _LOCK).open("w") as file:
+    with (folder / _LOCK).open("w", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

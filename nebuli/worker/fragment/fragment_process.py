@@ -108,7 +108,7 @@ async def _run(control: socket.socket, kept: Sequence[int]) -> None:
 
 def _limit_memory(more_bytes: int) -> None:
     """What libraries have mapped by now, whether they use it or not, does not count."""
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    pages = int(Path("/proc/self/statm").read_text("utf-8").split()[0])
     limit = pages * resource.getpagesize() + more_bytes
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 

@@ -49,6 +49,6 @@ def inspect(address: str, trust: Trust) -> wire.InspectReply:
 
 def _said(name: str) -> str:
     try:
-        return (_TCP / name).read_text().strip()
+        return (_TCP / name).read_text("utf-8").strip()
     except OSError:  # another system, or one that hides it
         return ""

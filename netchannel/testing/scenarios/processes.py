@@ -146,7 +146,7 @@ class Processes:
         return self._directory / f"{name}.log"
 
     def _last_words(self, name: str) -> str:
-        lines = self._log_of(name).read_text(errors="replace").splitlines()[-_LAST_LINES:]
+        lines = self._log_of(name).read_text("utf-8", "replace").splitlines()[-_LAST_LINES:]
         return "".join(f"\n  {name}: {line}" for line in lines)
 
 
