@@ -86,7 +86,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Who wants the tests of Spark alone imports no files without one: that takes each process many seconds."""
     if config.option.markexpr != "spark" or not collection_path.match("test_*.py"):
         return None
-    return "mark.spark" not in collection_path.read_text() or None
+    return "mark.spark" not in collection_path.read_text("utf-8") or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

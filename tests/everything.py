@@ -61,7 +61,9 @@ class Result:
 
 def lint(folder: Path) -> Part:
     """Style, types and imports; ``folder`` has the programs."""
-    checks = (("ruff", "check"), ("ruff", "format", "--check"), ("mypy",), ("lint-imports",))
+    # A rule that ruff has in preview, which as a setting would change other rules.
+    encodings = ("ruff", "check", "--preview", "--select", "PLW1514")
+    checks = (("ruff", "check"), encodings, ("ruff", "format", "--check"), ("mypy",), ("lint-imports",))
     return Part(
         "lint", "style, types and imports", tuple((str(folder / name), *rest) for name, *rest in checks)
     )
@@ -97,7 +99,9 @@ def passed_tests() -> Path:
     """
     with tempfile.TemporaryDirectory() as folder:
         index = {**os.environ, "GIT_INDEX_FILE": str(Path(folder, "index"))}
-        git = partial(subprocess.run, cwd=_ROOT, env=index, capture_output=True, text=True, check=False)
+        git = partial(
+            subprocess.run, cwd=_ROOT, env=index, capture_output=True, encoding="utf-8", check=False
+        )
         git(["git", "add", "--all"])
         tree = git(["git", "write-tree"]).stdout.strip()
     return Path(sys.prefix, f"passed-{tree or time.time_ns()}.txt")

@@ -69,8 +69,8 @@ def test_a_thousand_operators_on_ten_thousand_nodes(tmp_path: Path) -> None:
     }
     operators = {each["id"]: each["type"] for each in query["operators"]}
     assert (len(topology), len(operators)) == (10_000, 1_000)
-    (tmp_path / "topology.yaml").write_text(as_yaml(topology))
-    (tmp_path / "query.json").write_text(json.dumps(query))
+    (tmp_path / "topology.yaml").write_text(as_yaml(topology), "utf-8")
+    (tmp_path / "query.json").write_text(json.dumps(query), "utf-8")
 
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     ended = nebuli(

@@ -186,18 +186,18 @@ PAGES = {
 
 @pytest.mark.parametrize(("page", "data"), PAGES.items())
 def test_the_page_has_the_figures_of_its_file(page: str, data: str) -> None:
-    text = (DOCS / page).read_text()
-    assert filled(text, json.loads((DOCS / data).read_text())) == text
+    text = (DOCS / page).read_text("utf-8")
+    assert filled(text, json.loads((DOCS / data).read_text("utf-8"))) == text
 
 
 def test_all_that_is_measured_is_on_a_page() -> None:
-    pages = "".join((DOCS / page).read_text() for page in PAGES)
+    pages = "".join((DOCS / page).read_text("utf-8") for page in PAGES)
     assert all(f"<!-- end of {name} -->" in pages for name in SECTIONS)
 
 
 def test_the_pages_have_all_sizes_that_planning_is_measured_at() -> None:
     """PL-BIG-1: up to that of the test of planning."""
-    rows = json.loads((DOCS / "benchmarks.json").read_text())["planning"]
+    rows = json.loads((DOCS / "benchmarks.json").read_text("utf-8"))["planning"]
     assert [row["nodes"] for row in rows] == [size[0] for size in SIZES]
     assert (SIZES[-1], rows[-1]["operators"]) == ((10_000, 1_000), 1_000)
 

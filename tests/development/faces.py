@@ -365,7 +365,7 @@ def _ruffled(path: Path, text: str) -> str:
     for command in (["check", "--quiet", "--fix", "--select", "I"], ["format", "--quiet"]):
         asked = [sys.executable, "-m", "ruff", *command, "--stdin-filename", str(path), "-"]
         text = subprocess.run(
-            asked, input=text, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT
+            asked, input=text, stdout=subprocess.PIPE, encoding="utf-8", check=True, cwd=ROOT
         ).stdout
     return text
 

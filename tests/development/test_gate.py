@@ -42,12 +42,12 @@ def test_a_test_is_named_by_its_id_or_by_what_encloses_it(name: str, named: bool
 
 
 def test_all_that_is_left_out_is_there_and_stands_in_order() -> None:
-    lines = [line for line in LEFT_OUT.read_text().splitlines() if not line.startswith("#")]
+    lines = [line for line in LEFT_OUT.read_text("utf-8").splitlines() if not line.startswith("#")]
     assert lines == sorted(set(lines))
     for line in lines:
         path, *inner = line.partition("[")[0].split("::")
         assert Path(path).exists(), line
-        assert all(name in Path(path).read_text() for name in inner[:1]), line
+        assert all(name in Path(path).read_text("utf-8") for name in inner[:1]), line
 
 
 @pytest.mark.processes(12)
@@ -70,7 +70,7 @@ def test_a_branch_runs_the_modules_that_it_changes_and_main_runs_none(
         "tests/benchmarks/test_c.py",
     ):
         Path(name).parent.mkdir(parents=True, exist_ok=True)
-        Path(name).write_text("1")
+        Path(name).write_text("1", "utf-8")
     git("add", ".")
     git("commit", "-m", "main")
     git("update-ref", "refs/remotes/origin/main", "HEAD")
@@ -81,7 +81,7 @@ def test_a_branch_runs_the_modules_that_it_changes_and_main_runs_none(
         "tests/sub/test_new.py",
         "tests/helper.py",
     ):
-        Path(name).write_text("2")
+        Path(name).write_text("2", "utf-8")
     Path("tests/test_gone.py").unlink()
     git("add", ".")
     git("commit", "-m", "branch")
@@ -145,7 +145,7 @@ def test_what_the_gate_leaves_out_runs_while_there_is_time(tmp_path: Path, time_
         "choice.names = lambda _: {'test_it.py::test_long'}\n"
         f"choice.LeftOut.__init__.__defaults__ = ({time_s},)\n"
     )
-    (tmp_path / "patch.py").write_text(patch)
+    (tmp_path / "patch.py").write_text(patch, "utf-8")
     text = "def test_short():\n    assert 0\n\ndef test_long():\n    pass\n"
     code, printed = pytest_on(tmp_path, text, "-p", "patch", "--left-out", path=tmp_path)
     assert (code, counts in printed) == (0, True), printed
@@ -210,7 +210,7 @@ def test_story():
 def test_a_run_that_is_ended_early_names_the_tests_that_still_run(tmp_path: Path) -> None:
     text = "import time\n\ndef test_that_sleeps():\n    print('sleeps', flush=True)\n    time.sleep(60)\n"
     command = command_on(tmp_path, text, "--capture=no", "--failures", str(tmp_path / "record.json"))
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, encoding="utf-8") as process:
         assert process.stdout is not None
         try:
             assert any("sleeps" in line for line in process.stdout)
@@ -264,7 +264,7 @@ def gate_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Python:
 
     def gated(script: str) -> list[str]:
         python = tmp_path / "python"
-        python.write_text(f'#!/bin/sh\nfor each in "$@"; do last=$each; done\n{script}\n')
+        python.write_text(f'#!/bin/sh\nfor each in "$@"; do last=$each; done\n{script}\n', "utf-8")
         python.chmod(0o755)
         (part,) = [each for each in parts(tmp_path, tmp_path) if each.name == "processes"]
         return run([part], tmp_path, tmp_path, everything.say)
@@ -285,7 +285,7 @@ ONCE = Failure("tests/test_a.py::test_b", "assert 1 == 2", may_run_again=True)
 @pytest.mark.processes
 def test_who_passes_alone_is_unsteady_and_the_gate_green(gate_run: Python, tmp_path: Path) -> None:
     assert gate_run(f"{fail(tmp_path, ONCE)}\nexit 0") == []
-    assert [json.loads(line) for line in (tmp_path / "unsteady.jsonl").read_text().splitlines()] == [
+    assert [json.loads(line) for line in (tmp_path / "unsteady.jsonl").read_text("utf-8").splitlines()] == [
         {"test": ONCE.test, "error": ONCE.error}
     ]
 

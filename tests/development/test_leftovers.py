@@ -37,7 +37,7 @@ def test_third():
 
 @pytest.mark.processes
 def test_a_failed_test_fails_no_later_one_and_leaves_no_process(tmp_path: Path) -> None:
-    (tmp_path / "test_later.py").write_text(SECOND)
+    (tmp_path / "test_later.py").write_text(SECOND, "utf-8")
     code, said = pytest_on(tmp_path, FAILS.format(ending="raise AssertionError"))
     assert code == pytest.ExitCode.TESTS_FAILED
     assert "1 failed, 2 passed" in said

@@ -19,7 +19,7 @@ SKIPS = {"skip", "skipif", "importorskip", "skipIf", "skipUnless", "skipTest", "
 def skips_of(path: Path) -> list[str]:
     """Where a file leaves something out by itself."""
     found = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         match node:
             case ast.Attribute(
                 value=ast.Name(id="pytest" | "unittest") | ast.Attribute(attr="mark"), attr=name
@@ -96,8 +96,8 @@ def test_a_run_in_which_all_is_left_out_has_run_no_test(
 
 def command_on(folder: Path, text: str, *arguments: str) -> list[str]:
     """Return the command, for this project's root, that runs a text as tests of this project are run."""
-    (folder / "test_it.py").write_text(text)
-    (folder / "conftest.py").write_text("from tests.conftest import *\n")
+    (folder / "test_it.py").write_text(text, "utf-8")
+    (folder / "conftest.py").write_text("from tests.conftest import *\n", "utf-8")
     command = (sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(folder))
     return [*command, "-p", "no:cacheprovider", "--numprocesses", "0", *arguments, str(folder)]
 
@@ -110,7 +110,7 @@ def pytest_on(folder: Path, text: str, *arguments: str, path: Path = ROOT) -> tu
         env={**os.environ, "PYTHONPATH": str(path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
+        encoding="utf-8",
         check=False,
     )
     return ended.returncode, ended.stdout

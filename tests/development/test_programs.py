@@ -29,7 +29,7 @@ class Machine:
     def has(self, *names: str, java: str = "17.0.15") -> None:
         for name in names:
             path = self._folder / name
-            path.write_text(f"#!/bin/sh\necho 'openjdk version \"{java}\"' >&2\n")
+            path.write_text(f"#!/bin/sh\necho 'openjdk version \"{java}\"' >&2\n", "utf-8")
             path.chmod(0o755)
 
     def is_root(self, *, root: bool) -> None:
@@ -131,7 +131,7 @@ def test_postgresql_is_looked_for_where_debian_has_it_too(machine: Machine, tmp_
 
 
 def test_the_page_names_all_of_them() -> None:
-    page = (ROOT / "docs" / "machine.md").read_text()
+    page = (ROOT / "docs" / "machine.md").read_text("utf-8")
     assert [
         each for each in PROGRAMS if f"| `{each.name}` | `{each.package}` | {each.needed_for} |" not in page
     ] == []

@@ -29,7 +29,11 @@ def worker(directory: Path) -> Command:
 def test_it_says_what_a_process_of_its_own_says(arguments: list[str], tmp_path: Path) -> None:
     ended = nebuli(*arguments, directory=tmp_path)
     own = subprocess.run(
-        [sys.executable, "-m", "nebuli", *arguments], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-m", "nebuli", *arguments],
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+        timeout=60,
     )
     assert (ended.exit_code, ended.stdout, ended.stderr) == (own.returncode, own.stdout, own.stderr)
 

@@ -16,7 +16,7 @@ UV = Path(sys.executable).with_name("uv")
 
 def uv(*arguments: str | Path) -> str:
     """What uv says; its failure fails the test."""
-    done = subprocess.run([UV, *arguments], capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run([UV, *arguments], capture_output=True, encoding="utf-8", timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -11,7 +11,7 @@ import pytest
 from tests.distributions.conftest import uv
 from tests.docs.markdown import ROOT
 
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 PYTHONS = [each for line in PROJECT["classifiers"] for each in re.findall(r"Python :: (3\.\d+)$", line)]
 WITHOUT_A_WHEEL = "pyspark"  # its source distribution is all in Python
 
@@ -27,10 +27,12 @@ def test_the_lock_resolves(python: str, tmp_path: Path) -> None:
 
 
 def test_the_lock_is_without_the_benchmarks_peers() -> None:
-    locked = {line.partition("==")[0] for line in (ROOT / "requirements.lock").read_text().splitlines()}
+    locked = {
+        line.partition("==")[0] for line in (ROOT / "requirements.lock").read_text("utf-8").splitlines()
+    }
     peers = {
         line.partition("==")[0]
-        for line in (ROOT / "benchmarks" / "requirements.lock").read_text().splitlines()
+        for line in (ROOT / "benchmarks" / "requirements.lock").read_text("utf-8").splitlines()
     }
     assert {"eclipse-zenoh", "pyzmq"} <= peers - locked
     assert len(PYTHONS) == 4

@@ -90,7 +90,7 @@ def python(installed: Callable[..., Path]) -> Path:
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
     path = tmp_path / "users.py"
-    path.write_text(SCRIPT)
+    path.write_text(SCRIPT, "utf-8")
     return path
 
 
@@ -101,7 +101,7 @@ def lines(script: Path, pattern: str, *command: str | Path) -> set[int]:
         [Path(sys.executable).with_name(str(name)), *arguments, script],
         cwd=script.parent,
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         timeout=240,
         check=False,
     )
@@ -112,13 +112,15 @@ def lines(script: Path, pattern: str, *command: str | Path) -> set[int]:
 
 def test_mypy_finds_each_wrong_call_and_nothing_else(python: Path, script: Path) -> None:
     # Arrow has no types of its own.
-    (script.parent / "mypy.ini").write_text("[mypy]\n[mypy-pyarrow.*]\nignore_missing_imports = True\n")
+    (script.parent / "mypy.ini").write_text(
+        "[mypy]\n[mypy-pyarrow.*]\nignore_missing_imports = True\n", "utf-8"
+    )
     assert (
         lines(script, r"users\.py:(\d+): error", "mypy", "--strict", "--python-executable", python) == WRONG
     )
 
 
 def test_basedpyright_finds_each_wrong_call_and_nothing_else(python: Path, script: Path) -> None:
-    (script.parent / "pyrightconfig.json").write_text('{"typeCheckingMode": "standard"}')
+    (script.parent / "pyrightconfig.json").write_text('{"typeCheckingMode": "standard"}', "utf-8")
     found = lines(script, r"users\.py:(\d+):\d+ - error", "basedpyright", "--pythonpath", python)
     assert found == WRONG

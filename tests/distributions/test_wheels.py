@@ -43,7 +43,7 @@ def run(commands: Path, *arguments: str | Path, cwd: Path) -> subprocess.Complet
         cwd=cwd,
         env=environment,
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         timeout=120,
         check=False,
     )
@@ -54,7 +54,7 @@ def test_a_distribution_has_all_of_its_packages_and_nothing_else(dist: Path, nam
     (wheel,) = dist.glob(f"{name}-*.whl")
     held = {each for each in ZipFile(wheel).namelist() if ".dist-info/" not in each}
     kept = subprocess.run(
-        ["git", "-C", ROOT, "ls-files", *PACKAGES[name]], capture_output=True, text=True, check=True
+        ["git", "-C", ROOT, "ls-files", *PACKAGES[name]], capture_output=True, encoding="utf-8", check=True
     )
     assert held == set(kept.stdout.splitlines())
     assert {f"{package}/py.typed" for package in PACKAGES[name]} <= held
@@ -101,7 +101,7 @@ def test_nebuli_brings_netchannel_and_says_what_is_missing(
 
 def test_versions_and_licences_are_one() -> None:
     projects = {
-        name: tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"]
+        name: tomllib.loads((ROOT / folder / "pyproject.toml").read_text("utf-8"))["project"]
         for name, folder in (("netchannel", ""), ("nebuli", "distributions/nebuli"))
     }
     version = netchannel.__version__
@@ -110,7 +110,9 @@ def test_versions_and_licences_are_one() -> None:
     assert projects["netchannel"]["optional-dependencies"]["nebuli"] == [f"nebuli=={version}"]
     same = ("classifiers", "requires-python", "urls", "license")
     assert [projects["nebuli"][each] for each in same] == [projects["netchannel"][each] for each in same]
-    assert (ROOT / "LICENSE").read_text() == (ROOT / "distributions" / "nebuli" / "LICENSE").read_text()
+    assert (ROOT / "LICENSE").read_text("utf-8") == (ROOT / "distributions" / "nebuli" / "LICENSE").read_text(
+        "utf-8"
+    )
 
 
 @pytest.mark.parametrize("name", list(PACKAGES))
@@ -120,7 +122,7 @@ def test_the_readme_leads_somewhere_from_a_package_index(dist: Path, name: str) 
         (metadata,) = (each for each in files.namelist() if each.endswith("/METADATA"))
         shown = files.read(metadata).decode().partition("\n\n")[2]
     readme = (ROOT if name == "netchannel" else ROOT / "distributions" / "nebuli") / "README.md"
-    home = re.search(r'^Homepage = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)[1]
+    home = re.search(r'^Homepage = "(.*)"$', (ROOT / "pyproject.toml").read_text("utf-8"), re.MULTILINE)[1]
     links = re.findall(r"\]\((.*?)\)", shown)
     assert len(links) > 5
     for link in links:
@@ -129,5 +131,5 @@ def test_the_readme_leads_somewhere_from_a_package_index(dist: Path, name: str) 
             assert (ROOT / link.removeprefix(f"{home}/blob/main/").partition("#")[0]).exists()
     assert (
         shown.replace(f"{home}/blob/main/", "").strip()
-        == readme.read_text().replace(f"{home}/blob/main/", "").strip()
+        == readme.read_text("utf-8").replace(f"{home}/blob/main/", "").strip()
     )

@@ -99,7 +99,7 @@ def run(steps: list[Step], directory: Path, commands: Path = Path(sys.executable
     outputs = directory / ".outputs"
     outputs.mkdir()
     script = directory / ".session.sh"
-    script.write_text("".join(_shell(number, step, ports) for number, step in enumerate(steps)))
+    script.write_text("".join(_shell(number, step, ports) for number, step in enumerate(steps)), "utf-8")
     home = directory / ".home"  # what workers keep is no other reader's
     home.mkdir()
     path = f"{commands}:{os.environ['PATH']}"
@@ -113,8 +113,8 @@ def run(steps: list[Step], directory: Path, commands: Path = Path(sys.executable
     return [
         Outcome(
             Step(step.command, None if step.expected is None else _moved(step.expected, ports), step.line),
-            _without_notices((outputs / str(number)).read_text(), script),
-            int((outputs / f"{number}.code").read_text()),
+            _without_notices((outputs / str(number)).read_text("utf-8"), script),
+            int((outputs / f"{number}.code").read_text("utf-8")),
         )
         for number, step in enumerate(steps)
     ]
@@ -143,11 +143,11 @@ def _without_notices(output: str, script: Path) -> str:
 
 def _free_ports(texts: list[str], directory: Path) -> dict[str, str]:
     topology = directory / "examples" / "flights" / "topology.yaml"
-    example = topology.read_text()
+    example = topology.read_text("utf-8")
     written = sorted({found[2] for text in (*texts, example) for found in _ADDRESS.finditer(text)})
     free = [address.rpartition(":")[2] for address in free_addresses(len(written))]
     ports = dict(zip(written, free, strict=True))
-    topology.write_text(_moved(example, ports))
+    topology.write_text(_moved(example, ports), "utf-8")
     return ports
 
 

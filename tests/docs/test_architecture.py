@@ -44,7 +44,7 @@ def test_what_is_said_of_a_room_names_what_is_in_it(package: str) -> None:
 @pytest.mark.parametrize("package", PACKAGES)
 def test_every_path_that_is_named_below_its_heading_is_there(package: str) -> None:
     """From the root, or from the package."""
-    _, below = PAGE.read_text().split(f"\n## {package}\n")
+    _, below = PAGE.read_text("utf-8").split(f"\n## {package}\n")
     paths = re.findall(r"`([\w/]+(?:\.py|/))`", below.partition("\n## ")[0])
     assert [path for path in paths if not any((ROOT / at / path).exists() for at in ("", package))] == []
 

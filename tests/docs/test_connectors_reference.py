@@ -37,7 +37,7 @@ def assigned(node: ast.AST) -> list[str]:
 def test_every_public_name_is_described(name: str) -> None:
     thing: Any = PUBLIC[name]
     if name in ("DataType", "Schema", "VALUES"):
-        assert f"`{name}`" in PAGE.read_text()
+        assert f"`{name}`" in PAGE.read_text("utf-8")
     elif issubclass(thing, Exception):
         assert name in {code(row[0]) for row in table(PAGE, "Errors")}
     elif name.endswith("Conformance"):

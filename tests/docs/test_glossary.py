@@ -18,7 +18,7 @@ def _named(kinds: tuple[type[ast.AST], ...]) -> Iterator[str]:
     for package in PACKAGES:
         for path in (ROOT / package).rglob("*.py"):
             yield path.stem
-            tree = ast.parse(path.read_text())
+            tree = ast.parse(path.read_text("utf-8"))
             yield from (node.name for node in ast.walk(tree) if isinstance(node, kinds))  # type: ignore[attr-defined]
 
 

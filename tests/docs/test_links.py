@@ -29,4 +29,4 @@ def test_every_page_is_in_the_index() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_a_page_has_one_title_and_it_comes_first(page: Path) -> None:
     assert [heading.level for heading in headings(page)].count(1) == 1
-    assert page.read_text().startswith("# ")
+    assert page.read_text("utf-8").startswith("# ")

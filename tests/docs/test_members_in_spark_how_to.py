@@ -36,5 +36,7 @@ def test_the_settings_are_listed(tmp_path: Path) -> None:
         sources=tmp_path,
         directory=tmp_path,
     )
-    table = PAGE.read_text().partition("over `spark-defaults.conf`:")[2].partition("\n\nHow many cores")[0]
+    table = (
+        PAGE.read_text("utf-8").partition("over `spark-defaults.conf`:")[2].partition("\n\nHow many cores")[0]
+    )
     assert sorted(re.findall(r"`(spark\.[\w.]+)`", table)) == sorted(settings(stage))

@@ -14,5 +14,5 @@ def test_its_figure_of_speed_is_the_benchmarks() -> None:
     (names,) = re.findall(r"x-axis \[(.*)\]", chart)
     (bars,) = re.findall(r"bar \[(.*)\]", chart)
     shown = dict(zip(re.findall(r'"([^"]+)"', names), map(int, bars.split(", ")), strict=True))
-    row = json.loads((ROOT / "docs" / "benchmarks.json").read_text())["rows"]["1 KiB"]
+    row = json.loads((ROOT / "docs" / "benchmarks.json").read_text("utf-8"))["rows"]["1 KiB"]
     assert shown == {name: round(median(measured["messages_per_s"]) / 1000) for name, measured in row.items()}

@@ -223,7 +223,7 @@ def test_every_metric_is_described_with_its_labels() -> None:
 
 
 def test_alerts_are_on_metrics_that_there_are() -> None:
-    page = (DOCS / "how-to" / "watch-channels.md").read_text()
+    page = (DOCS / "how-to" / "watch-channels.md").read_text("utf-8")
     named = set(re.findall(r"netchannel_(sender|receiver)_(\w+)", page))
     assert len(named) > 10
     assert {(side, name) for side, name in named if side not in _metrics().get(name, {})} == set()
@@ -447,7 +447,7 @@ def test_what_expressions_may_hold_is_true(sql: str) -> None:
 
 
 def test_fields_and_units_of_time_are_described() -> None:
-    text = QUERY.read_text()
+    text = QUERY.read_text("utf-8")
     (shown,) = re.findall(r"Fields: ([^.]+)\. Units of `date_trunc`: ([^.]+)\.", text)
     fields = [name.partition(" ")[0] for name in shown[0].split(", ")]
     timed = (Column(name="t", type=DataType.TIMESTAMP),)
@@ -511,7 +511,7 @@ def test_every_kind_of_frame_is_described_with_its_number() -> None:
 
 
 def test_the_header_is_described_byte_by_byte() -> None:
-    assert f"a header of {frames.HEADER_SIZE} bytes (`{frames.HEADER.format}`" in PROTOCOL.read_text()
+    assert f"a header of {frames.HEADER_SIZE} bytes (`{frames.HEADER.format}`" in PROTOCOL.read_text("utf-8")
     rows = [[int(row[0]), int(row[1])] for row in table(PROTOCOL, "Data connection")]
     sizes = [struct.calcsize(f"<{each}") for each in frames.HEADER.format.removeprefix("<")]
     assert rows == [[sum(sizes[:index]), size] for index, size in enumerate(sizes)]
@@ -533,12 +533,12 @@ def test_the_greeting_is_described_byte_by_byte() -> None:
     }
     (shown,) = [row[2] for row in rows if row[2].startswith("purpose: ")]
     assert {name: int(number) for number, name in re.findall(r"(\d) \[?(\w+)", shown)} == purposes
-    assert f"This is version {control.greeting(control.FOR_CONTROL)[4]}." in PROTOCOL.read_text()
+    assert f"This is version {control.greeting(control.FOR_CONTROL)[4]}." in PROTOCOL.read_text("utf-8")
 
 
 def test_the_prefix_of_a_control_message_is_described_byte_by_byte() -> None:
     prefix = envelope._PREFIX
-    assert f"a prefix of {prefix.size} bytes (`{prefix.format}`" in PROTOCOL.read_text()
+    assert f"a prefix of {prefix.size} bytes (`{prefix.format}`" in PROTOCOL.read_text("utf-8")
     rows = [[int(row[0]), int(row[1])] for row in table(PROTOCOL, "Control connection")]
     sizes = [struct.calcsize(f"<{each}") for each in prefix.format.removeprefix("<")]
     assert rows == [[sum(sizes[:index]), size] for index, size in enumerate(sizes)]
@@ -610,7 +610,9 @@ def test_limits_are_those_of_the_code() -> None:
 def test_the_example_of_a_payload_is_one() -> None:
     payload = b"".join(frames.pack([b"abc", b"123456789"], {}, 0, 0))[frames.HEADER_SIZE :]
     assert payload == bytes.fromhex("03 00 00 00 09 00 00 00") + b"abc" + bytes(5) + b"123456789" + bytes(7)
-    assert "`03 00 00 00 09 00 00 00`, 3 bytes, 5 zeros, 9 bytes, 7 zeros: 32 bytes" in PROTOCOL.read_text()
+    assert "`03 00 00 00 09 00 00 00`, 3 bytes, 5 zeros, 9 bytes, 7 zeros: 32 bytes" in PROTOCOL.read_text(
+        "utf-8"
+    )
 
 
 def test_refusals_that_are_for_good_are_those_of_the_code() -> None:
@@ -627,7 +629,7 @@ def test_every_refusal_of_a_channel_is_described() -> None:
     folders = ("core/receiving", "core/groups")
     sources = [path for each in folders for path in sorted((ROOT / "netchannel" / each).rglob("*.py"))]
     sources.append(ROOT / "netchannel" / "core" / "accepted.py")
-    written = "\n".join(source.read_text() for source in sources)
+    written = "\n".join(source.read_text("utf-8") for source in sources)
     assert described == set(re.findall(r'\b(?:Refusal|refused)\(\s*"(\w+)"', written))
 
 
@@ -643,7 +645,7 @@ def test_refusals_of_calls_are_those_of_the_code() -> None:
     rows = table(PROTOCOL, "Calls")
     assert {code(row[0]) for row in rows if row[2] == "the call is over"} == set(FOR_GOOD)
     sources = [ROOT / "netchannel" / each for each in ("core/calls/callees.py", "servers/serving.py")]
-    written = "\n".join(source.read_text() for source in sources)
+    written = "\n".join(source.read_text("utf-8") for source in sources)
     refusing = r'(?:refuse|cancel|_end|_deny)\((?:(?:message\.service|service_id), request, )?"(\w+)"'
     said = set(re.findall(refusing, written)) | set(re.findall(r'stopped_by or \("(\w+)"', written))
     assert said == {code(row[0]) for row in rows[:-1]}
@@ -663,10 +665,10 @@ def test_states_are_drawn_from_the_tables() -> None:
 
 def test_what_is_installed_is_what_the_readme_says() -> None:
     project, nebuli = (
-        tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"]
+        tomllib.loads((ROOT / folder / "pyproject.toml").read_text("utf-8"))["project"]
         for folder in ("", "distributions/nebuli")
     )
-    shown = dict(re.findall(r"^pip install '?(\S+?)'? +# (.*)$", README.read_text(), re.MULTILINE))
+    shown = dict(re.findall(r"^pip install '?(\S+?)'? +# (.*)$", README.read_text("utf-8"), re.MULTILINE))
     required = {re.split(r"[<>=]", each)[0] for each in project["dependencies"]}
     assert set(shown["netchannel"].removeprefix("channels: ").split(", ")) == required
     extras = set(project["optional-dependencies"]) - {"bench", "dev", "nebuli"}
@@ -674,7 +676,7 @@ def test_what_is_installed_is_what_the_readme_says() -> None:
     assert {f"netchannel[{extra}]" for extra in extras} | {"netchannel", "nebuli"} | {
         f"nebuli[{extra}]" for extra in of_its_own
     } == set(shown)
-    assert f"Python {project['requires-python'].removeprefix('>=')} or later" in README.read_text()
+    assert f"Python {project['requires-python'].removeprefix('>=')} or later" in README.read_text("utf-8")
 
 
 @pytest.mark.processes
@@ -686,7 +688,7 @@ def test_the_picture_of_the_demo_is_what_the_command_draws() -> None:
             *(example / "topology.yaml", example / "query.json"),
         ],
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         check=True,
         timeout=60,
     )
@@ -695,23 +697,23 @@ def test_the_picture_of_the_demo_is_what_the_command_draws() -> None:
 
 
 def test_what_is_said_of_running_queries_names_tests() -> None:
-    page = (DOCS / "topics" / "running-queries.md").read_text()
+    page = (DOCS / "topics" / "running-queries.md").read_text("utf-8")
     named = re.findall(r"`([\w/]+/test_\w+\.py)::(test_\w+)`", page)
     assert len(named) > 10
     for file, function in named:
-        source = (ROOT / "tests" / file).read_text()
+        source = (ROOT / "tests" / file).read_text("utf-8")
         assert re.search(rf"^(?:async )?def {function}\(", source, re.MULTILINE), f"{file}::{function}"
 
 
 def test_every_failure_names_a_test() -> None:
     """The failure model's tests exist."""
-    page = (DOCS / "topics" / "failures.md").read_text()
+    page = (DOCS / "topics" / "failures.md").read_text("utf-8")
     named = re.findall(r"`((?:[a-z_/]*/)?\w+\.py)::(test_\w+)`", page)
     assert len(named) > 30
     for file, function in named:
         directory = ROOT / "tests" if "/test_" in f"/{file}" else ROOT
         room = "" if file.startswith(("examples/", "hosts/", "nebuli/")) else "netchannel"
-        source = (directory / room / file).read_text()
+        source = (directory / room / file).read_text("utf-8")
         assert re.search(rf"^ *(?:async )?def {function}\(", source, re.MULTILINE), f"{file}::{function}"
 
 
@@ -723,5 +725,5 @@ def test_the_example_of_a_source_is_one() -> None:
     page = DOCS / "reference" / "sources.md"
     (example,) = [each for each in blocks(page) if each.file == "customers.yaml"]
     assert parse_definition(example.text).raw
-    (types,) = [row for row in page.read_text().splitlines() if row.startswith("| `schema` |")]
+    (types,) = [row for row in page.read_text("utf-8").splitlines() if row.startswith("| `schema` |")]
     assert {*re.findall(r"`(\w+)`", types)} - {"schema"} == {each.value for each in DataType}

@@ -88,9 +88,9 @@ def test_there_is_something_to_run_on_every_page_of_tutorials_and_how_tos() -> N
 
 
 def test_commands_of_the_readme_are_targets_of_the_makefile() -> None:
-    text = (ROOT / "README.md").read_text()
+    text = (ROOT / "README.md").read_text("utf-8")
     named = set(re.findall(r"`make (\w+)`|^\$ make (\w+)", text, re.MULTILINE))
-    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
     assert {"demo", "test"} <= {first or second for first, second in named} <= targets
 
 

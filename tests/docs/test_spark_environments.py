@@ -50,7 +50,7 @@ spark.stop()
 
 def commands(heading: str) -> list[str]:
     """What a reader types below a heading of the page."""
-    text = PAGE.read_text()
+    text = PAGE.read_text("utf-8")
     start = text.index(f"\n## {heading}\n")
     first, last = text.count("\n", 0, start), text.count("\n", 0, text.find("\n## ", start + 1))
     chosen = [block for block in blocks(PAGE) if block.language == "sh" and first < block.line <= last]
@@ -66,7 +66,7 @@ def environment(directory: Path) -> Path:
     subprocess.run([base, "-m", "venv", "--without-pip", directory], check=True)
     (packages,) = directory.glob("lib/python*/site-packages")
     # A clone that is installed here has its own line of this kind, which is not followed from there.
-    (packages / "dependencies.pth").write_text(f"{Path(pa.__file__).parents[1]}\n")
+    (packages / "dependencies.pth").write_text(f"{Path(pa.__file__).parents[1]}\n", "utf-8")
     return packages
 
 
@@ -99,7 +99,7 @@ async def submit(folder: Path, line: str, first: str = "") -> list[dict[str, str
         await outbox.send(pa.RecordBatch.from_pydict({"n": range(1000)}))
         program = PROGRAM.format(first=first, address=sender.address)
         for name in ("stream.py", "program.py"):
-            (folder / name).write_text(program)
+            (folder / name).write_text(program, "utf-8")
         bare = bare_environment()
         home = folder / "spark"
         ran = await asyncio.to_thread(
@@ -108,7 +108,7 @@ async def submit(folder: Path, line: str, first: str = "") -> list[dict[str, str
             cwd=folder,
             env={**bare, "SPARK_HOME": str(home), "PATH": f"{home / 'bin'}:{bare['PATH']}"},
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             timeout=400,
             check=False,
         )
@@ -147,7 +147,7 @@ async def test_the_code_alone_goes_to_a_python_that_has_the_rest(folder, tmp_pat
 
 
 def test_spark_refuses_cluster_mode_where_the_page_says_so(folder):
-    (said,) = re.findall(r'\("(Cluster deploy mode .*)"\)', PAGE.read_text())
+    (said,) = re.findall(r'\("(Cluster deploy mode .*)"\)', PAGE.read_text("utf-8"))
     (folder / "stream.py").touch()
     submit = [str(folder / "spark" / "bin" / "spark-submit"), "--master", "spark://127.0.0.1:1"]
     ran = subprocess.run(
@@ -155,7 +155,7 @@ def test_spark_refuses_cluster_mode_where_the_page_says_so(folder):
         cwd=folder,
         env={**bare_environment(), "SPARK_HOME": str(folder / "spark")},
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         timeout=60,
         check=False,
     )

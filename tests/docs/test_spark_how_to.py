@@ -12,11 +12,11 @@ PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "spark.md"
 
 @pytest.mark.spark
 def test_the_program_of_the_page_runs_as_it_stands(tmp_path):
-    blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     program = tmp_path / "page.py"
-    program.write_text("\n".join(blocks))
+    program.write_text("\n".join(blocks), "utf-8")
     ran = subprocess.run(
-        [sys.executable, str(program)], capture_output=True, text=True, timeout=110, check=False
+        [sys.executable, str(program)], capture_output=True, encoding="utf-8", timeout=110, check=False
     )
 
     assert ran.returncode == 0, ran.stderr

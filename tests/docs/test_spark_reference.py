@@ -63,7 +63,7 @@ def test_metadata_columns_are_those_of_the_code():
 
 
 def test_the_engines_settings_are_listed(tmp_path: Path):
-    page = ENGINE.read_text().partition("which are the engine's:")[2].partition("\n\nWith")[0]
+    page = ENGINE.read_text("utf-8").partition("which are the engine's:")[2].partition("\n\nWith")[0]
     named = re.findall(r"`(spark\.[\w.]+)`", page)
     assert sorted(named) == sorted([*SETTINGS, *driver_settings("local[1]", tmp_path)])
 
@@ -81,8 +81,10 @@ def test_the_programs_of_the_page_run_as_they_stand(tmp_path: Path):
     for block in blocks(HOW_TO):
         if block.file is not None:
             text = block.text.replace("127.0.0.1:7000", read).replace("127.0.0.1:7001", written)
-            (tmp_path / block.file).write_text(text)
-    ends = subprocess.Popen([sys.executable, "ends.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+            (tmp_path / block.file).write_text(text, "utf-8")
+    ends = subprocess.Popen(
+        [sys.executable, "ends.py"], cwd=tmp_path, stdout=subprocess.PIPE, encoding="utf-8"
+    )
     with ends:
         try:
             assert ends.stdout is not None
@@ -92,7 +94,7 @@ def test_the_programs_of_the_page_run_as_they_stand(tmp_path: Path):
                 cwd=tmp_path,
                 env=bare_environment(),
                 capture_output=True,
-                text=True,
+                encoding="utf-8",
                 timeout=240,
                 check=False,
             )

@@ -58,7 +58,7 @@ def test_what_the_page_shows_is_what_happens(page: str, tmp_path: Path) -> None:
     how_to = PAGES / "how-to" / f"{page}.md"
     for outcome in sessions.run(sessions.steps_of(blocks(how_to)), tmp_path):
         step = outcome.step
-        said = "\n".join(file.read_text() for file in tmp_path.glob("*.txt"))
+        said = "\n".join(file.read_text("utf-8") for file in tmp_path.glob("*.txt"))
         assert outcome.exit_code == 0, f"{step.command}\n{outcome.output}\n{said}"
         if step.expected is not None:
             assert sessions.agrees(step.expected, outcome.output), f"{outcome.output}\n{said}"

@@ -51,7 +51,7 @@ def write_topology(
     example: str = "topology.yaml",
 ) -> None:
     """The example's topology with its nodes at free ports, or at ``addresses``, and another sink."""
-    topology = yaml.safe_load((EXAMPLE / example).read_text())
+    topology = yaml.safe_load((EXAMPLE / example).read_text("utf-8"))
     if addresses is None:
         free = free_addresses(6)
         addresses = [{"address": free[index], "grpc": free[index + 3]} for index in range(3)]
@@ -62,7 +62,7 @@ def write_topology(
     for node in topology["nodes"][:2]:
         node["links"]["downstream"] = [addresses[2]["address"]]
     topology["nodes"][2]["sinks"] = [{"name": "delays", **sink}]
-    path.write_text(yaml.safe_dump(topology, sort_keys=False))
+    path.write_text(yaml.safe_dump(topology, sort_keys=False), "utf-8")
 
 
 def assert_equal(found: pa.Table, expected: pa.Table) -> None:

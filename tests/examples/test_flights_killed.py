@@ -56,10 +56,10 @@ def expected(data: Path) -> pa.Table:
 def demo(directory: Path, data: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, str]]:
     """Topology, query, and the nodes by their names."""
     flights.write_topology(directory / "topology.yaml", {"type": "Parquet", "path": "delays.parquet"})
-    topology = yaml.safe_load((directory / "topology.yaml").read_text())
+    topology = yaml.safe_load((directory / "topology.yaml").read_text("utf-8"))
     for node, file in zip(topology["nodes"], ("flights.csv", "weather.csv"), strict=False):
         node["physical"][0]["path"] = str(data / file)
-    query = json.loads((flights.EXAMPLE / "query.json").read_text())
+    query = json.loads((flights.EXAMPLE / "query.json").read_text("utf-8"))
     addresses = [node["address"] for node in topology["nodes"]]
     return topology, query, dict(zip(NODES, addresses, strict=True))
 

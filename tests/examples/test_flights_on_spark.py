@@ -22,10 +22,12 @@ SPARK = "topology-spark.yaml"
 
 def test_make_demo_spark_runs_the_demo_with_another_engine() -> None:
     """Of one node, and of nothing else."""
-    rule = re.search(r"^demo-spark:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    rule = re.search(r"^demo-spark:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
     assert rule is not None
     assert f"nebuli run examples/flights/{SPARK} examples/flights/query.json" in rule[1]
-    plain, spark = (yaml.safe_load((flights.EXAMPLE / name).read_text()) for name in ("topology.yaml", SPARK))
+    plain, spark = (
+        yaml.safe_load((flights.EXAMPLE / name).read_text("utf-8")) for name in ("topology.yaml", SPARK)
+    )
     assert spark["nodes"][2].pop("engine") == "spark"
     assert spark == plain
 

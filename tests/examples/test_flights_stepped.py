@@ -24,7 +24,7 @@ def test_the_table_is_that_of_the_demo_though_a_member_is_killed(tmp_path: Path)
     flights.write_topology(tmp_path / "topology.yaml", {"type": "Print"})
     demo = nebuli("run", tmp_path / "topology.yaml", flights.EXAMPLE / "query.json", directory=tmp_path)
     assert demo.exit_code == 0, demo.stderr
-    stepped = subprocess.run([sys.executable, PROGRAM], capture_output=True, text=True, check=False)
+    stepped = subprocess.run([sys.executable, PROGRAM], capture_output=True, encoding="utf-8", check=False)
     assert stepped.returncode == 0, stepped.stderr
     assert stepped.stdout == demo.stdout
     _, _, behind = stepped.stderr.rpartition("kill -9 ")
@@ -34,5 +34,5 @@ def test_the_table_is_that_of_the_demo_though_a_member_is_killed(tmp_path: Path)
 
 
 def test_make_runs_that_program() -> None:
-    _, _, rule = (ROOT / "Makefile").read_text().partition("\ndemo-stepped: ")
+    _, _, rule = (ROOT / "Makefile").read_text("utf-8").partition("\ndemo-stepped: ")
     assert "$(BIN)/python examples/flights/stepped.py" in rule.partition("\n\n")[0]

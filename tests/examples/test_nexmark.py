@@ -47,7 +47,7 @@ async def test_as_statements_they_give_the_same(data: Path) -> None:
     topology = load_topology(ways.at_free_ports(data / files.ONE_NODE))
     async with LocalWorkers(topology.nodes, data, template=workers_template()) as workers:
         for name in files.QUERIES:
-            query = parse_statement(files.runnable(name).read_text(), topology, name)
+            query = parse_statement(files.runnable(name).read_text("utf-8"), topology, name)
             running = Deployment(
                 with_deployment(decompose(place(query, topology, 0)).fragments, name), workers.clients
             )
@@ -67,7 +67,7 @@ def test_in_steps_all_of_them_give_what_duckdb_gives_though_members_are_killed(d
 @pytest.mark.processes
 def test_the_program_says_what_it_found() -> None:
     command = [sys.executable, "-m", "examples.nexmark", "q7", "--way", "free", "--events", "5000"]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", check=False)
     assert ended.returncode == 0, ended.stderr
     made, found, row = ended.stdout.splitlines()
     assert made == "100 rows of person, 300 rows of auction, 4,600 rows of bid"
@@ -97,5 +97,5 @@ def test_in_steps_no_query_reads_a_stream_twice(data: Path, name: str) -> None:
 
 
 def test_make_runs_the_program() -> None:
-    _, _, rule = (ROOT / "Makefile").read_text().partition("\ndemo-nexmark: ")
+    _, _, rule = (ROOT / "Makefile").read_text("utf-8").partition("\ndemo-nexmark: ")
     assert "$(BIN)/python -m examples.nexmark" in rule.partition("\n\n")[0]

@@ -12,7 +12,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "spark" / "roundtrip.py"
 @pytest.mark.spark
 def test_a_table_comes_back_from_spark_whole():
     ran = subprocess.run(
-        [sys.executable, str(EXAMPLE)], capture_output=True, text=True, timeout=180, check=False
+        [sys.executable, str(EXAMPLE)], capture_output=True, encoding="utf-8", timeout=180, check=False
     )
     # The sum of the squares below n is (n - 1) n (2 n - 1) / 6.
     expected = 199_999 * 200_000 * 399_999 // 6
@@ -26,7 +26,7 @@ def test_a_driver_that_is_killed_costs_no_number_and_doubles_none():
     ran = subprocess.run(
         [sys.executable, str(EXAMPLE.with_name("exactly_once.py"))],
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         timeout=180,
         check=False,
     )

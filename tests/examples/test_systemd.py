@@ -24,7 +24,7 @@ NEBULI = Path(sys.executable).with_name("nebuli")
 
 def settings() -> dict[str, str]:
     """Of the service."""
-    return dict(re.findall(r"^(\w+)=(.*)$", UNIT.read_text(), re.MULTILINE))
+    return dict(re.findall(r"^(\w+)=(.*)$", UNIT.read_text("utf-8"), re.MULTILINE))
 
 
 def test_systemd_takes_it(tmp_path: Path) -> None:
@@ -32,16 +32,26 @@ def test_systemd_takes_it(tmp_path: Path) -> None:
     installed = tmp_path / UNIT.name
     # What the reader has by then: the program, and a user of that name.
     text = (
-        UNIT.read_text().replace("/opt/nebuli/bin/nebuli", str(NEBULI)).replace("User=nebuli", "User=daemon")
+        UNIT.read_text("utf-8")
+        .replace("/opt/nebuli/bin/nebuli", str(NEBULI))
+        .replace("User=nebuli", "User=daemon")
     )
-    installed.write_text(text)
+    installed.write_text(text, "utf-8")
     verified = subprocess.run(
-        ["systemd-analyze", "verify", installed], capture_output=True, text=True, timeout=60, check=False
+        ["systemd-analyze", "verify", installed],
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+        check=False,
     )
     assert (verified.returncode, verified.stdout + verified.stderr) == (0, "")
-    installed.write_text(text.replace("KillMode=mixed", "KillMod=mixed"))
+    installed.write_text(text.replace("KillMode=mixed", "KillMod=mixed"), "utf-8")
     wrong = subprocess.run(
-        ["systemd-analyze", "verify", installed], capture_output=True, text=True, timeout=60, check=False
+        ["systemd-analyze", "verify", installed],
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+        check=False,
     )
     assert "KillMod" in wrong.stderr
 
@@ -49,7 +59,8 @@ def test_systemd_takes_it(tmp_path: Path) -> None:
 def test_what_it_starts_serves_and_ends_on_its_signal(tmp_path: Path) -> None:
     data, grpc = free_addresses(2)
     (tmp_path / "topology.yaml").write_text(
-        f"logical: []\nnodes:\n  - {{address: '{data}', grpc: '{grpc}', sinks: [{{name: out, type: Print}}]}}\n"
+        f"logical: []\nnodes:\n  - {{address: '{data}', grpc: '{grpc}', sinks: [{{name: out, type: Print}}]}}\n",
+        "utf-8",
     )
     places = {"/etc/nebuli": str(tmp_path), "/var/lib/nebuli": str(tmp_path / "lib"), "${NODE}": data}
     command = settings()["ExecStart"].split()
@@ -58,12 +69,15 @@ def test_what_it_starts_serves_and_ends_on_its_signal(tmp_path: Path) -> None:
         command = [word.replace(shown, here) for word in command]
     said = tmp_path / "said.txt"
     for _ in range(2):  # the second takes up what the first one kept
-        with said.open("w") as stderr, subprocess.Popen(command, stderr=stderr, cwd=tmp_path) as worker:
-            wait_for(lambda: "worker ready" in said.read_text(), "the worker is ready")
+        with (
+            said.open("w", encoding="utf-8") as stderr,
+            subprocess.Popen(command, stderr=stderr, cwd=tmp_path) as worker,
+        ):
+            wait_for(lambda: "worker ready" in said.read_text("utf-8"), "the worker is ready")
             worker.send_signal(signal.SIGTERM)
-            assert worker.wait(float(settings()["TimeoutStopSec"])) == 0, said.read_text()
+            assert worker.wait(float(settings()["TimeoutStopSec"])) == 0, said.read_text("utf-8")
     assert (tmp_path / "lib" / "state").is_dir()
     shutil.rmtree(tmp_path / "lib")
-    (tmp_path / "topology.yaml").write_text("nodes: 3\n")
+    (tmp_path / "topology.yaml").write_text("nodes: 3\n", "utf-8")
     ended = subprocess.run(command, capture_output=True, timeout=60, check=False, cwd=tmp_path)
     assert str(ended.returncode) == settings()["RestartPreventExitStatus"]

@@ -41,21 +41,21 @@ def shown(folder: Path) -> Iterator[str]:
         shutil.copytree(ROOT / "examples" / example, folder / example, symlinks=True)
     topology = folder / "views" / "topology.yaml"
     (address,) = free_addresses(1)
-    text, replaced = re.subn(r"address: \S+", f"address: {address}", topology.read_text())
+    text, replaced = re.subn(r"address: \S+", f"address: {address}", topology.read_text("utf-8"))
     assert replaced == 1
-    topology.write_text(text)
+    topology.write_text(text, "utf-8")
     said = folder / "stderr.txt"
     command = [sys.executable, folder / "views" / "show.py", "--port", "0", "--pause", "0"]
-    with said.open("w") as stderr, subprocess.Popen(command, stderr=stderr) as program:
+    with said.open("w", encoding="utf-8") as stderr, subprocess.Popen(command, stderr=stderr) as program:
         try:
             found = wait_for(
-                lambda: re.search("the page is at (.*), until", said.read_text()), "the page is there"
+                lambda: re.search("the page is at (.*), until", said.read_text("utf-8")), "the page is there"
             )
             yield found[1]
         finally:
             program.send_signal(signal.SIGINT)
             program.wait(60)
-    assert "Traceback" not in said.read_text(), said.read_text()
+    assert "Traceback" not in said.read_text("utf-8"), said.read_text("utf-8")
     with pytest.raises(httpx.ConnectError):
         httpx.get(found[1], trust_env=False)
 
@@ -99,10 +99,10 @@ def test_the_page_shows_what_duckdb_has_of_the_file(tmp_path: Path) -> None:
 
 
 def test_the_page_needs_nothing_from_elsewhere() -> None:
-    page = (EXAMPLE / "page.html").read_text()
+    page = (EXAMPLE / "page.html").read_text("utf-8")
     assert not re.search(r"https?:|\b(src|href)\s*=|@import|url\(", page)
 
 
 def test_make_runs_that_program() -> None:
-    _, _, rule = (ROOT / "Makefile").read_text().partition("\ndemo-views: ")
+    _, _, rule = (ROOT / "Makefile").read_text("utf-8").partition("\ndemo-views: ")
     assert "$(BIN)/python examples/views/show.py" in rule.partition("\n\n")[0]

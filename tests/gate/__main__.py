@@ -62,7 +62,7 @@ def changed() -> list[str]:
     """
     tests = ("tests/*test_*.py", ":!tests/benchmarks")
     diff = ("git", "diff", "--name-only", "--diff-filter=d", "origin/main...HEAD", "--", *tests)
-    return subprocess.run(diff, capture_output=True, text=True, check=False).stdout.split()
+    return subprocess.run(diff, capture_output=True, encoding="utf-8", check=False).stdout.split()
 
 
 def _pytest(folder: Path, record: Path, marks: str, jobs: int) -> tuple[str, ...]:
@@ -155,7 +155,7 @@ def _list_unsteady(unsteady: Sequence[Failure], say: Callable[[str], None]) -> N
     if not unsteady:
         return
     say("\nunsteady tests, which failed and passed when they ran again alone:")
-    with Path(sys.prefix, "unsteady.jsonl").open("a") as lines:
+    with Path(sys.prefix, "unsteady.jsonl").open("a", encoding="utf-8") as lines:
         for each in unsteady:
             say(f"  {each.test}: {each.error}")
             lines.write(json.dumps({"test": each.test, "error": each.error}) + "\n")

@@ -49,7 +49,7 @@ class LeftOut:
     """Plugin that runs what the gate leaves out, and begins no further test after some time."""
 
     def __init__(self, time_s: float = 100) -> None:
-        self._left_out = names(_LEFT_OUT.read_text())
+        self._left_out = names(_LEFT_OUT.read_text("utf-8"))
         self._until = time.monotonic() + time_s
         self._not_run = 0
 
@@ -83,7 +83,7 @@ class Choice:
     """Plugin that leaves tests to `make test-all` and bounds the time of each of the others."""
 
     def __init__(self) -> None:
-        self._left_out = names(_LEFT_OUT.read_text())
+        self._left_out = names(_LEFT_OUT.read_text("utf-8"))
         self._limit_s = LIMIT_S * patience()
 
     def pytest_ignore_collect(self, collection_path: Path, config: pytest.Config) -> bool | None:
@@ -95,7 +95,7 @@ class Choice:
         if name in self._left_out:
             return True
         only_stories = config.option.markexpr.startswith("story") and collection_path.match("test_*.py")
-        return True if only_stories and "mark.story" not in collection_path.read_text() else None
+        return True if only_stories and "mark.story" not in collection_path.read_text("utf-8") else None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -50,12 +50,12 @@ class Record:
     @classmethod
     def read(cls, path: Path) -> Record:
         """Read what `write` has written."""
-        read = json.loads(path.read_text())
+        read = json.loads(path.read_text("utf-8"))
         return cls([Failure(**each) for each in read["failures"]], read["not_collected"], read["costly"])
 
     def write(self, path: Path) -> None:
         """Write the record as JSON."""
-        path.write_text(json.dumps(asdict(self), indent=1))
+        path.write_text(json.dumps(asdict(self), indent=1), "utf-8")
 
 
 class RecordFailures:

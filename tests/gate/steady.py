@@ -42,7 +42,7 @@ def steady(path: Path, gate: Callable[[bool], Run], say: Callable[[str], None]) 
     for busy in (False, True):
         for _ in range(RUNS - sum(run.busy is busy for run in runs)):
             runs.append(gate(busy))
-            with path.open("a") as lines:
+            with path.open("a", encoding="utf-8") as lines:
                 lines.write(json.dumps(asdict(runs[-1])) + "\n")
     for line in _described(runs):
         say(line)
@@ -52,7 +52,7 @@ def steady(path: Path, gate: Callable[[bool], Run], say: Callable[[str], None]) 
 def _read(path: Path) -> list[Run]:
     if not path.exists():
         return []
-    read = map(json.loads, path.read_text().splitlines())
+    read = map(json.loads, path.read_text("utf-8").splitlines())
     return [Run(**{**each, "unsteady": tuple(each["unsteady"])}) for each in read]
 
 
@@ -68,13 +68,13 @@ def _described(runs: Sequence[Run]) -> Iterator[str]:
 def run_gate(busy: bool) -> Run:
     """Run the whole gate in a process of its own."""
     unsteady = Path(sys.prefix, "unsteady.jsonl")
-    before = len(unsteady.read_text().splitlines()) if unsteady.exists() else 0
+    before = len(unsteady.read_text("utf-8").splitlines()) if unsteady.exists() else 0
     began = time.monotonic()
     with _loops(_LOOPS_PER_CORE * (os.cpu_count() or 1) if busy else 0):
         patience = {"GATE_PATIENCE": str(_PATIENCE)} if busy else {}
         gate = [sys.executable, "-m", "tests.gate"]
         code = subprocess.run(gate, env={**os.environ, **patience}, check=False).returncode
-    lines = unsteady.read_text().splitlines()[before:] if unsteady.exists() else []
+    lines = unsteady.read_text("utf-8").splitlines()[before:] if unsteady.exists() else []
     failed = tuple(json.loads(line)["test"] for line in lines)
     return Run(busy, code, round(time.monotonic() - began), failed)
 

@@ -108,7 +108,7 @@ async def make(folder: Path, written: Path) -> None:
         await _staged(folder / "staged", clock)
     _nebuli(folder / "nebuli", written)
     (folder / "spark").mkdir()
-    (folder / "spark" / "offset.json").write_text(json.dumps(offset()))
+    (folder / "spark" / "offset.json").write_text(json.dumps(offset()), "utf-8")
 
 
 async def _sent(directory: Path, clock: _Clock) -> None:
@@ -235,7 +235,7 @@ async def _staged(directory: Path, clock: _Clock) -> None:
         await arrow.send(batch(0))
         async with GroupClient(receiver.address, "arrow") as client:
             await client.commit("app", 0, [await arrow.seal()], end=True)
-    (directory / "held.json").write_text(json.dumps(held._asdict()))
+    (directory / "held.json").write_text(json.dumps(held._asdict()), "utf-8")
 
 
 def _nebuli(folder: Path, written: Path) -> None:
@@ -244,8 +244,8 @@ def _nebuli(folder: Path, written: Path) -> None:
     plan = with_deployment(decompose(place(query, topology, seed=3)).fragments, "deployed")
     deployed = DeployedQuery(
         id="delays-0123456789ab", name="delays", registered="2026-01-01T00:00:00+00:00", deployment="deployed", seed=3,
-        topology=GivenFile(path="/etc/nebuli/topology.yaml", text=(written / "topology.yaml").read_text()),
-        query=GivenFile(path="/etc/nebuli/query.json", text=(written / "query.json").read_text()),
+        topology=GivenFile(path="/etc/nebuli/topology.yaml", text=(written / "topology.yaml").read_text("utf-8")),
+        query=GivenFile(path="/etc/nebuli/query.json", text=(written / "query.json").read_text("utf-8")),
         fragments=tuple(
             DeployedFragment(fragment=each.id, node=each.node, grpc=f"{each.node}1", id=f"id of {each.id}")
             for each in plan

@@ -154,7 +154,7 @@ async def test_a_kept_stream_that_was_offered(left: Path) -> None:
 
 async def test_staged_groups(left: Path) -> None:
     """What was committed is consumed, what is done is known to be, and what is held can be committed."""
-    held = Sealed(**json.loads((left / "staged" / "held.json").read_text()))
+    held = Sealed(**json.loads((left / "staged" / "held.json").read_text("utf-8")))
     async with ReceiverServer() as receiver, GroupClient(receiver.address, "groups") as client:
         inbox = receiver.register_staged_channel(
             "groups", StagingPolicy(left / "staged"), codec="bytes", ack="explicit"
@@ -187,14 +187,17 @@ def test_a_query_that_was_registered(left: Path, monkeypatch: pytest.MonkeyPatch
         "delays-0123456789ab", "delays", "deployed", 3,
     )  # fmt: skip
     assert query.registered == "2026-01-01T00:00:00+00:00"
-    assert query.topology.text == (left / "written" / "topology.yaml").read_text()
+    assert query.topology.text == (left / "written" / "topology.yaml").read_text("utf-8")
     assert [(each.fragment, each.node, each.id) for each in query.fragments] == [
         ("query/departed", "10.0.0.1:9001", "id of query/departed"),
         ("query/winds", "10.0.0.2:9002", "id of query/winds"),
         ("query/result", "[fd00::3]:9003", "id of query/result"),
     ]
     (file,) = (left / "nebuli" / "state" / "nebuli" / "queries").iterdir()
-    assert json.loads(query.model_dump_json(by_alias=True)).items() >= json.loads(file.read_text()).items()
+    assert (
+        json.loads(query.model_dump_json(by_alias=True)).items()
+        >= json.loads(file.read_text("utf-8")).items()
+    )
 
 
 def test_what_a_worker_remembers(left: Path) -> None:
@@ -223,7 +226,7 @@ def test_files_that_people_have_written(left: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_offsets_in_a_checkpoint_of_spark(left: Path) -> None:
-    found = json.loads((left / "spark" / "offset.json").read_text())
+    found = json.loads((left / "spark" / "offset.json").read_text("utf-8"))
     assert decode(found) == {
         "flights@127.0.0.1:9": Entry("stream that is kept", 7, 3, "0123456789ab", 2),
         "later@127.0.0.1:9": Entry(None, 0),

@@ -23,7 +23,7 @@ from netchannel.wire.parsing import SLAB, FrameParser
 from netchannel.wire.pool import Pool
 from tests.golden import wire
 
-KNOWN = json.loads(wire.FILE.read_text())
+KNOWN = json.loads(wire.FILE.read_text("utf-8"))
 FRAMES = [(wire.meant(each), bytes.fromhex(each["hex"])) for each in KNOWN["frames"]]
 PIECES = [each for each in FRAMES if Kind[each[0]["kind"]] in frames.IN_PIECES]
 WHOLE = [each for each in FRAMES if each not in PIECES]
@@ -32,7 +32,7 @@ WHOLE = [each for each in FRAMES if each not in PIECES]
 def test_the_vectors_are_what_the_page_of_the_protocol_says() -> None:
     """Made anew of `struct`, msgpack, hmac and xxhash; and they are on the page of vectors."""
     assert wire.vectors() == KNOWN
-    assert wire.PAGE.read_text() == wire.page(KNOWN)
+    assert wire.PAGE.read_text("utf-8") == wire.page(KNOWN)
 
 
 def test_there_are_vectors_of_everything() -> None:

@@ -393,8 +393,8 @@ def _block(digits: str) -> Iterator[str]:
 
 
 def main() -> None:
-    FILE.write_text(json.dumps(vectors(), indent=1, ensure_ascii=False) + "\n")
-    PAGE.write_text(page(vectors()))
+    FILE.write_text(json.dumps(vectors(), indent=1, ensure_ascii=False) + "\n", "utf-8")
+    PAGE.write_text(page(vectors()), "utf-8")
 
 
 if __name__ == "__main__":

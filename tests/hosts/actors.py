@@ -37,7 +37,7 @@ class Actor:
     @property
     def logged(self) -> str:
         """What it has logged."""
-        return self._stderr.read_text()
+        return self._stderr.read_text("utf-8")
 
     def end(self) -> None:
         """Wait until it has ended well."""
@@ -66,7 +66,7 @@ class Producer(Actor):
 
     def numbers(self) -> dict[str, dict[str, Any]]:
         """What it said last of its channels; nothing if it has said nothing."""
-        lines = self._stdout.read_text().splitlines(keepends=True)
+        lines = self._stdout.read_text("utf-8").splitlines(keepends=True)
         whole = [line for line in lines if line.endswith("\n")]
         return json.loads(whole[-1]) if whole else {}  # type: ignore[no-any-return]
 
@@ -81,7 +81,7 @@ class Producer(Actor):
 
     def peak_bytes(self) -> int:
         """The most memory that it had resident."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        status = Path(f"/proc/{self.process.pid}/status").read_text("utf-8")
         found = re.search(r"VmHWM:\s+(\d+) kB", status)
         assert found is not None
         return int(found[1]) << 10
@@ -89,5 +89,5 @@ class Producer(Actor):
 
 def read_by(file: Path) -> list[int]:
     """The numbers that consumers have read of a channel, in their order; not of a line that is being written."""
-    whole, _, _ = file.read_text().rpartition("\n") if file.exists() else ("", "", "")
+    whole, _, _ = file.read_text("utf-8").rpartition("\n") if file.exists() else ("", "", "")
     return [int(line.split()[1]) for line in whole.splitlines()]

@@ -18,7 +18,7 @@ from tests.hosts.messages import TIMING, body
 
 
 async def consume(server: ReceiverServer, id_: str, file: Path, size: int) -> None:
-    lines = file.read_text().splitlines() if file.exists() else []
+    lines = file.read_text("utf-8").splitlines() if file.exists() else []
     resume_from = Position(lines[-1].split()[0], len(lines)) if lines else None
     inbox = server.register_channel(id_, codec="bytes", ack="explicit", resume_from=resume_from)
     with file.open("ab", buffering=0) as out:

@@ -32,12 +32,12 @@ def demo(hosts: list[Host], tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     need_program("unshare")
     subprocess.run([sys.executable, flights.EXAMPLE / "prepare.py"], check=True)
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    with (tmp_path / "shown.txt").open("w") as shown:
+    with (tmp_path / "shown.txt").open("w", encoding="utf-8") as shown:
         started = subprocess.Popen(
             [PROGRAM],
             stdout=subprocess.PIPE,
             stderr=shown,
-            text=True,
+            encoding="utf-8",
             env={**os.environ, **_MARK, "PATH": path},
             start_new_session=True,
         )
@@ -62,7 +62,7 @@ def _is_worker(process: psutil.Process) -> bool:
 
 def test_three_hosts_give_the_result_of_one(demo: subprocess.Popen[str], tmp_path: Path) -> None:
     said, _ = demo.communicate(timeout=120)
-    shown = (tmp_path / "shown.txt").read_text()
+    shown = (tmp_path / "shown.txt").read_text("utf-8")
     assert demo.returncode == 0, shown
     rows = {tuple(line.split()[:4]) for line in said.splitlines()}
     (tmp_path / "answer").mkdir()

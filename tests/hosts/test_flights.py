@@ -75,7 +75,7 @@ class Site:
 
     def said(self, number: int) -> str:
         """What a worker has said."""
-        return (self._folders[number] / "stderr.txt").read_text()
+        return (self._folders[number] / "stderr.txt").read_text("utf-8")
 
     def _run(self, *arguments: str | Path) -> Any:
         return nebuli(*arguments, directory=self.directory, host=self.hosts[2])

@@ -83,7 +83,8 @@ def test_a_link_that_is_spoilt_goes_with_its_test_and_with_a_run_that_is_killed(
         shown = (("link",), ("route", "show", "table", "all"))
         commands = [["ip", "-n", host.name, "-o", *show] for host in (first, second) for show in shown]
         return "".join(
-            subprocess.run(each, capture_output=True, text=True, check=True).stdout for each in commands
+            subprocess.run(each, capture_output=True, encoding="utf-8", check=True).stdout
+            for each in commands
         )
 
     with network.link(first, second) as link:
@@ -115,5 +116,7 @@ def test_a_network_that_cannot_be_made_whole_leaves_nothing(
 
 def test_the_network_of_the_machine_is_as_it_was(hosts: list[Host]) -> None:
     """Its links and addresses are not those of the hosts."""
-    links = subprocess.run(["ip", "-brief", "address"], capture_output=True, text=True, check=True).stdout
+    links = subprocess.run(
+        ["ip", "-brief", "address"], capture_output=True, encoding="utf-8", check=True
+    ).stdout
     assert hosts[0].address not in links

@@ -143,7 +143,7 @@ def plain_socket_s(sender: Host, receiver: Host, size: int) -> float:
         assert sink.stdout is not None
         sink.stdout.readline()
         command = sender.command(sys.executable, "-c", SOURCE, receiver.address, str(size))
-        said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+        said = subprocess.run(command, check=True, capture_output=True, encoding="utf-8", timeout=60).stdout
     return float(said)
 
 

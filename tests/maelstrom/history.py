@@ -102,7 +102,7 @@ def unpacked(operations: Iterable[Sequence[Any]]) -> tuple[Operation, ...]:
 
 def write(history: Iterable[Transaction], path: Path) -> None:
     """Keep a history, a line for each transaction."""
-    with path.open("w") as file:
+    with path.open("w", encoding="utf-8") as file:
         for each in history:
             line = [each.name, each.outcome, each.began, each.ended, packed(each.operations)]
             file.write(f"{json.dumps(line)}\n")
@@ -110,7 +110,7 @@ def write(history: Iterable[Transaction], path: Path) -> None:
 
 def read(path: Path) -> list[Transaction]:
     """The history that was kept."""
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     return [
         Transaction(name, outcome, began, ended, unpacked(operations))
         for name, outcome, began, ended, operations in lines

@@ -30,7 +30,7 @@ def test_killed_and_stopped_nodes_tell_nothing_that_is_not_strictly_serializable
         [sys.executable, "-m", "tests.maelstrom", "--seeds", "1", "--first", "1", "--seconds", "10"],
         cwd=ROOT,
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         check=False,
         timeout=200,
     )

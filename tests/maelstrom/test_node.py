@@ -29,7 +29,7 @@ class Spoken:
             cwd=Path(__file__).parents[2],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
+            encoding="utf-8",
         )
 
     def ask(self, **body: Any) -> dict[str, Any]:

@@ -104,7 +104,7 @@ class Copying:
             {"id": "out", "type": "sink", "input": "in", "sink": self.name},
         ]
         query = self.fleet.directory / f"{self.name}.json"
-        query.write_text(json.dumps({"operators": operators}))
+        query.write_text(json.dumps({"operators": operators}), "utf-8")
         started = self.fleet.run("start", self.fleet.topology, query)
         assert started.exit_code == 0, started.stderr
         self.id = started.stdout.strip()

@@ -93,4 +93,4 @@ def test_the_file_of_a_sink_that_has_finished(power: Machine, mode: str) -> None
         sink.write(batch)
         sink.finish()
         next(places)
-        assert (place / "rows.csv").read_text() == '"n"\n1\n2\n'
+        assert (place / "rows.csv").read_text("utf-8") == '"n"\n1\n2\n'

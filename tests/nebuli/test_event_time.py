@@ -86,7 +86,7 @@ class Running:
         """The rows in the sink's file so far: the start of the window, key and count."""
         if not self.out.exists():
             return []
-        with self.out.open() as file:
+        with self.out.open(encoding="utf-8") as file:
             return [(row[0][11:16], row[2], row[3]) for row in list(csv.reader(file))[1:]]
 
     async def wait_for_results(self, *rows: tuple[str, ...]) -> None:
@@ -119,7 +119,7 @@ def write_rows(path: Path, seed: int, rows: int, lateness_s: int) -> None:
     drawn = random.Random(seed)
     times = [drawn.randrange(86400) for _ in range(rows)]
     arrivals = sorted((time + drawn.randrange(lateness_s), time) for time in times)
-    with path.open("w") as file:
+    with path.open("w", encoding="utf-8") as file:
         file.write("t,k,x\n")
         file.writelines(
             f"{EPOCH + dt.timedelta(seconds=time)},{drawn.randrange(5)},{drawn.randrange(1000) / 8}\n"
@@ -195,7 +195,7 @@ async def test_windows_close_while_sources_go_on_and_an_idle_one_is_not_waited_f
             return (await query.status("w")).late_rows == 1
 
         await until_async(is_late, "the row of the fourth minute is late")
-        assert (tmp_path / "late.csv").read_text().splitlines() == [
+        assert (tmp_path / "late.csv").read_text("utf-8").splitlines() == [
             '"t","k","x","window_start","window_end","_weight"',
             "2024-01-01 00:04:00.000000Z,1,0.5,2024-01-01 00:00:00.000000Z,2024-01-01 00:10:00.000000Z,1",
         ]

@@ -88,7 +88,7 @@ class Processes:
             [sys.executable, "-c", *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
+            encoding="utf-8",
         )
         assert process.stdout is not None
         assert process.stdout.readline() == f"{says}\n"
@@ -135,13 +135,13 @@ def running(directory: Path, source: dict[str, Any], number: int, *options: obje
         "sinks": [{"name": "out", "type": "CSV", "path": str(out), "mode": "append"}],
     }
     topology = {"logical": [{"name": "numbers", "schema": COLUMNS}], "nodes": [node]}
-    (directory / "topology.yaml").write_text(yaml.safe_dump(topology, sort_keys=False))
-    (directory / "query.json").write_text(json.dumps(QUERY))
+    (directory / "topology.yaml").write_text(yaml.safe_dump(topology, sort_keys=False), "utf-8")
+    (directory / "query.json").write_text(json.dumps(QUERY), "utf-8")
     out.unlink(missing_ok=True)
     files = directory / "topology.yaml", directory / "query.json"
     command = Command("run", *options, *files, directory=directory / str(number))
     try:
-        wait_for(lambda: out.exists() and out.read_text().count("\n") > 1, "rows of the first half")
+        wait_for(lambda: out.exists() and out.read_text("utf-8").count("\n") > 1, "rows of the first half")
         yield command
     finally:
         if command.process.poll() is None:

@@ -100,6 +100,6 @@ uvloop.run(main())
 def test_processes_begin_without_handlers_of_grpc() -> None:
     """Which say so where they cannot do what they would, as somebody is calling."""
     ended = subprocess.run(
-        [sys.executable, "-c", CALLING], check=False, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", CALLING], check=False, capture_output=True, encoding="utf-8", timeout=60
     )
     assert (ended.returncode, ended.stderr) == (0, "")

@@ -88,13 +88,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with sales in two files: shop k of 2,000 sells row number r for r % 100."""
     for number in range(2):
         rows = (f"shop-{row % SHOPS},{row % 100}" for row in range(number * ROWS, (number + 1) * ROWS))
-        (tmp_path / f"sales-{number}.csv").write_text("shop,amount\n" + "\n".join(rows) + "\n")
+        (tmp_path / f"sales-{number}.csv").write_text("shop,amount\n" + "\n".join(rows) + "\n", "utf-8")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 def check_totals(here: Path) -> None:
-    header, *lines = (here / "totals.csv").read_text().replace('"', "").splitlines()
+    header, *lines = (here / "totals.csv").read_text("utf-8").replace('"', "").splitlines()
     every = range(2 * ROWS)
     assert header == "shop,sales,amount"
     assert sorted(lines) == sorted(
@@ -131,8 +131,8 @@ def test_all_is_killed_at_once_and_goes_on_elsewhere(tmp_path: Path, url: StoreU
     here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
     for folder in (here, elsewhere):
         folder.mkdir()
-        (folder / "topology.yaml").write_text(SLOW)
-        (folder / "sums.json").write_text(SUMS)
+        (folder / "topology.yaml").write_text(SLOW, "utf-8")
+        (folder / "sums.json").write_text(SUMS, "utf-8")
     options = ("--stepped", "--members", "2", "--checkpoint-every", "0.2", "--state", str(url))
     first = Command("run", *options, here / "topology.yaml", here / "sums.json", directory=here)
     first.wait_until_said("members running")
@@ -145,7 +145,7 @@ def test_all_is_killed_at_once_and_goes_on_elsewhere(tmp_path: Path, url: StoreU
 
 
 def check_sums(file: Path, rows: int) -> None:
-    header, *lines = file.read_text().replace('"', "").splitlines()
+    header, *lines = file.read_text("utf-8").replace('"', "").splitlines()
     assert (header, sorted(lines)) == (
         "part,rows,sum",
         [f"{part},{len(range(part, rows, 7))},{sum(range(part, rows, 7))}" for part in range(7)],
@@ -253,8 +253,8 @@ async def test_of_two_runs_that_both_take_it_for_theirs_the_first_writes_nothing
     there = tmp_path_factory.mktemp("there")
     for file in here.iterdir():
         shutil.copy(file, there)
-    (there / "topology.yaml").write_text(TOPOLOGY)
-    (there / "totals.json").write_text(QUERY)
+    (there / "topology.yaml").write_text(TOPOLOGY, "utf-8")
+    (there / "totals.json").write_text(QUERY, "utf-8")
     async with asyncio.timeout(90), LocalRun(in_steps(), url, here, NOW) as run:
         await until_running(run, 1)
         await run.pause()
@@ -304,7 +304,7 @@ def test_a_worker_that_is_gone_with_its_disk_is_replaced_by_one_with_an_empty_di
     fleet = make_fleet()
     fleet.data["nodes"][0]["physical"][0] |= {"count": rows, "rows_per_s": 6_000}
     fleet.topology = fleet.written()
-    fleet.query.write_text(SUMS)
+    fleet.query.write_text(SUMS, "utf-8")
     fleet.states = [replace(url, schema=f"{url.schema}_{number}") for number in range(2)]
     fleet.start()
     begun = fleet.run("start", "--stepped", "--checkpoint-every", "0.5", fleet.topology, fleet.query)

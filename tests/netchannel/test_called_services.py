@@ -235,7 +235,7 @@ class Processes:
         return started
 
     def _popen(self, command: list[str]) -> subprocess.Popen[str]:
-        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        return subprocess.Popen(command, stdout=subprocess.PIPE, encoding="utf-8", cwd=ROOT)
 
 
 @pytest.fixture
@@ -380,7 +380,7 @@ def test_blocking_objects_call_and_answer_with_the_same_names() -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", BLOCKING],
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         check=False,
         timeout=60,
         cwd=ROOT,

@@ -138,7 +138,7 @@ except netchannel.ChannelClosed:
 def test_the_services_of_a_process_have_groups() -> None:
     """For threads, and for coroutines of another loop."""
     process = subprocess.run(
-        [sys.executable, "-W", "error", "-c", SERVICES], capture_output=True, text=True, timeout=30, check=False,
+        [sys.executable, "-W", "error", "-c", SERVICES], capture_output=True, encoding="utf-8", timeout=30, check=False,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
     )  # fmt: skip
     assert process.stderr == ""

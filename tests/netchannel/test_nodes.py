@@ -220,7 +220,7 @@ class Processes:
                 *(str(self._folder), listen, role, self._node, *channels),
             ],
             stdout=subprocess.PIPE,
-            text=True,
+            encoding="utf-8",
             cwd=Path(__file__).resolve().parents[2],
         )
 
@@ -254,7 +254,7 @@ def processes(tmp_path: Path, node: str) -> Iterator[Processes]:
 
 
 def lines(file: Path) -> list[str]:
-    return [line.split()[1] for line in file.read_text().splitlines()] if file.exists() else []
+    return [line.split()[1] for line in file.read_text("utf-8").splitlines()] if file.exists() else []
 
 
 async def produce(outbox: netchannel.SenderChannel, count: int, pause_s: float) -> None:

@@ -501,7 +501,11 @@ def test_the_process_wide_servers_have_them_too() -> None:
 
 def _printed(script: str) -> str:
     ran = subprocess.run(
-        [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-W", "error", "-c", script],
+        capture_output=True,
+        encoding="utf-8",
+        timeout=30,
+        check=False,
     )
     assert (ran.returncode, ran.stderr) == (0, "")
     return ran.stdout

@@ -39,7 +39,7 @@ def keeping(role: str, address: str = "127.0.0.1:0", directory: str = "-") -> It
         [sys.executable, retainer.__file__, role, address, directory, str(COUNT)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        text=True,
+        encoding="utf-8",
     )
     try:
         assert process.stdout is not None
@@ -71,7 +71,7 @@ print(json.dumps(found))
 
 def start(text: str, *arguments: object) -> subprocess.Popen[str]:
     command = [sys.executable, "-W", "error", "-c", text, *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8")
 
 
 def ended(process: subprocess.Popen[str]) -> Any:

@@ -74,7 +74,9 @@ asyncio.run(main())
 def test_a_stalled_consumer_costs_the_bound_and_a_little(rows: int) -> None:
     """CH-BP-1: resident memory of either process grows by its configured bound plus 64 MB at most."""
     python = [sys.executable, "-c"]
-    with subprocess.Popen([*python, RECEIVER, str(QUEUE)], stdin=PIPE, stdout=PIPE, text=True) as receiver:
+    with subprocess.Popen(
+        [*python, RECEIVER, str(QUEUE)], stdin=PIPE, stdout=PIPE, encoding="utf-8"
+    ) as receiver:
         assert receiver.stdout is not None
         address = receiver.stdout.readline().strip()
         command = [*python, SENDER, address, str(rows), str(BOUND)]

@@ -668,9 +668,9 @@ def _all_of(sock: socket.socket) -> bytes:
 
 def damaged(path: Path | Any, name: str) -> Path:
     """A file that begins and ends as it should."""
-    lines = Path(path).read_text().splitlines()
+    lines = Path(path).read_text("utf-8").splitlines()
     other = Path(path).parent / name
-    other.write_text("\n".join([lines[0], "A" * 64, lines[-1], ""]))
+    other.write_text("\n".join([lines[0], "A" * 64, lines[-1], ""]), "utf-8")
     return other
 
 

@@ -98,7 +98,7 @@ def test_what_cannot_be_read_ends_the_channel_on_both_sides(program: str) -> Non
         [sys.executable, "-W", "error", "-c", program],
         check=False,
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         timeout=120,
     )
     assert ran.returncode == 0, ran.stderr

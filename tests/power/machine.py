@@ -28,7 +28,7 @@ class Process:
 
     def said(self) -> list[list[Any]]:
         """All of it, so far; a line that it was killed in is none."""
-        whole = self.file.read_text().rpartition("\n")[0] if self.file.exists() else ""
+        whole = self.file.read_text("utf-8").rpartition("\n")[0] if self.file.exists() else ""
         return [json.loads(line) for line in whole.splitlines()]
 
 

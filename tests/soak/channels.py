@@ -169,7 +169,7 @@ class DurableProducer:
         if self._process is None or self._process.returncode is not None:
             return False
         with suppress(OSError):
-            status = Path(f"/proc/{self._process.pid}/stat").read_text()
+            status = Path(f"/proc/{self._process.pid}/stat").read_text("utf-8")
             return status.rpartition(")")[2].split()[0] == "T"
         return False
 

@@ -47,5 +47,5 @@ def measure() -> Resources:
         len(list(Path("/proc/self/fd").iterdir())) - 1,  # one lists them
         threading.active_count(),
         len(asyncio.all_tasks()),
-        int(Path("/proc/self/statm").read_text().split()[1]) * PAGE,
+        int(Path("/proc/self/statm").read_text("utf-8").split()[1]) * PAGE,
     )

@@ -29,7 +29,7 @@ def test_ten_seconds_of_faults_leave_nothing_behind() -> None:
         [sys.executable, "-m", "tests.soak", "--minutes", "0.15", "--seed", "1"],
         cwd=ROOT,
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         check=False,
         timeout=280,
     )
@@ -98,7 +98,7 @@ def test_a_crowd_comes_back_from_a_cut_of_all_and_from_a_kill() -> None:
         ],
         cwd=ROOT,
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         check=False,
         timeout=200,
     )

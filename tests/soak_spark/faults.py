@@ -45,7 +45,7 @@ def struck(folder: Path, fault: str) -> int | None:
 def noted(folder: Path) -> Counter[str]:
     """What has happened in tasks, and how often: ``weak``, ``retried``."""
     file = folder / "noted"
-    return Counter(file.read_text().split()) if file.exists() else Counter()
+    return Counter(file.read_text("utf-8").split()) if file.exists() else Counter()
 
 
 def _strikes(fault: str) -> bool:
@@ -59,7 +59,7 @@ def _strikes(fault: str) -> bool:
 
 
 def _note(what: str) -> None:
-    with (_folder() / "noted").open("a") as file:
+    with (_folder() / "noted").open("a", encoding="utf-8") as file:
         file.write(f"{what}\n")
 
 

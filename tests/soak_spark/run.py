@@ -79,7 +79,7 @@ class Process:
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 stdin=subprocess.DEVNULL,
-                text=True,
+                encoding="utf-8",
                 start_new_session=True,
             )
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -115,7 +115,7 @@ class Process:
 
     def said(self) -> str:
         """The end of what it wrote on stderr."""
-        return self.errors.read_text(errors="replace")[-4000:]
+        return self.errors.read_text(errors="replace", encoding="utf-8")[-4000:]
 
 
 class Run:
@@ -226,7 +226,7 @@ class Run:
         epoch = _newest(checkpoint / "offsets")
         if epoch < 0:
             return epoch, []
-        query = json.loads((checkpoint / "metadata").read_text())["id"]
+        query = json.loads((checkpoint / "metadata").read_text("utf-8"))["id"]
         return epoch, [self._has(channel, query, epoch) for channel in SINKS]
 
     def _has(self, channel: str, query: str, epoch: int) -> bool:

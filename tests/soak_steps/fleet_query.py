@@ -40,17 +40,19 @@ class FleetQuery:
         self._numbers = [*range(_GENERATED)] * 2
         self._in_open_windows: Counter[str] = Counter()
         """How many rows each window had when the inputs came to their end first."""
-        (folder / "names.csv").write_text("k,name\n" + "".join(f"{key},name-{key}\n" for key in range(_KEYS)))
+        (folder / "names.csv").write_text(
+            "k,name\n" + "".join(f"{key},name-{key}\n" for key in range(_KEYS)), "utf-8"
+        )
         (folder / "parts").mkdir()
         for part in range(_FILES):
-            self._path(part).write_text("n,t\n")
+            self._path(part).write_text("n,t\n", "utf-8")
             self._grow(part, range(part * _APART, part * _APART + _IN_FILE))
-        self.file.write_text(yaml.safe_dump(self._topology(nodes, grpc), sort_keys=False))
+        self.file.write_text(yaml.safe_dump(self._topology(nodes, grpc), sort_keys=False), "utf-8")
 
     @property
     def topology(self) -> Topology:
         """As it is in the file."""
-        return parse_topology(self.file.read_text(), "topology.yaml")
+        return parse_topology(self.file.read_text("utf-8"), "topology.yaml")
 
     def _topology(self, nodes: Sequence[str], grpc: Sequence[str]) -> dict[str, Any]:
         ticks = {"logical": "ticks", "type": "Generator", "count": _GENERATED, "rows_per_s": _RATE}
@@ -113,7 +115,7 @@ class FleetQuery:
         return self._folder / "parts" / f"{part}.csv"
 
     def _grow(self, part: int, numbers: Iterable[int]) -> None:
-        with self._path(part).open("a") as file:
+        with self._path(part).open("a", encoding="utf-8") as file:
             for n in numbers:
                 file.write(f"{n},{_time(n)}\n")
                 self._numbers.append(n)

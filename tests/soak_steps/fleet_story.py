@@ -97,7 +97,7 @@ class FleetStory:
         finally:
             self._end()
         for number in range(NODES):
-            if "Traceback" in (log := self._log(number).read_text()):
+            if "Traceback" in (log := self._log(number).read_text("utf-8")):
                 raise Violation(f"worker {number} complains: {log[-2000:]}")
 
     def client(self, node: str) -> WorkerClient:
@@ -130,7 +130,7 @@ class FleetStory:
         async def ready() -> bool:
             for number, process in self._workers.items():
                 if process.poll() is not None:
-                    log = self._log(number).read_text()
+                    log = self._log(number).read_text("utf-8")
                     raise Violation(f"worker {number} has ended with {process.returncode}: {log[-2000:]}")
             with suppress(WorkerUnreachable):
                 for client in self._clients.values():

@@ -81,7 +81,7 @@ def query(sizes: Sizes, members: int) -> SteppedQuery:
 def prepare(folder: Path) -> None:
     """Make the file that the query reads."""
     lines = [f"{key},name-{key}" for key in range(KEYS)]
-    (folder / "names.csv").write_text("\n".join(["k,name", *lines, ""]))
+    (folder / "names.csv").write_text("\n".join(["k,name", *lines, ""]), "utf-8")
 
 
 def expected(sizes: Sizes) -> dict[str, Counter[tuple[str, ...]]]:

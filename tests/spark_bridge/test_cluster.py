@@ -41,7 +41,7 @@ async def test_an_executor_that_is_killed_costs_no_row(spark, tmp_path):
 
         for number, part in enumerate(parts):
             if number == 1 and TaskContext.get().partitionId() == 0 and not killed.exists():
-                running.with_suffix(".part").write_text(str(os.getppid()))
+                running.with_suffix(".part").write_text(str(os.getppid()), "utf-8")
                 running.with_suffix(".part").rename(running)
                 threading.Event().wait(60)  # until this executor is killed
             yield part
@@ -76,7 +76,7 @@ async def test_an_executor_that_is_killed_costs_no_row(spark, tmp_path):
         query = await run(start)
         await asyncio.to_thread(wait_for, running.exists, "a task runs", 90)
         executor = psutil.Process(
-            int(running.read_text())
+            int(running.read_text("utf-8"))
         ).parent()  # of the daemon that forked the task's process
         assert "CoarseGrainedExecutorBackend" in " ".join(executor.cmdline())
         killed.touch()

@@ -26,7 +26,7 @@ print(spark.sparkContext.pythonExec)
 @pytest.mark.timeout(300)
 async def test_a_registered_format_runs_with_the_python_of_the_program(tmp_path):
     """SP-OPT-1: with no PYSPARK_PYTHON, and a python3 on the PATH that has no netchannel."""
-    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "program.py").write_text(PROGRAM, "utf-8")
     async with SenderServer("127.0.0.1:0") as sender:
         outbox = sender.retain_channel("numbers", RetainPolicy())
         await outbox.send(pa.RecordBatch.from_pydict({"n": range(1000)}))
@@ -36,7 +36,7 @@ async def test_a_registered_format_runs_with_the_python_of_the_program(tmp_path)
             cwd=tmp_path,
             env=bare_environment(),
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             timeout=240,
             check=False,
         )

@@ -70,7 +70,7 @@ class Query:
     def put(self, name: str, ids) -> None:
         """Another batch."""
         file = self.folder / "in" / f".{name}"
-        file.write_text("\n".join(f'{{"id": {n}}}' for n in ids))
+        file.write_text("\n".join(f'{{"id": {n}}}' for n in ids), "utf-8")
         os.utime(file, (1e9 + int(name), 1e9 + int(name)))  # by which Spark orders them
         file.rename(self.folder / "in" / f"{name}.json")
 
@@ -295,7 +295,7 @@ async def test_a_query_that_is_stopped_within_a_batch_publishes_nothing_of_it(sp
 
         for part in parts:
             yield part
-            started.write_text("yes")
+            started.write_text("yes", "utf-8")
             threading.Event().wait(0.05)
 
     async with ReceiverServer() as receiver:

@@ -57,7 +57,7 @@ class Command:
         given = [*map(str, arguments)]
         environment = _environment(directory)
         self.process: subprocess.Popen[bytes] | Forked
-        with self._stderr.open("w") as stderr:
+        with self._stderr.open("w", encoding="utf-8") as stderr:
             if host is None and python == sys.executable and starter().can_start():
                 self.process = starter().start(given, stderr.fileno(), environment)
             else:
@@ -73,7 +73,8 @@ class Command:
         """Wait until all of these are on its stderr."""
         wait_for(
             lambda: (
-                all(text in self._stderr.read_text() for text in texts) or self.process.poll() is not None
+                all(text in self._stderr.read_text("utf-8") for text in texts)
+                or self.process.poll() is not None
             ),
             f"{texts} in {self._stderr}",
         )
@@ -101,7 +102,7 @@ class Command:
         stdout = self.process.stdout.read().decode()
         deadline.cancel()
         self.process.stdout.close()
-        return Ended(self.process.wait(), stdout, self._stderr.read_text())
+        return Ended(self.process.wait(), stdout, self._stderr.read_text("utf-8"))
 
 
 def arguments_of(worker: psutil.Process) -> list[str]:
@@ -136,9 +137,14 @@ def measured(*arguments: str | Path, directory: Path) -> tuple[Ended, int]:
         *map(str, arguments),
     ]
     ended = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=_END_S, env=_environment(directory)
+        command,
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+        timeout=_END_S,
+        env=_environment(directory),
     )
-    return Ended(ended.returncode, ended.stdout, ended.stderr), int(peak.read_text()) << 10
+    return Ended(ended.returncode, ended.stdout, ended.stderr), int(peak.read_text("utf-8")) << 10
 
 
 def _environment(directory: Path) -> dict[str, str]:

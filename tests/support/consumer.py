@@ -18,10 +18,10 @@ TIMING = Timing(heartbeat_s=0.2, dead_after_s=2.0, backoff_limit_s=0.2)
 
 
 async def consume(server: ReceiverServer, channel_id: str, file: Path) -> None:
-    lines = file.read_text().splitlines() if file.exists() else []
+    lines = file.read_text("utf-8").splitlines() if file.exists() else []
     resume_from = Position(lines[-1].split()[0], len(lines)) if lines else None
     inbox = server.register_channel(channel_id, codec="bytes", ack="explicit", resume_from=resume_from)
-    with file.open("a") as out:
+    with file.open("a", encoding="utf-8") as out:
         while True:
             try:
                 message = await inbox.recv_message()

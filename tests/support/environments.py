@@ -26,10 +26,12 @@ def environment(directory: Path) -> Path:
     (packages,) = directory.glob("lib/python*/site-packages")
     here = [path for path in site.getsitepackages() if Path(path).is_relative_to(sys.prefix)]
     # As site's own lines, so that those of packages that are installed editably are followed.
-    (packages / "here.pth").write_text("".join(f"import site; site.addsitedir({path!r})\n" for path in here))
+    (packages / "here.pth").write_text(
+        "".join(f"import site; site.addsitedir({path!r})\n" for path in here), "utf-8"
+    )
     for name in _COMMANDS:
         command = commands / name
-        command.write_text(f'#!/bin/sh\nexec "{commands}/python" -m {name} "$@"\n')
+        command.write_text(f'#!/bin/sh\nexec "{commands}/python" -m {name} "$@"\n', "utf-8")
         command.chmod(0o755)
     return commands
 

@@ -28,7 +28,7 @@ def tls_keys(tls: Tls) -> dict[str, str]:
 
 def kept_secret(directory: Path, text: str = "correct horse", name: str = "secret.txt") -> dict[str, str]:
     """The key ``secret`` of a topology in ``directory``, and the file that it names."""
-    (directory / name).write_text(f"{text}\n")
+    (directory / name).write_text(f"{text}\n", "utf-8")
     (directory / name).chmod(0o600)
     return {"file": name}
 
@@ -67,7 +67,7 @@ class Fleet:
             {"id": "in", "type": "source", "logical": "numbers"},
             {"id": "out", "type": "sink", "input": "in", "sink": "out"},
         ]
-        self.query.write_text(json.dumps({"operators": operators}))
+        self.query.write_text(json.dumps({"operators": operators}), "utf-8")
         self.workers: list[Command] = []
         self.states: list[StoreUrl] = []
         """Where the workers keep what they have, if that is on no disk."""
@@ -78,7 +78,7 @@ class Fleet:
         """A file of the topology, with ``keys`` changed at its top; None takes one away."""
         data = {key: value for key, value in (self.data | keys).items() if value is not None}
         path = self.directory / name
-        path.write_text(yaml.safe_dump(data, sort_keys=False))
+        path.write_text(yaml.safe_dump(data, sort_keys=False), "utf-8")
         return path
 
     def start(self, *topologies: Path) -> None:

@@ -104,7 +104,7 @@ class Link:
             [*inside, *(first.name, str(first.number), second.name, str(second.number), str(seed))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
+            encoding="utf-8",
         )
 
     @property
@@ -211,7 +211,9 @@ def sweep() -> list[str]:
 def existing() -> list[str]:
     """All namespaces of tests, whoever's."""
     with suppress(FileNotFoundError):
-        listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False).stdout
+        listed = subprocess.run(
+            ["ip", "netns", "list"], capture_output=True, encoding="utf-8", check=False
+        ).stdout
         return [line.split()[0] for line in listed.splitlines() if _NAME.fullmatch(line.split()[0])]
     return []
 
@@ -228,20 +230,20 @@ def _delete(names: Sequence[str]) -> None:
 
 
 def _processes(name: str) -> list[int]:
-    listed = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=False)
+    listed = subprocess.run(["ip", "netns", "pids", name], capture_output=True, encoding="utf-8", check=False)
     return [int(pid) for pid in listed.stdout.split()]
 
 
 def _began(pid: int) -> int | None:
     """When a process started, in ticks since the machine did: with its id that is a name that nobody has again."""
     try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+        return int(Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[19])
     except FileNotFoundError:
         return None
 
 
 def _run(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True, text=True, timeout=20)
+    subprocess.run(command, check=True, capture_output=True, encoding="utf-8", timeout=20)
 
 
 def _permitted(*command: str) -> None:

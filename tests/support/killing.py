@@ -75,8 +75,8 @@ async def watched(
     nodes: dict[str, str],
 ) -> AsyncIterator[Watched]:
     """Deploy the query, and leave nothing behind."""
-    (directory / "topology.yaml").write_text(yaml.safe_dump(topology, sort_keys=False))
-    (directory / "query.json").write_text(json.dumps(query))
+    (directory / "topology.yaml").write_text(yaml.safe_dump(topology, sort_keys=False), "utf-8")
+    (directory / "query.json").write_text(json.dumps(query), "utf-8")
     model, plan = load_topology(directory / "topology.yaml"), load_query(directory / "query.json")
     active = Active("first", (), fragments_of(plan, model, 0, "first"))
     said: list[str] = []

@@ -42,7 +42,9 @@ class NatsServer:
                 *("--jetstream", "--store_dir", self._folder / "store"),
             ]
         )
-        wait_for(lambda: log.exists() and "Server is ready" in log.read_text(), "the NATS server answers")
+        wait_for(
+            lambda: log.exists() and "Server is ready" in log.read_text("utf-8"), "the NATS server answers"
+        )
 
     def kill(self) -> None:
         """Without a word to anybody, as when its machine fails."""

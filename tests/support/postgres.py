@@ -72,7 +72,9 @@ class Server:
     def kill(self) -> None:
         """Without a word to anybody, as when its machine fails."""
         assert self._process is not None
-        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+        children = (
+            Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text("utf-8").split()
+        )
         self._process.kill()
         self._process.wait()
         for child in children:
@@ -94,7 +96,7 @@ class Server:
     def _children(self) -> list[int]:
         assert self._process is not None
         path = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
-        return [int(each) for each in path.read_text().split()]
+        return [int(each) for each in path.read_text("utf-8").split()]
 
     def _run(self, name: str, *arguments: str) -> None:
         subprocess.run(

@@ -93,7 +93,7 @@ def _why_no_java() -> str | None:
 
 @cache
 def _version(java: str) -> int:
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    said = subprocess.run([java, "-version"], capture_output=True, encoding="utf-8", check=False).stderr
     found = re.search(r'version "(?:1\.)?(\d+)', said)
     return int(found[1]) if found else 0
 

@@ -22,7 +22,7 @@ class Resume:
         if not self._controls:
             self._passed = frozenset(config.workerinput["passed"])
         elif path.exists():
-            self._passed = frozenset(path.read_text().splitlines())
+            self._passed = frozenset(path.read_text("utf-8").splitlines())
         else:
             self._passed = frozenset()
 
@@ -42,7 +42,7 @@ class Resume:
         if not report.passed:
             self._failed.add(report.nodeid)
         if self._controls and report.when == "teardown" and report.nodeid not in self._failed:
-            with self._path.open("a") as lines:
+            with self._path.open("a", encoding="utf-8") as lines:
                 lines.write(f"{report.nodeid}\n")
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

@@ -30,7 +30,7 @@ def connections(process: int | str, address: str) -> int:
 def ports(process: int | str = "self") -> list[tuple[int, int]]:
     """The local and the remote port of each of them that is an established TCP connection over IPv4."""
     held, found = sockets(process), []
-    for line in Path(f"/proc/{process}/net/tcp").read_text().splitlines()[1:]:
+    for line in Path(f"/proc/{process}/net/tcp").read_text("utf-8").splitlines()[1:]:
         _, local, remote, state, *_, inode = line.split()[:10]
         if state == _ESTABLISHED and inode in held:
             found.append((int(local.rpartition(":")[2], 16), int(remote.rpartition(":")[2], 16)))

@@ -65,6 +65,8 @@ def standalone_cluster(
                 environment=environment,
             )
         wait_for(
-            lambda: log.read_text(errors="replace").count("Registering worker") == workers, "all workers", 60
+            lambda: log.read_text(errors="replace", encoding="utf-8").count("Registering worker") == workers,
+            "all workers",
+            60,
         )
         yield f"spark://{address}"

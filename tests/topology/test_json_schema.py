@@ -17,18 +17,18 @@ from tests.support.cases import CAPACITIES, cases, topologies
 from topology import TopologyError, json_schema, parse_topology
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "flights"
-TOPOLOGY = Draft202012Validator(json.loads(json_schema.FILE.read_text()))
-QUERY = Draft202012Validator(json.loads(query_schema.FILE.read_text()))
+TOPOLOGY = Draft202012Validator(json.loads(json_schema.FILE.read_text("utf-8")))
+QUERY = Draft202012Validator(json.loads(query_schema.FILE.read_text("utf-8")))
 
 
 def test_the_files_are_those_of_the_models() -> None:
-    assert json_schema.FILE.read_text() == json_schema.topology_schema(), "run make schemas"
-    assert query_schema.FILE.read_text() == query_schema.query_schema(), "run make schemas"
+    assert json_schema.FILE.read_text("utf-8") == json_schema.topology_schema(), "run make schemas"
+    assert query_schema.FILE.read_text("utf-8") == query_schema.query_schema(), "run make schemas"
 
 
 def test_the_examples_are_valid() -> None:
-    TOPOLOGY.validate(yaml.safe_load((EXAMPLES / "topology.yaml").read_text()))
-    QUERY.validate(json.loads((EXAMPLES / "query.json").read_text()))
+    TOPOLOGY.validate(yaml.safe_load((EXAMPLES / "topology.yaml").read_text("utf-8")))
+    QUERY.validate(json.loads((EXAMPLES / "query.json").read_text("utf-8")))
 
 
 @given(topologies(CAPACITIES, 3))
@@ -53,7 +53,7 @@ def test_every_query_is_valid(case) -> None:
     ],
 )
 def test_what_the_reader_refuses_for_its_shape_the_schema_refuses(path: tuple[Any, ...], value: Any) -> None:
-    data = copy.deepcopy(yaml.safe_load((EXAMPLES / "topology.yaml").read_text()))
+    data = copy.deepcopy(yaml.safe_load((EXAMPLES / "topology.yaml").read_text("utf-8")))
     place = data
     for key in path[:-1]:
         place = place[key]

@@ -69,7 +69,7 @@ def test_the_example_loads_and_prints_back_to_an_equal_file():
 def test_the_examples_load_and_print_back_to_an_equal_file(file: Path):
     """PL-TOP-1"""
     topology = load_topology(file)
-    given = yaml.safe_load(file.read_text())
+    given = yaml.safe_load(file.read_text("utf-8"))
     assert [node.address for node in topology.nodes] == [node["address"] for node in given["nodes"]]
     assert yaml.safe_load(topology.to_yaml()) == given
     assert parse_topology(topology.to_yaml()) == topology
@@ -88,7 +88,7 @@ def test_a_file_with_three_mistakes_prints_three(tmp_path: Path):
     text = text.replace("[127.0.0.1:9003]", "[127.0.0.1:9004]").replace(
         "grpc: 127.0.0.1:8003", "grpc: 127.0.0.1:80030"
     )
-    file.write_text(text)
+    file.write_text(text, "utf-8")
 
     with pytest.raises(TopologyError) as caught:
         load_topology(file)

@@ -390,5 +390,5 @@ async def test_shut_down_the_sinks_have_the_result_and_what_follows_goes_on(
             await circuit.shut_down()
             async for _ in circuit.output("rows"):
                 pass
-        header, *lines = (tmp_path / "totals.csv").read_text().replace('"', "").splitlines()
+        header, *lines = (tmp_path / "totals.csv").read_text("utf-8").replace('"', "").splitlines()
         assert (header, lines) == ("shop,sales,amount", [f"x,{run + 1},{run + 1}"])

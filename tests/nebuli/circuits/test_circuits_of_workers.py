@@ -42,7 +42,7 @@ def of_circuits(fleet: Fleet) -> Fleet:
     first["sinks"] = [{"name": "rows", "type": "Null"}]
     second["sinks"] = [{"name": "totals", "type": "CSV", "path": str(fleet.out)}]
     fleet.topology = fleet.written()
-    fleet.query.write_text(QUERY)
+    fleet.query.write_text(QUERY, "utf-8")
     fleet.start()
     return fleet
 
@@ -137,7 +137,7 @@ async def test_it_is_paused_and_started_and_shut_down_and_started_again(fleet: F
             await circuit.shut_down()
             assert (await whole)[("x", 2 * run + 2, 2 * run + 2)] == 1
         await asyncio.to_thread(fleet.wait_for_state, id_, "finished")
-        lines = fleet.out.read_text().replace('"', "").splitlines()
+        lines = fleet.out.read_text("utf-8").replace('"', "").splitlines()
         assert lines == ["shop,sales,amount", f"x,{2 * run + 2},{2 * run + 2}"]
         with pytest.raises(
             circuits.CircuitUnreachable, match=f"query {id_} is finished: 'nebuli start {id_}'"

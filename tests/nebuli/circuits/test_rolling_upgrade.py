@@ -36,7 +36,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file: while it is there, processes that begin have the newer version, whose state has format 2."""
     site = tmp_path / "site"
     site.mkdir()
-    (site / "sitecustomize.py").write_text(NEWER)
+    (site / "sitecustomize.py").write_text(NEWER, "utf-8")
     monkeypatch.setenv("PYTHONPATH", f"{site}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     return tmp_path / "installed"
 

@@ -93,7 +93,7 @@ async def test_a_circuit_goes_on_with_more_members_and_with_fewer(
 
 def rows_of_sink(path: Path) -> Rows:
     """What is in the file of the totals, all that is there once."""
-    _, *lines = path.read_text().replace('"', "").splitlines()
+    _, *lines = path.read_text("utf-8").replace('"', "").splitlines()
     rows = [line.split(",") for line in lines]
     return Counter({(shop, int(sales), int(amount)): 1 for shop, sales, amount in rows})
 

@@ -22,8 +22,8 @@ pytestmark = [pytest.mark.processes, pytest.mark.long]
 @pytest.fixture
 def options(tmp_path: Path) -> list[str | Path]:
     """Of the run, but for where it is served."""
-    (tmp_path / "topology.yaml").write_text(TOPOLOGY)
-    (tmp_path / "query.json").write_text(QUERY)
+    (tmp_path / "topology.yaml").write_text(TOPOLOGY, "utf-8")
+    (tmp_path / "query.json").write_text(QUERY, "utf-8")
     return [
         *("run", tmp_path / "topology.yaml", tmp_path / "query.json"),
         *("--stepped", "--members", "2", "--state", tmp_path / "state"),
@@ -61,7 +61,7 @@ async def test_a_circuit_that_is_killed_whole_is_waited_for_and_loses_nothing(
         await circuit.shut_down()
     ended = await asyncio.to_thread(second.end)
     assert ended.exit_code == 0, ended.stderr
-    lines = (tmp_path / "totals.csv").read_text().replace('"', "").splitlines()
+    lines = (tmp_path / "totals.csv").read_text("utf-8").replace('"', "").splitlines()
     assert lines == ["shop,sales,amount", f"x,20,{sum(range(20))}"]
 
 

@@ -93,17 +93,17 @@ def test_only_what_is_named_is_read(database: Sql, sql: str, expected: dict[str,
 def test_nothing_but_reading_its_tables_is_done(database: Sql, sql: str, tmp_path: Path) -> None:
     """Whatever DuckDB can do beside."""
     file = tmp_path / "secret.csv"
-    file.write_text("a\n1\n")
+    file.write_text("a\n1\n", "utf-8")
     with pytest.raises(WrongQuery):
         run(database, sql.replace("FILE", str(file)))
-    assert file.read_text() == "a\n1\n"
+    assert file.read_text("utf-8") == "a\n1\n"
     assert list(tmp_path.iterdir()) == [file]
 
 
 def test_duckdb_itself_is_closed(database: Sql, tmp_path: Path) -> None:
     """Also where a statement came as far as that: the list of functions is not the only guard."""
     file = tmp_path / "secret.txt"
-    file.write_text("secret")
+    file.write_text("secret", "utf-8")
     for sql in (
         f"SELECT * FROM read_text('{file}')",
         f"COPY (SELECT 1) TO '{file}'",
@@ -111,7 +111,7 @@ def test_duckdb_itself_is_closed(database: Sql, tmp_path: Path) -> None:
     ):
         with pytest.raises(WrongQuery, match=r"Permission Error|locked"):
             database.run(sql, {}, [], 5.0)
-    assert file.read_text() == "secret"
+    assert file.read_text("utf-8") == "secret"
 
 
 def test_a_deadline_ends_it(database: Sql) -> None:

@@ -54,7 +54,7 @@ def test_an_empty_id_is_not_the_only_query_that_there_is(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     queries = tmp_path / "nebuli" / "queries"
     queries.mkdir(parents=True)
-    (queries / "0123456789ab.json").write_text("this is read if it is meant")
+    (queries / "0123456789ab.json").write_text("this is read if it is meant", "utf-8")
     ended = CliRunner().invoke(nebuli, [command, ""])
     assert ended.exit_code == 1
     assert "expected the id of a query, got an empty text" in ended.output

@@ -23,7 +23,7 @@ def run(directory: Path, *options: str) -> Ended:
     times = (
         f"2024-01-{1 + s // 86400:02} {s // 3600 % 24:02}:{s // 60 % 60:02}:{s % 60:02}" for s in seconds
     )
-    (directory / "rows.csv").write_text("at\n" + "".join(f"{time}\n" for time in times))
+    (directory / "rows.csv").write_text("at\n" + "".join(f"{time}\n" for time in times), "utf-8")
     first, second = free_addresses(2)
     physical = [{"logical": "rows", "type": "CSV", "path": "rows.csv"}]
     nodes = [
@@ -31,7 +31,7 @@ def run(directory: Path, *options: str) -> Ended:
         {"address": second, "capacity": 0, "sinks": [{"name": "out", "type": "CSV", "path": "out.csv"}]},
     ]
     logical = [{"name": "rows", "schema": [{"name": "at", "type": "timestamp"}]}]
-    (directory / "topology.yaml").write_text(yaml.safe_dump({"logical": logical, "nodes": nodes}))
+    (directory / "topology.yaml").write_text(yaml.safe_dump({"logical": logical, "nodes": nodes}), "utf-8")
     operators = [
         {"id": "rows", "type": "source", "logical": "rows"},
         {"id": "minute", "type": "window", "input": "rows", "time": "at", "size": "1 minute"},
@@ -44,12 +44,12 @@ def run(directory: Path, *options: str) -> Ended:
         },
         {"id": "out", "type": "sink", "input": "count", "sink": "out"},
     ]
-    (directory / "query.json").write_text(json.dumps({"operators": operators}))
+    (directory / "query.json").write_text(json.dumps({"operators": operators}), "utf-8")
     return nebuli("run", directory / "topology.yaml", directory / "query.json", *options, directory=directory)
 
 
 def counted(directory: Path) -> int:
-    lines = (directory / "out.csv").read_text().splitlines()
+    lines = (directory / "out.csv").read_text("utf-8").splitlines()
     return sum(int(line.rpartition(",")[2]) for line in lines[1:])
 
 
@@ -71,8 +71,8 @@ def test_a_run_that_is_to_ignore_them_says_nothing(tmp_path: Path) -> None:
 
 def test_a_run_that_is_to_fail_publishes_nothing(tmp_path: Path) -> None:
     """The window is at another node than the sink, which hears of it before the end."""
-    (tmp_path / "out.csv").write_text("as before")
+    (tmp_path / "out.csv").write_text("as before", "utf-8")
     ended = run(tmp_path, "--late", "fail")
     assert ended.exit_code == 1
     assert f"rows came when their window was over: {LATE} at operator minute" in ended.error
-    assert (tmp_path / "out.csv").read_text() == "as before"
+    assert (tmp_path / "out.csv").read_text("utf-8") == "as before"

@@ -67,7 +67,7 @@ class TestCsvSource(_Files, SourceConformance):
 
     @pytest.fixture
     def unreadable(self, tmp_path: Path) -> list[tuple[dict[str, Any], str]]:
-        (tmp_path / "bad.csv").write_text("n,word,at\n1,a,\nx,b,\n")
+        (tmp_path / "bad.csv").write_text("n,word,at\n1,a,\nx,b,\n", "utf-8")
         (tmp_path / "empty.csv").touch()
         return [
             ({"type": "CSV", "path": str(tmp_path / name)}, said)
@@ -88,7 +88,7 @@ class TestParquetSource(_Files, SourceConformance):
 
     @pytest.fixture
     def unreadable(self, tmp_path: Path) -> list[tuple[dict[str, Any], str]]:
-        (tmp_path / "text").write_text("no Parquet")
+        (tmp_path / "text").write_text("no Parquet", "utf-8")
         return [({"type": "Parquet", "path": str(tmp_path / name)}, name) for name in ("absent", "text")]
 
 

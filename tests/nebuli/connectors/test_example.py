@@ -112,8 +112,8 @@ def topology(directory: Path, data: list[str], grpc_: list[str] | None = None) -
         {"name": name, "schema": [{"name": column, "type": type_} for column, type_ in schema.items()]}
         for name, schema in schemas.items()
     ]
-    (directory / "query.json").write_text(json.dumps(QUERY))
-    (directory / "topology.yaml").write_text(yaml.safe_dump({"logical": logical, "nodes": nodes}))
+    (directory / "query.json").write_text(json.dumps(QUERY), "utf-8")
+    (directory / "topology.yaml").write_text(yaml.safe_dump({"logical": logical, "nodes": nodes}), "utf-8")
     return directory / "topology.yaml"
 
 
@@ -124,7 +124,7 @@ def test_the_page_shows_the_example() -> None:
         if each.file
     }
     for path in (EXAMPLE / "pyproject.toml", *EXAMPLE.rglob("*.py")):
-        assert shown[str(path.relative_to(EXAMPLE))] == path.read_text(), path
+        assert shown[str(path.relative_to(EXAMPLE))] == path.read_text("utf-8"), path
 
 
 @pytest.mark.processes
@@ -242,8 +242,8 @@ def test_what_does_the_work_and_cannot_be_imported_fails_the_fragment_and_tells_
     first = start(python=python)
     (packages,) = python.parents[1].glob("lib/python*/site-packages")
     tables = packages / "nebuli_sqlite" / "tables.py"
-    good = tables.read_text()
-    tables.write_text("import a_driver_that_is_not_there\n")
+    good = tables.read_text("utf-8")
+    tables.write_text("import a_driver_that_is_not_there\n", "utf-8")
     try:
         fill(tmp_path / "shop.db")
         table = {"type": "SQLite", "path": str(tmp_path / "shop.db"), "table": "shops", "logical": "shops"}
@@ -271,7 +271,7 @@ def test_what_does_the_work_and_cannot_be_imported_fails_the_fragment_and_tells_
             first.start(id_)
         failed, told = (first.wait_for_state(id_, wire.STATE_FAILED) for id_ in ids)
     finally:
-        tables.write_text(good)
+        tables.write_text(good, "utf-8")
     assert (failed.cause, told.cause) == (wire.CAUSE_INPUT, wire.CAUSE_UPSTREAM)
     assert failed.error == (
         "type 'SQLite' (nebuli-sqlite 1.0): nebuli_sqlite.tables:TableSource cannot be used here: ModuleNotFoundError: "

@@ -67,12 +67,13 @@ class Packages:
     def install(
         self, module: str = "queue_one", code: str = QUEUE, *, name: str = "Queue", value: str = "QueueSource"
     ) -> None:
-        (self._folder / f"{module}.py").write_text(code.format(module=module))
+        (self._folder / f"{module}.py").write_text(code.format(module=module), "utf-8")
         metadata = self._folder / f"{module}-1.5.dist-info"
         metadata.mkdir()
-        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.5\n")
+        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.5\n", "utf-8")
         (metadata / "entry_points.txt").write_text(
-            f"[nebuli.sources]\n{name} = {module}:{value}\n[nebuli.sinks]\n{name} = {module}:QueueSink\n"
+            f"[nebuli.sources]\n{name} = {module}:{value}\n[nebuli.sinks]\n{name} = {module}:QueueSink\n",
+            "utf-8",
         )
 
     def uninstall(self) -> None:
@@ -269,7 +270,7 @@ def test_a_worker_that_is_started_without_the_package_keeps_what_it_was_given(
     packages.uninstall()
     path = tmp_path / "state" / "1.json"
     path.parent.mkdir()
-    path.write_text(record.model_dump_json(by_alias=True))
+    path.write_text(record.model_dump_json(by_alias=True), "utf-8")
     with Records(path.parent) as records, pytest.raises(StateUnusable) as caught:
         records.load()
     assert str(caught.value).startswith(

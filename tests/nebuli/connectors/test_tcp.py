@@ -103,7 +103,7 @@ def test_lines_become_rows(worker: Worker, peer: Peer, form: str, lines: str) ->
         time.sleep(0.001)
     connection.close()
     worker.wait_for_state(id_, wire.STATE_FINISHED)
-    rows = out.read_text().splitlines()[1:]
+    rows = out.read_text("utf-8").splitlines()[1:]
     assert [row.split(",")[0] for row in rows] == ["1", "2", "3"]
     assert all("2024-01-01 00:00:00" in row for row in rows[:2])
     assert '"b,c"' in rows[1]
@@ -183,7 +183,7 @@ def test_a_line_that_is_none_is_quoted_from_its_beginning(worker: Worker, peer: 
 
 @pytest.mark.parametrize("form", ["CSV", "JSON"])
 def test_rows_become_lines(worker: Worker, peer: Peer, form: str) -> None:
-    (worker.directory / "in.csv").write_text("n,at,word\n" + CSV)
+    (worker.directory / "in.csv").write_text("n,at,word\n" + CSV, "utf-8")
     source = {"type": "CSV", "path": str(worker.directory / "in.csv")}
     target = {"type": "TCP", "address": peer.address, "format": form, "mode": "append"}
     id_ = worker.register(fragment(worker, source, target))

@@ -68,16 +68,16 @@ QUERY = {
 def test_its_series_mean_what_they_do_anywhere(
     options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "frames.py").write_text(SETTINGS)
-    (tmp_path / "frames_work.py").write_text(WORK)
+    (tmp_path / "frames.py").write_text(SETTINGS, "utf-8")
+    (tmp_path / "frames_work.py").write_text(WORK, "utf-8")
     metadata = tmp_path / "frames-1.0.dist-info"
     metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: frames\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text("[nebuli.sources]\nFrame = frames:FrameSource\n")
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: frames\nVersion: 1.0\n", "utf-8")
+    (metadata / "entry_points.txt").write_text("[nebuli.sources]\nFrame = frames:FrameSource\n", "utf-8")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    (tmp_path / "topology.yaml").write_text(TOPOLOGY.format(address=free_addresses(1)[0]))
-    (tmp_path / "query.json").write_text(json.dumps(QUERY))
+    (tmp_path / "topology.yaml").write_text(TOPOLOGY.format(address=free_addresses(1)[0]), "utf-8")
+    (tmp_path / "query.json").write_text(json.dumps(QUERY), "utf-8")
     files = tmp_path / "topology.yaml", tmp_path / "query.json"
     ended = nebuli("run", *options, *files, directory=tmp_path)
     assert ended.exit_code == 0, ended.stderr
-    assert (tmp_path / "out.csv").read_text().splitlines() == ['"n"', "1.5", "2.5", ""]
+    assert (tmp_path / "out.csv").read_text("utf-8").splitlines() == ['"n"', "1.5", "2.5", ""]

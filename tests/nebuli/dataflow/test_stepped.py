@@ -427,7 +427,9 @@ def test_hash_seeds_do_not_matter() -> None:
     for seed in ("0", "1"):
         command = [sys.executable, "-c", ENTIRELY.format(root=str(Path(__file__).parents[3]))]
         environment = os.environ | {"PYTHONHASHSEED": seed}
-        found.add(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
+        found.add(
+            subprocess.run(command, env=environment, capture_output=True, encoding="utf-8", check=True).stdout
+        )
     assert found == {entirely() + "\n"}
 
 

@@ -207,9 +207,9 @@ def test_a_data_port_that_the_other_worker_cannot_reach(make_fleet: MakeFleet) -
     fleet = make_fleet()
     fleet.start()
     (nowhere,) = free_addresses(1)
-    wrong = fleet.topology.read_text().replace(fleet.nodes[1], nowhere)
+    wrong = fleet.topology.read_text("utf-8").replace(fleet.nodes[1], nowhere)
     other = fleet.directory / "wrong.yaml"
-    other.write_text(wrong)
+    other.write_text(wrong, "utf-8")
     code, checks = diagnosed(fleet, other)
     bad = red(checks)
     edge = bad[f"edge {fleet.nodes[0]} -> {nowhere}", "channel"]
@@ -323,7 +323,7 @@ def test_colours_go_to_terminals_that_want_them(
 
 def test_bad_input_is_told_as_everywhere(make_fleet: MakeFleet) -> None:
     fleet = make_fleet()
-    fleet.topology.write_text("nodes: [{address: a}]\n")
+    fleet.topology.write_text("nodes: [{address: a}]\n", "utf-8")
     ended = fleet.run("doctor", fleet.topology)
     assert (ended.exit_code, ended.stdout) == (2, "")
     assert ":1:19: expected host:port" in ended.stderr

@@ -65,7 +65,7 @@ async def running(directory: Path) -> AsyncIterator[Running]:
 
 
 def write_numbers(directory: Path, rows: int, last: str = "") -> None:
-    with (directory / "numbers.csv").open("w") as file:
+    with (directory / "numbers.csv").open("w", encoding="utf-8") as file:
         file.write("n\n")
         file.writelines(f"{number}\n" for number in range(rows))
         file.write(last)

@@ -378,8 +378,10 @@ async def test_each_error_has_its_status_and_its_sentence(service: Service) -> N
 async def test_the_secret_of_a_topology_is_asked_for(tmp_path: Path) -> None:
     """And other machines are let in with certificates or a secret only."""
     topology = tmp_path / "topology.yaml"
-    topology.write_text("secret: {file: secret}\nlogical: []\nnodes: [{address: '127.0.0.1:27999'}]\n")
-    (tmp_path / "secret").write_text("open sesame\n")
+    topology.write_text(
+        "secret: {file: secret}\nlogical: []\nnodes: [{address: '127.0.0.1:27999'}]\n", "utf-8"
+    )
+    (tmp_path / "secret").write_text("open sesame\n", "utf-8")
     (tmp_path / "secret").chmod(0o600)
     service = Service(tmp_path, "--topology", topology)
     async with service.client() as client:
@@ -412,8 +414,8 @@ QUERY = """
 
 async def test_a_circuit_serves_the_stores_that_its_topology_names(tmp_path: Path) -> None:
     """ST-CL-1, ST-CTL-1: beside its own endpoints, also described: what it writes is read, others are inserted into."""
-    (tmp_path / "topology.yaml").write_text(TOPOLOGY)
-    (tmp_path / "query.json").write_text(QUERY)
+    (tmp_path / "topology.yaml").write_text(TOPOLOGY, "utf-8")
+    (tmp_path / "query.json").write_text(QUERY, "utf-8")
     (address,) = free_addresses(1)
     command = Command(
         *("run", tmp_path / "topology.yaml", tmp_path / "query.json", "--stepped"),

@@ -87,7 +87,7 @@ class CsvFeed(Feed):
             line = f"n,said\r\n{line}"
         cut = number * 7919 % len(line)
         for part in (line[:cut], line[cut:]):
-            with path.open("a", newline="") as file:
+            with path.open("a", newline="", encoding="utf-8") as file:
                 file.write(part)
             await asyncio.sleep(0)
 
@@ -118,7 +118,7 @@ class JsonFeed(Feed):
 
     async def put(self, number: int) -> None:
         key, gone = self._message(number)
-        with self._path.open("a") as file:
+        with self._path.open("a", encoding="utf-8") as file:
             file.write(f"{json.dumps({'k': key, 'n': number, 'gone': gone})}\n")
 
     def expected(self, count: int) -> Rows:

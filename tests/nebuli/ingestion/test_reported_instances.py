@@ -59,7 +59,7 @@ async def test_a_file_that_vanishes_is_an_error_that_ends_nothing(
     """The instance says which, says that it is still there while it waits, and goes on once the file is back."""
     monkeypatch.setattr(instance, "_REPORT_S", 0.1)
     file, aside = tmp_path / "sales.csv", tmp_path / "aside.csv"
-    file.write_text(LINES)
+    file.write_text(LINES, "utf-8")
     async with Sources(tmp_path / "store") as sources:
         await sources.create(definition(file))
         async with ingesting(sources) as task:
@@ -88,13 +88,13 @@ async def test_a_file_that_vanishes_is_an_error_that_ends_nothing(
 async def test_an_instance_that_is_cancelled_does_nothing_any_more(tmp_path: Path) -> None:
     """Its collection stands still."""
     file = tmp_path / "sales.csv"
-    file.write_text(LINES)
+    file.write_text(LINES, "utf-8")
     async with Sources(tmp_path / "store") as sources:
         await sources.create(definition(file))
         async with ingesting(sources):
             await said(sources, lambda each: each.upper > 0, "it has written something")
         latest = await sources.collections.latest("sales")
-        file.write_text(f"{LINES}Bonn,3\n")
+        file.write_text(f"{LINES}Bonn,3\n", "utf-8")
         await asyncio.sleep(2 * TICK_S)  # in which an instance that runs would have written
         assert await sources.collections.latest("sales") == latest
 
@@ -102,7 +102,7 @@ async def test_an_instance_that_is_cancelled_does_nothing_any_more(tmp_path: Pat
 async def test_nothing_stays_of_the_instances_of_a_source_that_was_dropped(tmp_path: Path) -> None:
     """One that comes under its name has none."""
     file = tmp_path / "sales.csv"
-    file.write_text(LINES)
+    file.write_text(LINES, "utf-8")
     async with Sources(tmp_path / "store") as sources:
         await sources.create(definition(file))
         async with ingesting(sources) as task:
@@ -134,7 +134,7 @@ async def test_an_instance_runs_only_once_its_first_messages_are_known_to_be_rig
     monkeypatch.setattr(timed_messages, "TICK_S", 0.2)
     monkeypatch.setattr(instance, "reader_of", slow)
     file = tmp_path / "sales.csv"
-    file.write_text(LINES.replace("1", "one"))
+    file.write_text(LINES.replace("1", "one"), "utf-8")
     async with Sources(tmp_path / "store") as sources:
         await sources.create(definition(file, more))
         seen: list[InstanceStatus] = []
@@ -154,7 +154,7 @@ async def test_an_instance_runs_only_once_its_first_messages_are_known_to_be_rig
             assert {each.error for each in seen if each.health == "waiting"} == {found.error}
             if "raw" in more:  # what is kept is not read again
                 return
-            file.write_text(LINES)
+            file.write_text(LINES, "utf-8")
             running = await said(sources, lambda each: each.health == "running", "it runs")
             assert (running.error, running.last_error) == (None, found.error)
             found = await sources.describe("sales")
@@ -164,12 +164,12 @@ async def test_an_instance_runs_only_once_its_first_messages_are_known_to_be_rig
 async def test_a_message_that_is_kept_raw_and_cannot_be_decoded_holds_up_the_time(tmp_path: Path) -> None:
     """All is read of the source, and so the lag in time says how far the collection is behind."""
     file = tmp_path / "sales.csv"
-    file.write_text(LINES)
+    file.write_text(LINES, "utf-8")
     async with Sources(tmp_path / "store") as sources:
         await sources.create(definition(file, "raw: true"))
         async with ingesting(sources):
             await said(sources, lambda each: each.health == "running", "it runs")
-            file.write_text(f"{LINES}Celle,three\n")
+            file.write_text(f"{LINES}Celle,three\n", "utf-8")
             await said(sources, lambda each: each.error is not None, "it is held up")
             lags = []
             for _ in range(2):
@@ -198,7 +198,7 @@ async def test_what_others_let_go_of_while_an_instance_begins_is_no_error_unless
     monkeypatch.setattr(attempts, "_FIRST_PAUSE_S", 0.02)
     caplog.set_level("INFO", "nebuli.ingestion")
     file = tmp_path / "sales.csv"
-    file.write_text(LINES)
+    file.write_text(LINES, "utf-8")
     begin, overtaken = Remap.begin, 0
 
     async def overtaken_begin(remap: Remap, upper: int) -> Any:

@@ -38,7 +38,7 @@ def lines(tmp_path: Path) -> Path:
 
 
 def add(lines: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    with lines.open("a") as file:
+    with lines.open("a", encoding="utf-8") as file:
         file.writelines(f"{json.dumps(row)}\n" for row in rows)
 
 
@@ -255,7 +255,7 @@ async def test_what_is_before_a_message_that_cannot_be_is_ingested(
     others = lines.with_name("others.jsonl")
     add(lines, orders(0, 5))
     size = lines.stat().st_size
-    with lines.open("a") as file:
+    with lines.open("a", encoding="utf-8") as file:
         file.write(wrong)
     add(lines, orders(5, 3))
     await sources.create(definition(lines.with_name("*.jsonl"), "envelope: {type: upsert, key: [id]}"))
@@ -268,7 +268,7 @@ async def test_what_is_before_a_message_that_cannot_be_is_ingested(
         await until_async(told, "it is said which message it is")
         add(others, orders(100, 4))
         await until_there(sources, orders(0, 5) + orders(100, 4))
-        lines.write_text(lines.read_text().replace(wrong, ""))
+        lines.write_text(lines.read_text("utf-8").replace(wrong, ""), "utf-8")
         await until_there(sources, orders(0, 8) + orders(100, 4))
         add(lines, orders(8, 4))
         await until_there(sources, orders(0, 12) + orders(100, 4))
@@ -327,7 +327,7 @@ async def test_a_message_that_can_be_mended_nowhere_is_passed_over(
     """By all instances; all others are ingested, and made anew it is asked for again."""
     add(lines, orders(0, 5))
     size = lines.stat().st_size
-    with lines.open("a") as file:
+    with lines.open("a", encoding="utf-8") as file:
         file.write(wrong)
     add(lines, orders(5, 3))
     await sources.create(definition(lines, more))

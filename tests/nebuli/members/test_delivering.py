@@ -51,7 +51,7 @@ def growing(file: Path) -> CsvSink:
 
 
 def numbers(file: Path) -> list[int]:
-    header, *rows = file.read_text().splitlines()
+    header, *rows = file.read_text("utf-8").splitlines()
     assert header == '"n"'
     return [int(each) for each in rows]
 
@@ -90,7 +90,7 @@ async def test_a_sink_is_left_as_it_is_until_it_is_known_where_members_go_on(
     log: OutputLog, file: Path
 ) -> None:
     """Who is aborted before that has lost nothing, also where the log has, of which the file is the only copy."""
-    file.write_text('"n"\n0\n1\n')
+    file.write_text('"n"\n0\n1\n', "utf-8")
     delivery = Delivery("out", growing(file))
     await delivery.begin(log, SCHEMA)
     await write(log, 0)
@@ -236,7 +236,7 @@ async def test_an_older_log_has_its_sink_written_anew_and_goes_on_from_then_on(
     shard = await store.create_shard("m/output/out", SCHEMA, keeps="updates")
     for step in range(3):
         await shard.compare_and_append([(step, row(step))], step, step + 1)
-    file.write_text("what a run of before has written")
+    file.write_text("what a run of before has written", "utf-8")
     log = await OutputLog.open(store, "m", {"out": SCHEMA})
     delivery = await begun(log, growing(file))
     await delivery.finish(3)

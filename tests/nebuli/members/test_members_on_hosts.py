@@ -57,7 +57,7 @@ def numbers_query(members: int, *sources: str) -> SteppedQuery:
 
 
 def written(folder: Path) -> Counter[int]:
-    return Counter(map(int, (folder / "out.csv").read_text().split()[1:]))
+    return Counter(map(int, (folder / "out.csv").read_text("utf-8").split()[1:]))
 
 
 async def until_running(run: LocalRun, epoch: int = 1) -> None:
@@ -123,7 +123,7 @@ async def test_six_partitions_are_divided_over_three_hosts(here: Path) -> None:
     """FT-LB-4: two each, no one twice, all of them."""
     for part in range(6):
         lines = "\n".join(map(str, range(100 * part, 100 * part + 100)))
-        (here / f"part-{part}.csv").write_text(f"n\n{lines}\n")
+        (here / f"part-{part}.csv").write_text(f"n\n{lines}\n", "utf-8")
     numbers = numbers_query(3, *(f"type: CSV, path: part-{part}.csv" for part in range(6)))
     read = [[feed.source.physical.reads for feed in feeds] for feeds in numbers.feeds]
     assert [len(each) for each in read] == [2, 2, 2]
@@ -237,13 +237,13 @@ async def test_a_member_that_dies_again_and_again_is_given_up_with_what_it_said(
 
 
 async def test_a_line_that_cannot_be_read_is_told_in_one_sentence_with_file_and_line(here: Path) -> None:
-    (here / "numbers.csv").write_text("n\n1\n2\nthree\n")
+    (here / "numbers.csv").write_text("n\n1\n2\nthree\n", "utf-8")
     numbers = numbers_query(2, "type: CSV, path: numbers.csv")
     async with asyncio.timeout(120), LocalRun(numbers, here / "state", here, NOW) as run:
         with pytest.raises(MemberFailed, match=r"numbers\.csv, line 4, column n: 'three' is no int64"):
             await run.until_ended()
     assert not (here / "out.csv").exists()
-    (here / "numbers.csv").write_text("n\n1\n2\n3\n")
+    (here / "numbers.csv").write_text("n\n1\n2\n3\n", "utf-8")
     async with asyncio.timeout(120), LocalRun(numbers, here / "state", here, NOW) as run:
         await run.until_ended()
     assert written(here) == Counter([1, 2, 3])
@@ -264,7 +264,7 @@ async def test_a_store_that_another_process_has_open_is_waited_for(here: Path) -
     ended: list[ev.ClaimEpoch] = []
     observe = lambda order: ended.append(order) if isinstance(order, ev.ClaimEpoch) else None  # noqa: E731 - short
     (here / "state").mkdir()
-    (here / "state" / CLAIM).write_text(numbers.claim(generation=0))
+    (here / "state" / CLAIM).write_text(numbers.claim(generation=0), "utf-8")
     async with asyncio.timeout(120), Store.at(here / "state" / "member-1") as store:
         database = await store.state_store(LOG).open(0)
         async with LocalRun(numbers, here / "state", here, NOW, observe=observe) as run:

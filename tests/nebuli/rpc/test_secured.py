@@ -41,7 +41,7 @@ def copies(fleet: Fleet) -> None:
     assert started.stderr.count("\n") == 1, "nothing else is said"
     id_ = started.stdout.strip()
     fleet.wait_for_state(id_, "finished")
-    assert fleet.out.read_text() == '"n"\n' + "".join(f"{n}\n" for n in range(1000))
+    assert fleet.out.read_text("utf-8") == '"n"\n' + "".join(f"{n}\n" for n in range(1000))
     logs = fleet.run("logs", id_)
     assert any(line.endswith("finished") for line in logs.stdout.splitlines()), logs
     assert fleet.run("stop", id_).exit_code == 0
@@ -68,7 +68,7 @@ def test_run_takes_both_for_its_own_workers(
     fleet = make_fleet(tls=tls_keys(authority.issue("node")), secret=kept_secret(tmp_path))
     ended = fleet.run("run", fleet.topology, fleet.query)
     assert ended.exit_code == 0, ended.stderr
-    assert fleet.out.read_text().count("\n") == 1001
+    assert fleet.out.read_text("utf-8").count("\n") == 1001
 
 
 def test_a_secret_from_the_environment(make_fleet: MakeFleet, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,16 +289,16 @@ def test_a_channel_that_waits_on_outlives_the_absence_of_either_worker(make_flee
     assert statuses(1).state == wire.STATE_RUNNING
     fleet.begin_again(0)
     fleet.wait_for_state(id_, "finished")
-    assert fleet.out.read_text() == '"n"\n' + "".join(f"{n}\n" for n in range(50_000))
+    assert fleet.out.read_text("utf-8") == '"n"\n' + "".join(f"{n}\n" for n in range(50_000))
 
 
 def test_a_durable_buffer_of_the_query_is_below_the_senders_directory(
     make_fleet: MakeFleet, tmp_path: Path
 ) -> None:
     fleet = make_fleet()
-    query = fleet.query.read_text()
+    query = fleet.query.read_text("utf-8")
     policy = json.dumps({"buffer": {"directory": str(tmp_path / "kept")}})
-    fleet.query.write_text(query.replace("{", f'{{"channels": {policy}, ', 1))
+    fleet.query.write_text(query.replace("{", f'{{"channels": {policy}, ', 1), "utf-8")
     os.mkfifo(fleet.out)
     fleet.data["nodes"][1]["sinks"][0]["mode"] = "changes"
     del fleet.data["nodes"][0]["physical"][0]["count"]  # what has ended keeps nothing

@@ -184,7 +184,7 @@ def closed(worker: Worker, until: int) -> bool:
 
 def test_a_row_that_cannot_be_computed_fails_the_fragment_and_writes_nothing(worker: Worker) -> None:
     """SP-ENG-1: an error of the embedded engine is one on Spark."""
-    (worker.directory / "in.csv").write_text("n,word\n1,a\n-1,b\n0,c\n")
+    (worker.directory / "in.csv").write_text("n,word\n1,a\n-1,b\n0,c\n", "utf-8")
     operators = [
         OPERATORS[0],
         {"id": "shown", "type": "project", "input": "in", "columns": {"q": "6 // n"}},

@@ -42,7 +42,7 @@ def test_however_a_driver_ends_there_is_one_last_report(
 ) -> None:
     driver = tmp_path / "driver"
     words = f'words, report = "a library\'s own words", {Report(DONE).to_line()!r}'
-    driver.write_text(f"#!{sys.executable}\nimport subprocess, sys\n{words}\n{says}\n")
+    driver.write_text(f"#!{sys.executable}\nimport subprocess, sys\n{words}\n{says}\n", "utf-8")
     driver.chmod(0o755)
     monkeypatch.setattr("sys.executable", str(driver))
     found: list[Report] = []

@@ -218,6 +218,6 @@ def started(*arguments: object) -> Forked:
 async def test_of_several_processes_one_claims_each_number(folder: Path, tmp_path: Path) -> None:
     processes = [started(folder, 100, tmp_path / f"{n}") for n in range(4)]
     assert [process.wait(100) for process in processes] == [0] * 4
-    claimed = [int(line) for n in range(4) for line in (tmp_path / f"{n}").read_text().split()]
+    claimed = [int(line) for n in range(4) for line in (tmp_path / f"{n}").read_text("utf-8").split()]
     assert sorted(claimed) == list(range(1, max(claimed) + 1))
     assert max(claimed) in range(100, 104)

@@ -59,7 +59,7 @@ def started(program: str, *arguments: object) -> Forked:
 
 def said(path: Path) -> list[int]:
     """What a process said to have won; a line that it was killed in is none."""
-    whole = path.read_text().rpartition("\n")[0] if path.exists() else ""
+    whole = path.read_text("utf-8").rpartition("\n")[0] if path.exists() else ""
     return [int(line) for line in whole.splitlines()]
 
 

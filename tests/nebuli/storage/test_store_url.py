@@ -120,4 +120,4 @@ async def main():
 asyncio.run(main())
 """
     command = [sys.executable, "-c", program, str(tmp_path)]
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert subprocess.run(command, capture_output=True, encoding="utf-8", check=True).stdout == "[]\n"

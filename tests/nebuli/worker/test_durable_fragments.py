@@ -47,7 +47,7 @@ def restart(worker: Worker, how: signal.Signals = signal.SIGKILL) -> None:
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_each_fragment_is_as_it_was_or_says_what_is_lost(worker: Worker, how: signal.Signals) -> None:
     """DP-7: registered stays registered, finished finished; what has no state runs, and the rest has failed."""
-    (worker.directory / "numbers.csv").write_text("n\n1\n2\n")
+    (worker.directory / "numbers.csv").write_text("n\n1\n2\n", "utf-8")
     registered, finished = worker.register(worker.waits("never")), worker.register(worker.copies())
     stateless, stateful = worker.register(forwards(worker)), worker.register(worker.waits("numbers"))
     for id_ in (finished, stateless, stateful):
@@ -86,7 +86,9 @@ def test_a_fragment_with_a_buffer_on_disk_goes_on_exactly(worker: Worker) -> Non
     worker.start(reader)
     worker.wait_for_state(reader, wire.STATE_FINISHED)
     worker.wait_for_state(sender, wire.STATE_FINISHED)
-    assert (worker.directory / "copied.csv").read_text() == '"n"\n' + "".join(f"{n}\n" for n in range(1000))
+    assert (worker.directory / "copied.csv").read_text("utf-8") == '"n"\n' + "".join(
+        f"{n}\n" for n in range(1000)
+    )
     assert list(kept.iterdir()) == []
 
 
@@ -114,7 +116,7 @@ def test_a_worker_that_cannot_start_leaves_its_fragments_as_they_were(
     worker.command.process.kill()
     worker.command.end()
     (state,) = (tmp_path / "state" / "nebuli" / "workers").iterdir()
-    before = {path.name: path.read_text() for path in state.glob("*.json")}
+    before = {path.name: path.read_text("utf-8") for path in state.glob("*.json")}
     with socket.create_server(("127.0.0.1", 0)) as taken:
         addresses = {"--data": worker.data, "--grpc": worker.grpc, "--state": str(state)}
         addresses[option] = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -122,7 +124,7 @@ def test_a_worker_that_cannot_start_leaves_its_fragments_as_they_were(
             "worker", *(part for pair in addresses.items() for part in pair), directory=tmp_path
         ).end()
     assert (ended.exit_code, f"{option} " in ended.error) == (2, True)
-    assert {path.name: path.read_text() for path in state.glob("*.json")} == before
+    assert {path.name: path.read_text("utf-8") for path in state.glob("*.json")} == before
     worker.begin()
     assert wait_for(lambda: answered(worker), "the worker answers")[0][0].state == wire.STATE_RUNNING
 
@@ -191,7 +193,7 @@ def test_a_folder_or_a_file_of_others_is_no_state(worker: Worker, tmp_path: Path
     folder = tmp_path / "mine"
     folder.mkdir()
     file = folder / "query.json"
-    file.write_text("{}")
+    file.write_text("{}", "utf-8")
     for state, said in (
         (
             folder,
@@ -203,7 +205,7 @@ def test_a_folder_or_a_file_of_others_is_no_state(worker: Worker, tmp_path: Path
         ended = Command("worker", *addresses, "--state", state, directory=folder.parent).end()
         assert ended.exit_code == 2
         assert ended.error.startswith(said)
-        assert file.read_text() == "{}"
+        assert file.read_text("utf-8") == "{}"
 
 
 def test_a_record_that_cannot_be_read_is_named(worker: Worker, tmp_path: Path) -> None:
@@ -211,7 +213,7 @@ def test_a_record_that_cannot_be_read_is_named(worker: Worker, tmp_path: Path) -
     worker.command.process.kill()
     worker.command.end()
     (record,) = (tmp_path / "state" / "nebuli" / "workers").glob("*/1.json")
-    record.write_text("{}")
+    record.write_text("{}", "utf-8")
     addresses = ("--data", worker.data, "--grpc", worker.grpc)
     ended = Command("worker", *addresses, directory=tmp_path).end()
     assert ended.exit_code == 2

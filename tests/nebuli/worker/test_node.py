@@ -98,7 +98,7 @@ async def test_what_was_noted_of_the_run_before_is_gone_before_a_fragment_is_kno
             assert folder is not None
             store = sorted(each.name for each in folder.iterdir())
             for name in (COORDINATOR, DISMISSED, PUBLISHED):
-                (folder / name).write_text("of the run before")
+                (folder / name).write_text("of the run before", "utf-8")
             save, there, checkpoints = records.save, [], [each.checkpoint for each in node.statuses()]
 
             def kept(record: Record) -> None:

@@ -102,7 +102,7 @@ async def traffic_on(address: str, seed: int):  # type: ignore[no-untyped-def]
 
 
 def rows_of_sink(path: Path) -> Rows:
-    with path.open() as lines:
+    with path.open(encoding="utf-8") as lines:
         _, *rows = csv.reader(lines)
     return Counter({(shop, int(sales), int(amount)): 1 for shop, sales, amount in rows})
 
@@ -267,7 +267,7 @@ def test_sources_are_read_on_and_whoever_watches_it_follows(make_fleet: MakeFlee
     (numbers,) = fleet.data["logical"]
     fleet.data["logical"].append({**numbers, "name": "pushed"})
     fleet.topology = fleet.written()
-    fleet.query.write_text(json.dumps(held_open(json.loads(SUMS))))
+    fleet.query.write_text(json.dumps(held_open(json.loads(SUMS))), "utf-8")
     fleet.start()
     begun = fleet.run("start", "--stepped", "--checkpoint-every", "0.5", fleet.topology, fleet.query)
     id_ = begun.stdout.strip()
@@ -311,7 +311,7 @@ def test_a_file_of_a_pattern_that_is_gone_keeps_others_from_taking_over(make_fle
     folder = fleet.directory
     files = [folder / f"part-{number}.csv" for number in range(3)]
     for number, file in enumerate(files):
-        file.write_text(f"n\n{1_000_000 + number}\n")
+        file.write_text(f"n\n{1_000_000 + number}\n", "utf-8")
     slow = {"logical": "numbers", "type": "Generator", "count": 100_000, "rows_per_s": 100}
     source = {"logical": "numbers", "type": "CSV", "path": str(folder / "part-*.csv")}
     fleet.data["nodes"][0]["physical"] = [source, slow]
@@ -320,13 +320,13 @@ def test_a_file_of_a_pattern_that_is_gone_keeps_others_from_taking_over(make_fle
     begun = fleet.run("start", "--stepped", "--checkpoint-every", "0.3", fleet.topology, fleet.query)
     id_ = begun.stdout.strip()
     wait_for(lambda: sum(each["rows_in"] or 0 for each in fragments(fleet, id_)) > 200, "files are read")
-    text = files[1].read_text()
+    text = files[1].read_text("utf-8")
     files[1].unlink()
     refused = fleet.run("scale", id_, "--members", "4")
     assert refused.exit_code == 1, refused.stderr
     assert "files are gone that have been read" in refused.stderr
     assert as_one_of((2,), fleet, id_) == 2
-    files[1].write_text(text)
+    files[1].write_text(text, "utf-8")
     done = fleet.run("scale", id_, "--members", "4")
     assert done.exit_code == 0, done.stderr
     assert as_one_of((4,), fleet, id_) == 4

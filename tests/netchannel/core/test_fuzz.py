@@ -366,7 +366,7 @@ def test_every_frame_with_numbers_at_their_limits(kind: type, replayable: bool) 
 
 
 def resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    return int(Path("/proc/self/statm").read_text("utf-8").split()[1]) * resource.getpagesize()
 
 
 def test_a_claim_costs_no_memory() -> None:

@@ -27,7 +27,7 @@ def script(text: str, *arguments: str) -> subprocess.Popen[str]:
         [sys.executable, "-W", "error", "-c", text, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
+        encoding="utf-8",
     )
 
 

@@ -628,7 +628,7 @@ def test_another_process_is_refused_until_kill_9_and_all_that_it_synced_is_there
     random = Random(3)
     for _ in range(4):
         with subprocess.Popen(
-            [sys.executable, "-c", _WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", _WRITER, str(tmp_path)], stdout=subprocess.PIPE, encoding="utf-8"
         ) as writer:
             assert writer.stdout is not None
             assert writer.stdout.readline() == "open\n"
@@ -672,7 +672,7 @@ def test_an_id_of_any_kind_is_kept_inside(channel_id: str, tmp_path: Path) -> No
         made = fill(log, 2)
         log.sync()
         assert log.path.parent == tmp_path / "made" / "here"
-        assert channel_id in (log.path / "manifest").read_text()
+        assert channel_id in (log.path / "manifest").read_text("utf-8")
     with one() as log:
         assert list(log.read(0)) == made
 

@@ -220,7 +220,7 @@ def run_kit(
     directory: Path, connection: str, *tests: str, limit_s: float = 20.0
 ) -> tuple[list[str], set[str]]:
     """All tests that ran over ``connection``, and the names of those that failed."""
-    (directory / "test_framed.py").write_text(PROJECT.format(connection=connection, limit_s=limit_s))
+    (directory / "test_framed.py").write_text(PROJECT.format(connection=connection, limit_s=limit_s), "utf-8")
     result = directory / "result.xml"
     output = subprocess.run(
         [
@@ -231,7 +231,7 @@ def run_kit(
         cwd=directory,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         check=False,
         timeout=100,
     ).stdout
@@ -284,7 +284,7 @@ def test_a_transport_with_a_fault_fails(connection: str, tmp_path: Path) -> None
 def test_the_kit_is_imported_by_tests_only() -> None:
     """`import netchannel` needs no pytest."""
     script = "import sys, netchannel, netchannel.transports, netchannel.aio; print('pytest' in sys.modules)"
-    output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    output = subprocess.run([sys.executable, "-c", script], capture_output=True, encoding="utf-8", check=True)
     assert output.stdout == "False\n"
 
 
@@ -323,5 +323,5 @@ def test_what_the_kit_asserts_is_explained() -> None:
     explained = {module.__name__: isinstance(module.__loader__, AssertionRewritingHook) for module in modules}
     assert explained == dict.fromkeys(explained, True)
     folder = Path(netchannel.testing.__file__).parent
-    asserting = {path.stem for path in folder.glob("*.py") if "    assert " in path.read_text()}
+    asserting = {path.stem for path in folder.glob("*.py") if "    assert " in path.read_text("utf-8")}
     assert asserting <= {name.rpartition(".")[2] for name in explained}

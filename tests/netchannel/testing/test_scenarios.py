@@ -146,7 +146,7 @@ def test_an_actor_that_breaks_a_promise_fails_the_scenario(
 ) -> None:
     """The runner finds what it is there for, whatever the actors' own processes think."""
     program = tmp_path / "saboteur.py"
-    program.write_text(SABOTEUR.format(crime=crime, actor=str(processes._PROGRAM)))
+    program.write_text(SABOTEUR.format(crime=crime, actor=str(processes._PROGRAM)), "utf-8")
     monkeypatch.setattr(processes, "_PROGRAM", program)
     with pytest.raises(ScenarioFailed, match=f"chain.yaml:\\d+: .*{said}"):
         run(chain(ALL, DONE, count=300))
@@ -181,7 +181,7 @@ def test_a_bridge_that_acknowledges_before_its_output_is_loses_and_is_found_out(
 ) -> None:
     """CH-ACK-1 without its safeguard."""
     program = tmp_path / "hasty.py"
-    program.write_text(HASTY.format(actor=str(processes._PROGRAM)))
+    program.write_text(HASTY.format(actor=str(processes._PROGRAM)), "utf-8")
     monkeypatch.setattr(processes, "_PROGRAM", program)
     reset = ["- wait: {sink: all, until: 100}", "- reset: middle"]
     with pytest.raises(ScenarioFailed, match=r"(middle|all) died(.*\n)*.* is to go on at number 100 of"):
@@ -224,7 +224,7 @@ def test_a_reset_that_comes_too_late_is_none() -> None:
 def test_nothing_is_left_of_a_runner_that_is_killed(tmp_path: Path) -> None:
     file = tmp_path / "long.yaml"
     steps = "  - start: [numbers, middle, all]\n  - wait: {sink: all, until: done}\n"
-    file.write_text(CHAIN.format(count=10**6, rate=100, expect=10**6) + steps)
+    file.write_text(CHAIN.format(count=10**6, rate=100, expect=10**6) + steps, "utf-8")
     with subprocess.Popen(
         [sys.executable, "-m", "netchannel.testing.scenarios", file],
         stdout=subprocess.PIPE,
@@ -349,7 +349,7 @@ def test_files_that_are_no_scenarios(text: str, said: str) -> None:
 def test_the_command_tells_the_mistakes_of_all_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "one.yaml").write_text("actors: {}\nsteps: []")
+    (tmp_path / "one.yaml").write_text("actors: {}\nsteps: []", "utf-8")
     assert main([str(tmp_path / "one.yaml"), str(tmp_path / "none.yaml")]) == 2
     said = capsys.readouterr().err
     assert "one.yaml:1:9: " in said
@@ -359,7 +359,7 @@ def test_the_command_tells_the_mistakes_of_all_files(
 @pytest.mark.processes
 def test_the_command_says_what_went_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "wrong.yaml"
-    file.write_text(CHAIN.format(count=10, rate=1000, expect=11) + f"  {ALL}\n  {DONE}\n")
+    file.write_text(CHAIN.format(count=10, rate=1000, expect=11) + f"  {ALL}\n  {DONE}\n", "utf-8")
     assert main([str(file)]) == 1
     assert capsys.readouterr().err == (
         f"{file}: all has read 10 messages (10 of 10 from middle), expected 11\n"

@@ -435,7 +435,7 @@ def nobody_at(server: ReceiverServer) -> bool:
 
 
 def mappings() -> int:
-    return Path("/proc/self/maps").read_text().count("/memfd:netchannel")
+    return Path("/proc/self/maps").read_text("utf-8").count("/memfd:netchannel")
 
 
 @pytest.mark.processes
@@ -466,7 +466,7 @@ async def test_a_killed_sender_leaves_what_was_received_and_nothing_else(how: st
     del kept, body, inbox, receiver
     gc.collect()
     assert mappings() == before
-    assert address[1:].decode() not in Path("/proc/net/unix").read_text()
+    assert address[1:].decode() not in Path("/proc/net/unix").read_text("utf-8")
 
 
 CONSUMER = """

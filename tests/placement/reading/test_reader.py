@@ -36,7 +36,7 @@ def mistakes(text: str, kind: type[InvalidQuery] = InvalidQuery) -> list[str]:
 
 def test_the_example_loads_and_is_named_after_its_file(tmp_path: Path):
     file = tmp_path / "late flights.json"
-    file.write_text(BLUEPRINT)
+    file.write_text(BLUEPRINT, "utf-8")
     query = load_query(file)
     assert query.name == "late-flights"
     assert query.operators == (

@@ -608,7 +608,7 @@ def test_every_process_makes_the_same_plan() -> None:
             env=os.environ | {"PYTHONHASHSEED": seed},
             capture_output=True,
             check=True,
-            text=True,
+            encoding="utf-8",
         ).stdout
         for seed in "1234"
     ]

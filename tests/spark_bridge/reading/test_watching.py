@@ -224,7 +224,7 @@ async def test_a_channel_that_failed_before_it_had_a_stream_is_data_lost(tmp_pat
     async with ReceiverServer() as receiver, SenderServer() as sender:
         receiver.retain_channel("rows", RetainPolicy(directory=kept))
         await asyncio.to_thread(shutil.rmtree, kept, ignore_errors=True)
-        kept.write_text("in the way")
+        kept.write_text("in the way", "utf-8")
         sender.register_channel("rows", receiver.address)
         options = {"endpoint": receiver.address, "channels": "rows", "failOnDataLoss": fail}
         batch = BatchReader(read_options(options, "batch read"), BATCH.schema)

@@ -16,14 +16,14 @@ ANYWHERE = "127.0.0.1:7000"
 @pytest.mark.processes
 def test_the_package_is_imported_without_pyspark():
     code = "import spark_bridge, sys; print([name for name in sys.modules if name.startswith('pyspark')])"
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True)
     assert said.stdout.strip() == "[]"
 
 
 @pytest.mark.processes
 def test_spark_looks_the_format_up_without_what_channels_need():
     code = "import pyspark_netchannel, sys; print([name for name in ('netchannel', 'pyarrow') if name in sys.modules])"
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True)
     assert said.stdout.strip() == "[]"
 
 
@@ -35,10 +35,11 @@ def test_collections_pass_over_what_is_loaded_in_processes_of_pyspark_only(tmp_p
     module.parent.mkdir(exist_ok=True)
     (module.parent / "__init__.py").touch()
     module.write_text(
-        "import gc; from spark_bridge.tasks.task import settle; settle(); print(gc.get_freeze_count() > 0)"
+        "import gc; from spark_bridge.tasks.task import settle; settle(); print(gc.get_freeze_count() > 0)",
+        "utf-8",
     )
     said = subprocess.run(
-        [sys.executable, "-m", main], capture_output=True, text=True, check=True, cwd=tmp_path
+        [sys.executable, "-m", main], capture_output=True, encoding="utf-8", check=True, cwd=tmp_path
     )
     assert said.stdout.strip() == str(passed_over)
 

@@ -139,7 +139,7 @@ async def test_foreach_partition_receives_through_an_inbox(spark, tmp_path):
 
         def store(rows):
             with spark_bridge.open_inbox("numbers", announce=address) as inbox:
-                result.write_text(str(sum(sum(batch["n"].to_pylist()) for batch in inbox)))
+                result.write_text(str(sum(sum(batch["n"].to_pylist()) for batch in inbox)), "utf-8")
 
         job = asyncio.create_task(run(lambda: spark.range(1).coalesce(1).foreachPartition(store)))
         outbox = sender.register_channel("numbers", to=await spark_bridge.announced(desk, "numbers"))
@@ -147,7 +147,7 @@ async def test_foreach_partition_receives_through_an_inbox(spark, tmp_path):
         await outbox.close()
         await job
 
-    assert result.read_text() == "4950"
+    assert result.read_text("utf-8") == "4950"
 
 
 def double_by_asyncio(address):
@@ -196,7 +196,7 @@ async def test_the_asyncio_api_sends_and_receives_inside_tasks(spark, way, tmp_p
             batch = pa.RecordBatch.from_pylist([row.asDict() for row in rows])
             for number, each in enumerate(double([batch])):
                 (tmp_path / f"{each['id'][0]}-{number}").write_text(
-                    "\n".join(map(str, each["id"].to_pylist()))
+                    "\n".join(map(str, each["id"].to_pylist())), "utf-8"
                 )
 
         for partition in range(2):
@@ -206,7 +206,7 @@ async def test_the_asyncio_api_sends_and_receives_inside_tasks(spark, way, tmp_p
             rows = [row.id for row in await run(frame.mapInArrow(double, "id BIGINT").collect)]
         else:
             await run(lambda: frame.foreachPartition(in_rows))
-            rows = [int(line) for file in tmp_path.iterdir() for line in file.read_text().splitlines()]
+            rows = [int(line) for file in tmp_path.iterdir() for line in file.read_text("utf-8").splitlines()]
     assert sorted(rows) == [2 * n for n in range(3000)]
 
 

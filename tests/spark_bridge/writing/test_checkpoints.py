@@ -56,7 +56,8 @@ def test_the_default_file_system_is_that_of_hadoops_configuration(tmp_path, monk
     monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
     assert Place.here().file_system == "file:///"
     (tmp_path / "core-site.xml").write_text(
-        "<configuration><property><name>fs.defaultFS</name><value>hdfs://nn:8020</value></property></configuration>"
+        "<configuration><property><name>fs.defaultFS</name><value>hdfs://nn:8020</value></property></configuration>",
+        "utf-8",
     )
     assert checkpoint_uri("ck", Place.here()) == "hdfs://nn:8020/user/ann/ck"
     assert checkpoint_uri("ck", Place.here("s3a://bucket")) == "s3a://bucket/user/ann/ck"

@@ -64,7 +64,9 @@ def test_another_process_gives_the_same_numbers():
         "import pyarrow as pa; from spark_bridge.writing.routing import key_hash;"
         "print(key_hash(pa.RecordBatch.from_pydict({'k': ['a', 'b', None], 'n': [1, 2, 3]}), ('k', 'n')).tolist())"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True
+    ).stdout
     assert said.strip() == str(hashes(pa.array(["a", "b", None]), pa.array([1, 2, 3])))
 
 

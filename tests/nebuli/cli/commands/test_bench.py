@@ -16,7 +16,7 @@ pytestmark = pytest.mark.processes
 
 def test_it_counts_the_rows_of_the_sources_and_writes_no_result(make_fleet: MakeFleet) -> None:
     fleet = make_fleet()
-    fleet.out.write_text("as it was")
+    fleet.out.write_text("as it was", "utf-8")
     ended = fleet.run("bench", "--runs", "2", "--json", fleet.topology, fleet.query)
     assert ended.exit_code == 0, ended.stderr
     found = json.loads(ended.stdout)
@@ -28,7 +28,7 @@ def test_it_counts_the_rows_of_the_sources_and_writes_no_result(make_fleet: Make
         } == {"copy/in": (fleet.nodes[0], 1000, 1000), "copy/out": (fleet.nodes[1], 1000, 1000)}
     seconds = sorted(run["seconds"] for run in found["runs"])
     assert found["seconds"] == pytest.approx(sum(seconds) / 2)
-    assert fleet.out.read_text() == "as it was"
+    assert fleet.out.read_text("utf-8") == "as it was"
     assert not [
         each for each in psutil.process_iter(["cmdline"]) if fleet.nodes[0] in (each.info["cmdline"] or ())
     ]
@@ -36,19 +36,19 @@ def test_it_counts_the_rows_of_the_sources_and_writes_no_result(make_fleet: Make
 
 def test_it_touches_no_file_of_late_rows(make_fleet: MakeFleet, tmp_path: Path) -> None:
     late = tmp_path / "late.csv"
-    late.write_text("as it was")
-    (tmp_path / "numbers.csv").write_text("n,at\n1,2024-01-01 10:00:00\n2,2024-01-01 09:00:00\n")
+    late.write_text("as it was", "utf-8")
+    (tmp_path / "numbers.csv").write_text("n,at\n1,2024-01-01 10:00:00\n2,2024-01-01 09:00:00\n", "utf-8")
     fleet = make_fleet()
     fleet.data["logical"][0]["schema"].append({"name": "at", "type": "timestamp"})
     source = {"logical": "numbers", "type": "CSV", "path": str(tmp_path / "numbers.csv")}
     fleet.data["nodes"][0]["physical"] = [source]
     window = {"id": "w", "type": "window", "input": "in", "time": "at", "size": "1 minute", "late": str(late)}
-    query = json.loads(fleet.query.read_text())
+    query = json.loads(fleet.query.read_text("utf-8"))
     query["operators"] = [query["operators"][0], window, {**query["operators"][1], "input": "w"}]
-    fleet.query.write_text(json.dumps(query))
+    fleet.query.write_text(json.dumps(query), "utf-8")
     ended = fleet.run("bench", "--runs", "1", fleet.written(), fleet.query)
     assert ended.exit_code == 0, ended.stderr
-    assert late.read_text() == "as it was"
+    assert late.read_text("utf-8") == "as it was"
 
 
 def test_the_text_has_the_median_and_the_fragments(make_fleet: MakeFleet, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def dev(
 ) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "nebuli", "certs", "dev", *arguments]
     env = {**os.environ, "PYTHONPATH": str(Path.cwd()), **(environment or {})}
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, env=env)
+    return subprocess.run(command, cwd=cwd, capture_output=True, encoding="utf-8", check=False, env=env)
 
 
 def printed(output: str, cwd: Path) -> list[Tls]:
@@ -105,7 +105,7 @@ def test_what_is_no_host_is_refused(host: str, tmp_path: Path):
 
 def test_what_it_needs_is_named(tmp_path: Path):
     """Where the package that makes certificates is not installed."""
-    (tmp_path / "cryptography.py").write_text("raise ImportError('no such package')")
+    (tmp_path / "cryptography.py").write_text("raise ImportError('no such package')", "utf-8")
     ended = dev(cwd=tmp_path, environment={"PYTHONPATH": f"{tmp_path}:{Path.cwd()}"})
     assert ended.returncode == 2
     assert "pip install 'nebuli[certs]'" in ended.stderr

@@ -70,7 +70,7 @@ def found(run: Run, *arguments: str | Path) -> Counter[tuple[Any, ...]]:
 def test_what_is_inserted_is_read_at_a_time(sales: Run, tmp_path: Path) -> None:
     """ST-CTL-1: made, written, read as a table, JSON, CSV and Parquet, and dropped."""
     file = tmp_path / "first.csv"
-    file.write_text("amount,shop,other\n1,Aachen,x\n2,,x\n")
+    file.write_text("amount,shop,other\n1,Aachen,x\n2,,x\n", "utf-8")
     ended = sales("insert", "sales", file)
     first = done(ended).strip()
     assert re.fullmatch(r"2 rows, all there at 20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z\n", ended.stderr)
@@ -158,7 +158,9 @@ def test_standard_input_is_csv(sales: Run, store: Path) -> None:
         ("shop,amount\nAachen,x\n", 2, "Error: <stdin>, line 2, column amount: 'x' is no int64\n"),
         ("shop\nAachen\n", 2, "Error: <stdin>, line 1: no column amount, which the collection has; "),
     ):
-        ended = subprocess.run(command, input=text, capture_output=True, text=True, check=False, timeout=60)
+        ended = subprocess.run(
+            command, input=text, capture_output=True, encoding="utf-8", check=False, timeout=60
+        )
         assert ended.returncode == code
         assert ended.stderr.startswith(said)
     assert found(sales) == Counter({("Aachen", 1): 1})
@@ -166,7 +168,7 @@ def test_standard_input_is_csv(sales: Run, store: Path) -> None:
 
 def test_a_column_of_weights_is_counted(sales: Run, tmp_path: Path) -> None:
     """Wherever it stands; and what was taken away is not there any more."""
-    (tmp_path / "a.csv").write_text("_weight,shop,amount\n2,Aachen,1\n1,Bonn,2\n")
+    (tmp_path / "a.csv").write_text("_weight,shop,amount\n2,Aachen,1\n1,Bonn,2\n", "utf-8")
     done(sales("insert", "sales", tmp_path / "a.csv"))
     taken = pa.table(
         {"shop": ["Aachen", "Bonn"], "_weight": pa.array([-1, -1], pa.int32()), "amount": [1, 2]}
@@ -174,7 +176,7 @@ def test_a_column_of_weights_is_counted(sales: Run, tmp_path: Path) -> None:
     pyarrow.parquet.write_table(taken, tmp_path / "b.parquet")
     done(sales("insert", "sales", tmp_path / "b.parquet"))
     assert found(sales) == Counter({("Aachen", 1): 1})
-    (tmp_path / "c.csv").write_text("shop,amount,_weight\nAachen,1,\n")
+    (tmp_path / "c.csv").write_text("shop,amount,_weight\nAachen,1,\n", "utf-8")
     ended = sales("insert", "sales", tmp_path / "c.csv")
     assert (ended.exit_code, found(sales)) == (2, Counter({("Aachen", 1): 1}))
     assert ended.error.endswith("column _weight has nulls, 1 in 1 rows: give each row a whole number")
@@ -194,18 +196,18 @@ def test_changes_are_followed_until_it_is_interrupted(
     sales: Run, store: Path, tmp_path: Path, number: int, code: int
 ) -> None:
     """ST-SH-9: the snapshot, and what comes behind it, over a handover, too; it leaves no hold behind."""
-    (tmp_path / "a.csv").write_text("shop,amount\nAachen,1\n")
+    (tmp_path / "a.csv").write_text("shop,amount\nAachen,1\n", "utf-8")
     first = done(sales("insert", "sales", tmp_path / "a.csv")).strip()
     printed = tmp_path / "printed"
     arguments = ["follow", "sales", "--store", store, "--as-of", first, "--snapshot"]
-    with printed.open("w") as out:
+    with printed.open("w", encoding="utf-8") as out:
         process = subprocess.Popen([sys.executable, "-m", "nebuli", "collection", *arguments], stdout=out)
     second = done(sales("insert", "sales", tmp_path / "a.csv")).strip()
     done(sales("rendition", "sales", "r2", "--shards", "3"))
     handover = done(sales("handover", "sales", "r2")).strip()
     expected = f"_time,shop,amount,_weight\n{first},Aachen,1,1\n{second},Aachen,1,1\n{handover},Aachen,1,-2\n"
     try:
-        wait_for(lambda: printed.read_text() == expected, "all changes")
+        wait_for(lambda: printed.read_text("utf-8") == expected, "all changes")
     finally:
         process.send_signal(number)
         assert process.wait(30) == code
@@ -218,7 +220,7 @@ def test_changes_are_followed_until_it_is_interrupted(
 def test_changes_as_json_are_objects_and_whoever_reads_them_may_leave(
     sales: Run, store: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "a.csv").write_text("shop,amount\nAachen,1\n")
+    (tmp_path / "a.csv").write_text("shop,amount\nAachen,1\n", "utf-8")
     at = done(sales("insert", "sales", tmp_path / "a.csv")).strip()
     read_end, write_end = os.pipe()
     command = ["collection", "follow", "sales", "--store", store, "--as-of", at, "--snapshot", "--json"]
@@ -226,7 +228,7 @@ def test_changes_as_json_are_objects_and_whoever_reads_them_may_leave(
         [sys.executable, "-m", "nebuli", *command], stdout=write_end, stderr=subprocess.PIPE
     )
     os.close(write_end)
-    with os.fdopen(read_end) as lines:
+    with os.fdopen(read_end, encoding="utf-8") as lines:
         row = json.loads(lines.readline())
     assert row == {"_time": int(at), "shop": "Aachen", "amount": 1, "_weight": 1}
     done(sales("insert", "sales", tmp_path / "a.csv"))
@@ -317,7 +319,7 @@ def test_a_store_by_url_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         for name, value in (postgres.environment | objects.environment).items():
             monkeypatch.setenv(name, value)
         store = ["--store", "postgresql://?schema=sales&blobs=s3://blobs/here"]
-        (tmp_path / "a.csv").write_text("shop,amount\nAachen,1\n")
+        (tmp_path / "a.csv").write_text("shop,amount\nAachen,1\n", "utf-8")
         for arguments in (
             ["create", "sales", "--schema", COLUMNS],
             ["insert", "sales", str(tmp_path / "a.csv")],

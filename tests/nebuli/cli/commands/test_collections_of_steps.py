@@ -72,9 +72,9 @@ class Queries:
             ],
         }
         topology = {"logical": [{"name": "in", "schema": [{"name": "n", "type": "int64"}]}], "nodes": [node]}
-        (self.directory / f"{name}.yaml").write_text(yaml.safe_dump(topology))
+        (self.directory / f"{name}.yaml").write_text(yaml.safe_dump(topology), "utf-8")
         first = {"id": "in", "type": "source", "logical": "in"}
-        (self.directory / f"{name}.json").write_text(json.dumps({"operators": [first, *operators]}))
+        (self.directory / f"{name}.json").write_text(json.dumps({"operators": [first, *operators]}), "utf-8")
 
     def start(self, name: str) -> None:
         here = self.directory

@@ -22,7 +22,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
     folder = tmp_path / "bin"
     folder.mkdir()
     command = folder / "nebuli"
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m nebuli "$@"\n')
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m nebuli "$@"\n', "utf-8")
     command.chmod(0o755)
     return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
 
@@ -40,7 +40,7 @@ def completed(environment: dict[str, str], cwd: Path, *words: str) -> list[str]:
         env=environment,
         cwd=cwd,
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         check=True,
         timeout=60,
     )
@@ -78,9 +78,9 @@ def test_ids_of_registered_queries_are_completed(
         assert completed(environment, tmp_path, "nebuli", command, id_[:3]) == [id_]
     assert completed(environment, tmp_path, "nebuli", "start", "topology") == []  # the shell's own: files
     broken = Path(os.environ["XDG_STATE_HOME"]) / "nebuli" / "queries" / "broken.json"
-    broken.write_text(json.dumps({}))
+    broken.write_text(json.dumps({}), "utf-8")
     assert completed(environment, tmp_path, "nebuli", "status", "") == []
-    assert (tmp_path / "errors").read_text() == ""
+    assert (tmp_path / "errors").read_text("utf-8") == ""
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_ids_of_registered_queries_are_completed(
 )
 def test_other_shells_get_what_they_load(shell: str, said: str, environment: dict[str, str]) -> None:
     ended = subprocess.run(
-        ["nebuli", "completion", shell], env=environment, capture_output=True, text=True, check=True
+        ["nebuli", "completion", shell], env=environment, capture_output=True, encoding="utf-8", check=True
     )
     assert said in ended.stdout
     asked = {
@@ -98,5 +98,5 @@ def test_other_shells_get_what_they_load(shell: str, said: str, environment: dic
         "COMP_CWORD": "1",
     }
     asked |= {"COMP_CWORD": "unre"} if shell == "fish" else {}
-    ended = subprocess.run(["nebuli"], env=asked, capture_output=True, text=True, check=True)
+    ended = subprocess.run(["nebuli"], env=asked, capture_output=True, encoding="utf-8", check=True)
     assert "unregister" in ended.stdout

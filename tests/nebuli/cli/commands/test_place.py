@@ -24,7 +24,9 @@ BRIDGED = topology({"1": "4", "2": "3", "4": "3", "3": ""}, {"one": "1", "two": 
 def nebuli(*arguments: str, cwd: Path, given: str = "") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "nebuli", *arguments]
     if given:
-        return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, input=given)
+        return subprocess.run(
+            command, cwd=cwd, capture_output=True, encoding="utf-8", check=False, input=given
+        )
     with TemporaryDirectory() as directory, chdir(cwd):
         ended = commands.nebuli(*arguments, directory=Path(directory))
     return subprocess.CompletedProcess(command, ended.exit_code, ended.stdout, ended.stderr)
@@ -33,7 +35,7 @@ def nebuli(*arguments: str, cwd: Path, given: str = "") -> subprocess.CompletedP
 def imported_by(*arguments: str, cwd: Path) -> set[str]:
     """The packages that a command imports, as Python tells them."""
     command = [sys.executable, "-X", "importtime", "-m", "nebuli", *arguments]
-    ended = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=True)
+    ended = subprocess.run(command, cwd=cwd, capture_output=True, encoding="utf-8", check=True)
     return {
         line.rpartition("|")[2].strip()
         for line in ended.stderr.splitlines()
@@ -48,8 +50,8 @@ def directory(tmp_path: Path) -> Path:
 
 
 def write(directory: Path, nodes: Topology) -> None:
-    (directory / "t.yaml").write_text(nodes.to_yaml())
-    (directory / "q.json").write_text(JOIN.model_dump_json())
+    (directory / "t.yaml").write_text(nodes.to_yaml(), "utf-8")
+    (directory / "q.json").write_text(JOIN.model_dump_json(), "utf-8")
 
 
 def test_json_has_the_placement_the_fragments_and_the_channels(directory: Path):
@@ -105,9 +107,11 @@ VIEWS = query(
 def test_of_a_query_with_views_its_state_is_shown(tmp_path: Path):
     """PS-EL-4, PS-EL-5: what is full and what is partial, beside where it runs, with the reason."""
     write(tmp_path, THREE_NODES)
-    (tmp_path / "q.json").write_text(VIEWS.model_dump_json())
-    topology = (tmp_path / "t.yaml").read_text()
-    (tmp_path / "t.yaml").write_text(topology.replace("path: one.csv", "path: one.csv\n    base: true"))
+    (tmp_path / "q.json").write_text(VIEWS.model_dump_json(), "utf-8")
+    topology = (tmp_path / "t.yaml").read_text("utf-8")
+    (tmp_path / "t.yaml").write_text(
+        topology.replace("path: one.csv", "path: one.csv\n    base: true"), "utf-8"
+    )
     data = json.loads(nebuli("place", "t.yaml", "q.json", "--format", "json", cwd=tmp_path).stdout)
     assert list(data) == ["placement", "reasons", "state", "fragments", "channels"]
     assert data["reasons"]["by_k"] == "with its input by_n"
@@ -146,9 +150,9 @@ def test_shards_are_drawn_with_their_channels_within_a_node(tmp_path: Path):
     views = query(
         op("source", "one", logical="one"), groups, op("view", "v", input="n", key=["k"], node="3:1")
     )
-    (tmp_path / "q.json").write_text(views.model_dump_json())
-    based = (tmp_path / "t.yaml").read_text().replace("path: one.csv", "path: one.csv\n    base: true")
-    (tmp_path / "t.yaml").write_text(based)
+    (tmp_path / "q.json").write_text(views.model_dump_json(), "utf-8")
+    based = (tmp_path / "t.yaml").read_text("utf-8").replace("path: one.csv", "path: one.csv\n    base: true")
+    (tmp_path / "t.yaml").write_text(based, "utf-8")
     lines = nebuli("place", "t.yaml", "q.json", "--format", "mermaid", cwd=tmp_path).stdout.splitlines()
     boxes = {
         line.split('"')[1].split("<br/>")[0]: line.split("[")[0].strip() for line in lines if "<br/>" in line
@@ -210,11 +214,11 @@ def test_a_bad_file_is_one_line_with_the_place_and_exit_code_2(
     directory: Path, command: str, file: str, old: str, new: str, said: str
 ):
     """PL-TOP-2: and no traceback. The @ stands before the place that is expected."""
-    text = (directory / file).read_text()
+    text = (directory / file).read_text("utf-8")
     assert old in text
     text = text.replace(old, new, 1)
     before = text.partition("@")[0].split("\n")
-    (directory / file).write_text(text.replace("@", ""))
+    (directory / file).write_text(text.replace("@", ""), "utf-8")
     ended = nebuli(command, "t.yaml", "q.json", cwd=directory)
     assert (ended.returncode, ended.stdout) == (2, "")
     (line,) = ended.stderr.splitlines()
@@ -224,8 +228,8 @@ def test_a_bad_file_is_one_line_with_the_place_and_exit_code_2(
 
 
 def test_mistakes_in_both_files_are_reported_together(directory: Path):
-    (directory / "t.yaml").write_text("nodes: []")
-    (directory / "q.json").write_text("{}")
+    (directory / "t.yaml").write_text("nodes: []", "utf-8")
+    (directory / "q.json").write_text("{}", "utf-8")
     ended = nebuli("validate", "t.yaml", "q.json", cwd=directory)
     assert ended.returncode == 2
     assert [line.split(":")[0] for line in ended.stderr.splitlines()] == ["t.yaml", "q.json"]
@@ -276,10 +280,13 @@ def test_a_query_that_cannot_be_placed_is_exit_code_2(tmp_path: Path):
 def test_a_graph_is_no_query_to_run_free(verb: str, tmp_path: Path):
     """PL-ERR-1: each of the two sinks is named, with its place and what to do."""
     write(tmp_path, topology({"A": ""}, {"s": "A"}, sink="A"))
-    (tmp_path / "q.json").write_text("""{"operators": [
+    (tmp_path / "q.json").write_text(
+        """{"operators": [
   {"id": "s", "type": "source", "logical": "s"},
   {"id": "a", "type": "sink", "input": "s", "sink": "out"},
-  {"id": "b", "type": "sink", "input": "s", "sink": "other"}]}""")
+  {"id": "b", "type": "sink", "input": "s", "sink": "other"}]}""",
+        "utf-8",
+    )
     ended = nebuli(verb, "t.yaml", "q.json", cwd=tmp_path)
     assert (ended.returncode, ended.stdout) == (2, "")
     first, *_ = ended.stderr.splitlines()
@@ -307,7 +314,9 @@ def test_packages_that_are_slow_to_import_are_imported_where_they_are_used_only(
 )
 def test_output_that_goes_nowhere_is_one_line(directory: Path, redirection: str, said: str):
     command = f"{sys.executable} -m nebuli place t.yaml q.json {redirection}"
-    ended = subprocess.run(command, shell=True, cwd=directory, capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        command, shell=True, cwd=directory, capture_output=True, encoding="utf-8", check=False
+    )
     assert (ended.returncode, ended.stderr) == (1, said)
 
 
@@ -341,8 +350,8 @@ def test_what_the_rule_costs_more_is_printed(tmp_path: Path):
 
 def test_it_says_what_the_rule_met_where_the_other_strategy_has_found_room(tmp_path: Path):
     nodes, query = rivals(6)
-    (tmp_path / "t.yaml").write_text(nodes.to_yaml())
-    (tmp_path / "q.json").write_text(query.model_dump_json())
+    (tmp_path / "t.yaml").write_text(nodes.to_yaml(), "utf-8")
+    (tmp_path / "q.json").write_text(query.model_dump_json(), "utf-8")
     ended = nebuli("place", "t.yaml", "q.json", "--format", "json", cwd=tmp_path)
     assert ended.returncode == 0
     (note,) = ended.stderr.splitlines()
@@ -356,7 +365,7 @@ def test_it_says_what_the_rule_met_where_the_other_strategy_has_found_room(tmp_p
 @pytest.mark.parametrize("arguments", [("-", "q.json"), ("t.yaml", "-")])
 def test_either_file_may_come_by_standard_input(arguments: tuple[str, str], directory: Path):
     by_name = nebuli("place", "t.yaml", "q.json", "--format", "json", cwd=directory)
-    given = (directory / ("t.yaml" if arguments[0] == "-" else "q.json")).read_text()
+    given = (directory / ("t.yaml" if arguments[0] == "-" else "q.json")).read_text("utf-8")
     ended = nebuli("place", *arguments, "--format", "json", cwd=directory, given=given)
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout)["placement"] == json.loads(by_name.stdout)["placement"]
@@ -376,7 +385,7 @@ def test_standard_input_is_one_file_and_none_that_is_read_again(directory: Path)
 def test_validate_as_json_has_every_mistake_with_its_place(directory: Path):
     valid = nebuli("validate", "t.yaml", "q.json", "--json", cwd=directory)
     assert (valid.returncode, json.loads(valid.stdout)) == (0, {"valid": True, "mistakes": []})
-    (directory / "bad.yaml").write_text("nodes:\n  - address: nowhere\n  - addres: a:1\n")
+    (directory / "bad.yaml").write_text("nodes:\n  - address: nowhere\n  - addres: a:1\n", "utf-8")
     wrong = nebuli("validate", "bad.yaml", "--json", cwd=directory)
     assert (wrong.returncode, wrong.stderr) == (2, "")
     data = json.loads(wrong.stdout)
@@ -390,7 +399,7 @@ def test_validate_as_json_has_every_mistake_with_its_place(directory: Path):
 def test_a_result_that_never_comes_is_warned_of(directory: Path):
     data = THREE_NODES.to_data()
     data["nodes"][0]["physical"] = [{"logical": "one", "type": "Generator"}]
-    (directory / "t.yaml").write_text(json.dumps(data))
+    (directory / "t.yaml").write_text(json.dumps(data), "utf-8")
     ended = nebuli("place", "t.yaml", "q.json", cwd=directory)
     assert ended.returncode == 0
     assert ended.stderr.startswith(
@@ -417,7 +426,7 @@ def test_in_steps_members_are_shown_and_that_views_are_full(tmp_path: Path):
         {"id": "seen", "type": "view", "input": "one", "key": ["k"]},
         {"id": "out", "type": "sink", "input": "seen", "sink": JOIN.operators[-1].model_dump()["sink"]},
     ]
-    (tmp_path / "q.json").write_text(json.dumps({"operators": operators}))
+    (tmp_path / "q.json").write_text(json.dumps({"operators": operators}), "utf-8")
     ended = nebuli("place", "--stepped", "t.yaml", "q.json", cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
     assert " ".join(ended.stdout.splitlines()[-1].split()) == "seen k full the query runs in steps"

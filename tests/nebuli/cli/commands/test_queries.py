@@ -37,7 +37,7 @@ class Site:
         self.out = directory / "out.csv"
         first, second, *self.grpc = free_addresses(4)
         self.nodes = [first, second]
-        (directory / "numbers.csv").write_text("n\n" + "".join(f"{n}\n" for n in range(1000)))
+        (directory / "numbers.csv").write_text("n\n" + "".join(f"{n}\n" for n in range(1000)), "utf-8")
         self.topology = directory / "topology.yaml"
         source = {"logical": "numbers", "type": "CSV", "path": str(directory / "numbers.csv")}
         sink = {"name": "out", "type": "CSV", "path": str(self.out)}
@@ -51,13 +51,13 @@ class Site:
             {"address": second, "grpc": self.grpc[1], "sinks": [sink]},
         ]
         logical = [{"name": "numbers", "schema": [{"name": "n", "type": "int64"}]}]
-        self.topology.write_text(yaml.safe_dump({"logical": logical, "nodes": nodes}))
+        self.topology.write_text(yaml.safe_dump({"logical": logical, "nodes": nodes}), "utf-8")
         self.query = directory / "copy.json"
         operators = [
             {"id": "in", "type": "source", "logical": "numbers"},
             {"id": "out", "type": "sink", "input": "in", "sink": "out"},
         ]
-        self.query.write_text(json.dumps({"operators": operators}))
+        self.query.write_text(json.dumps({"operators": operators}), "utf-8")
         self.workers: list[Command] = []
         for number, (node, address) in enumerate(zip(self.nodes, self.grpc, strict=True)):
             folder = directory / f"worker{number}"
@@ -77,9 +77,9 @@ class Site:
 
     def hold_the_sink(self) -> None:
         """A file that nothing is written to before somebody reads it."""
-        data = yaml.safe_load(self.topology.read_text())
+        data = yaml.safe_load(self.topology.read_text("utf-8"))
         data["nodes"][1]["sinks"][0]["mode"] = "changes"
-        self.topology.write_text(yaml.safe_dump(data))
+        self.topology.write_text(yaml.safe_dump(data), "utf-8")
         os.mkfifo(self.out)
 
 
@@ -106,7 +106,7 @@ def test_one_id_for_all_fragments_from_start_to_end(site: Site) -> None:
         (site.nodes[0], "finished", 1000),
         (site.nodes[1], "finished", 1000),
     ]
-    assert site.out.read_text().count("\n") == 1001
+    assert site.out.read_text("utf-8").count("\n") == 1001
     assert json.loads(site.run("list", "--json").stdout)[0]["id"] == id_
     assert site.run("unregister", id_[:4]).exit_code == 0
     assert site.run("list").stdout == ""
@@ -138,14 +138,16 @@ def test_a_statement_counts_as_it_was_when_it_was_registered(make_fleet: MakeFle
     """It begins with its text of then, whatever its file says now."""
     fleet = make_fleet()
     statement = fleet.directory / "evens.sql"
-    statement.write_text("INSERT INTO out SELECT n * 10 AS tens FROM numbers WHERE n % 2 = 0 AND n < 5")
+    statement.write_text(
+        "INSERT INTO out SELECT n * 10 AS tens FROM numbers WHERE n % 2 = 0 AND n < 5", "utf-8"
+    )
     fleet.start()
     registered = fleet.run("register", fleet.topology, statement)
     assert registered.exit_code == 0, registered.stderr
-    statement.write_text("INSERT INTO out SELECT n FROM numbers")
+    statement.write_text("INSERT INTO out SELECT n FROM numbers", "utf-8")
     started = fleet.run("start", registered.stdout.strip(), "--watch")
     assert (started.exit_code, "evens.sql is not what query" in started.stderr) == (0, True), started.stderr
-    assert sorted(fleet.out.read_text().split()) == ['"tens"', "0", "20", "40"]
+    assert sorted(fleet.out.read_text("utf-8").split()) == ['"tens"', "0", "20", "40"]
 
 
 def test_register_and_start_apart_and_stop_twice(site: Site) -> None:
@@ -254,9 +256,9 @@ def test_what_a_lost_node_may_still_have_is_no_error_of_a_stop(site: Site) -> No
     site.wait_for_state(id_, "running")
     gone, grpc = free_addresses(2)
     file = site.directory / "state" / "nebuli" / "queries" / f"{id_}.json"
-    data = json.loads(file.read_text())
+    data = json.loads(file.read_text("utf-8"))
     data["left"] = [{"fragment": "old", "node": gone, "grpc": grpc, "id": "before/old"}]
-    file.write_text(json.dumps(data))
+    file.write_text(json.dumps(data), "utf-8")
     stopped = site.run("stop", id_)
     assert stopped.exit_code == 0
     assert stopped.stderr.startswith(f"worker {gone} does not answer at {grpc}")
@@ -342,21 +344,21 @@ def test_a_second_query_for_the_same_file_is_refused_and_names_the_first(site: S
     assert ended.error == says
     assert [each["state"] for each in site.status(second)["fragments"]] == ["registered", "registered"]
     (site.directory / "link").symlink_to(site.directory)
-    text = site.topology.read_text().replace(str(site.out), "link/out.csv")
+    text = site.topology.read_text("utf-8").replace(str(site.out), "link/out.csv")
     for old, new in zip((*site.nodes, *site.grpc), free_addresses(4), strict=True):
         text = text.replace(old, new)
-    (site.directory / "beside.yaml").write_text(text)
+    (site.directory / "beside.yaml").write_text(text, "utf-8")
     ended = site.run("run", site.directory / "beside.yaml", site.query)
     assert (ended.exit_code, ended.error) == (1, says.replace(str(site.out), "link/out.csv", 1))
     assert site.run("stop", first).exit_code == 0
     assert site.run("start", second).exit_code == 0
-    assert site.out.read_text().count("\n") == 1001
+    assert site.out.read_text("utf-8").count("\n") == 1001
 
 
 def test_a_node_without_a_grpc_address_is_named(site: Site) -> None:
-    data = yaml.safe_load(site.topology.read_text())
+    data = yaml.safe_load(site.topology.read_text("utf-8"))
     del data["nodes"][1]["grpc"]
-    site.topology.write_text(yaml.safe_dump(data))
+    site.topology.write_text(yaml.safe_dump(data), "utf-8")
     ended = site.run("register", site.topology, site.query)
     assert ended.exit_code == 2
     assert ended.error.endswith(
@@ -379,5 +381,5 @@ def test_commands_without_certificates_start_without_what_moves_data() -> None:
         "import sys, nebuli.cli.files, nebuli.cli.commands.queries, nebuli.fleet.deployed; "
         "print(sorted({'netchannel', 'pyarrow'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True)
     assert done.stdout == "[]\n"

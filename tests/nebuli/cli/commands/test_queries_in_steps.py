@@ -46,7 +46,7 @@ def fleet(make_fleet: MakeFleet) -> Fleet:
     found = make_fleet()
     found.data["nodes"][0]["physical"][0] |= {"count": ROWS, "rows_per_s": RATE}
     found.topology = found.written()
-    found.query.write_text(json.dumps(QUERY))
+    found.query.write_text(json.dumps(QUERY), "utf-8")
     found.start()
     return found
 
@@ -56,7 +56,7 @@ def expected() -> list[tuple[int, int, int]]:
 
 
 def found_in(file: Path) -> list[tuple[int, ...]]:
-    with file.open() as lines:
+    with file.open(encoding="utf-8") as lines:
         header, *rows = csv.reader(lines)
     assert header == ["part", "rows", "sum"]
     return sorted(tuple(map(int, row)) for row in rows)
@@ -260,7 +260,7 @@ def test_what_has_failed_goes_on_when_it_is_started_again(make_fleet: MakeFleet)
     """FT-API-2: from its last checkpoint, whatever still waits for what has failed; and it says where to look."""
     fleet = make_fleet()
     file = fleet.directory / "numbers.csv"
-    file.write_text("n\n1\n2\n")
+    file.write_text("n\n1\n2\n", "utf-8")
     fleet.data["nodes"][0]["physical"] = [{"logical": "numbers", "type": "CSV", "path": str(file)}]
     fleet.data["nodes"][1]["sinks"][0]["mode"] = "append"
     fleet.topology = fleet.written()
@@ -273,7 +273,7 @@ def test_what_has_failed_goes_on_when_it_is_started_again(make_fleet: MakeFleet)
         f"query {id_} has finished, and nothing is to be saved: its last checkpoint is at step {step}, with all that "
         f"was read"
     )
-    file.write_text("n\n1\n2\nthree\n")
+    file.write_text("n\n1\n2\nthree\n", "utf-8")
     started = fleet.run("start", id_)
     assert (started.exit_code, started.stdout) == (0, f"{id_}\n")
     assert f"started: 'nebuli status {id_}' says how it is, and why if it has failed" in started.stderr
@@ -289,13 +289,13 @@ def test_what_has_failed_goes_on_when_it_is_started_again(make_fleet: MakeFleet)
         f"query {id_} has failed, and nothing is to be saved: its last checkpoint is at step {step}; 'nebuli status "
         f"{id_}' says why, and 'nebuli start {id_}' goes on there"
     )
-    file.write_text("n\n1\n2\n3\n")
+    file.write_text("n\n1\n2\n3\n", "utf-8")
     started = fleet.run("start", id_)
     assert started.exit_code == 0, started.stderr
     assert why in started.stderr
     assert "and goes on from its last checkpoint" in started.stderr
     fleet.wait_for_state(id_, "finished")
-    assert sorted(fleet.out.read_text().split()[1:]) == ["1", "2", "3"]
+    assert sorted(fleet.out.read_text("utf-8").split()[1:]) == ["1", "2", "3"]
     at = members(fleet, id_)
     counts = at["copy/member-1"]["rows_in"], at["copy/member-0"]["rows_out"]
     assert counts == (3, 3), "since the first step, in whatever process"
@@ -400,12 +400,12 @@ def test_what_has_no_checkpoint_yet_is_said_to_begin(fleet: Fleet) -> None:
         f"begins it"
     )
     file = fleet.directory / "numbers.csv"
-    file.write_text("n\nthree\n")
+    file.write_text("n\nthree\n", "utf-8")
     fleet.data["nodes"][0]["physical"] = [{"logical": "numbers", "type": "CSV", "path": str(file)}]
     fleet.topology = fleet.written("files.yaml")
     id_ = begun(fleet, "--checkpoint-every", "3600")
     fleet.wait_for_state(id_, "failed")
-    file.write_text("n\n3\n")
+    file.write_text("n\n3\n", "utf-8")
     started = fleet.run("start", id_)
     assert started.exit_code == 0, started.stderr
     assert "it had failed" in started.stderr
@@ -493,19 +493,19 @@ def test_files_that_match_a_pattern_are_divided_over_the_members_of_their_node(m
     folder = fleet.directory
     for number in range(6):
         rows = range(number, ROWS, 12)
-        (folder / f"part-{number}.csv").write_text("n\n" + "".join(f"{row}\n" for row in rows))
+        (folder / f"part-{number}.csv").write_text("n\n" + "".join(f"{row}\n" for row in rows), "utf-8")
     source = {"logical": "numbers", "type": "CSV", "path": str(folder / "part-*.csv")}
     slow = {"logical": "numbers", "type": "Generator", "count": 5000, "rows_per_s": 1000}
     fleet.data["nodes"][0]["physical"] = [source, slow]
     fleet.topology = fleet.written()
-    fleet.query.write_text(json.dumps(QUERY))
+    fleet.query.write_text(json.dumps(QUERY), "utf-8")
     fleet.start()
     id_ = begun(fleet, "--members", "4", "--checkpoint-every", "0.2")
     wait_for(
         lambda: fleet.json("status", id_)["checkpoint"], "steps were made of what both members have found"
     )
     for number in range(6, 12):
-        (folder / f"part-{number}.csv").write_text("n\n1000000\n")
+        (folder / f"part-{number}.csv").write_text("n\n1000000\n", "utf-8")
     os.kill(fleet.pid_of(id_, "member-3"), signal.SIGKILL)
     fleet.wait_for_state(id_, "finished")
     found = [*range(5000), *(row for number in range(6) for row in range(number, ROWS, 12))]
@@ -548,10 +548,12 @@ def test_a_member_that_was_dismissed_ends_though_it_is_killed_before_that_is_rec
     before = fleet.out.read_bytes()
     fleet.kill(1)
     (record,) = (
-        path for path in fleet.directory.rglob("*.json") if f'"id":"{id_}/copy/member-0"' in path.read_text()
+        path
+        for path in fleet.directory.rglob("*.json")
+        if f'"id":"{id_}/copy/member-0"' in path.read_text("utf-8")
     )
-    assert '"state":"finished"' in record.read_text()
-    record.write_text(record.read_text().replace('"state":"finished"', '"state":"running"'))
+    assert '"state":"finished"' in record.read_text("utf-8")
+    record.write_text(record.read_text("utf-8").replace('"state":"finished"', '"state":"running"'), "utf-8")
     fleet.begin_again(1)
     fleet.wait_for_state(id_, "finished")
     assert fleet.out.read_bytes() == before

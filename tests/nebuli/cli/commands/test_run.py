@@ -45,7 +45,7 @@ class Case:
         ]
 
     def write_numbers(self, rows: int) -> None:
-        with (self.directory / "numbers.csv").open("w") as file:
+        with (self.directory / "numbers.csv").open("w", encoding="utf-8") as file:
             file.write("n,name\n")
             file.writelines(f"{number},some text of row {number}\n" for number in range(rows))
 
@@ -60,8 +60,8 @@ class Case:
         sink |= {"sinks": [{"name": "result", **self.sink}]}
         columns = [{"name": "n", "type": "int64"}, {"name": "name", "type": "string"}]
         topology = {"logical": [{"name": "numbers", "schema": columns}], "nodes": [source, middle, sink]}
-        (self.directory / "topology.yaml").write_text(yaml.safe_dump(topology, sort_keys=False))
-        (self.directory / "query.json").write_text(json.dumps({"operators": self.operators}))
+        (self.directory / "topology.yaml").write_text(yaml.safe_dump(topology, sort_keys=False), "utf-8")
+        (self.directory / "query.json").write_text(json.dumps({"operators": self.operators}), "utf-8")
         return ("run", self.directory / "topology.yaml", self.directory / "query.json", *options)
 
     def start(self) -> Command:
@@ -93,7 +93,7 @@ def test_a_result_is_in_its_file_and_progress_on_stderr(case: Case) -> None:
     ended = case.run()
     assert ended.exit_code == 0, ended.stderr
     assert ended.stdout == ""
-    lines = case.result.read_text().splitlines()
+    lines = case.result.read_text("utf-8").splitlines()
     assert lines[0] == '"n","name"'
     assert [int(line.split(",")[0]) for line in lines[1:]] == list(range(1000))
     for node in case.nodes:
@@ -124,7 +124,7 @@ def test_a_strategy_is_said_with_what_it_found(case: Case) -> None:
     ended = case.run("--strategy", "optimal")
     assert ended.exit_code == 0, ended.stderr
     assert ended.stderr.splitlines()[0] == "2 hops, and no placement has less"
-    assert len(case.result.read_text().splitlines()) == 11
+    assert len(case.result.read_text("utf-8").splitlines()) == 11
 
 
 def test_as_json_it_says_how_it_ended(case: Case) -> None:
@@ -135,7 +135,7 @@ def test_as_json_it_says_how_it_ended(case: Case) -> None:
     assert [(each["node"], each["state"], each["rows_in"]) for each in data["fragments"]] == [
         (node, "finished", 10) for node in case.nodes
     ]
-    (case.directory / "numbers.csv").write_text("n,name\nx,y\n")
+    (case.directory / "numbers.csv").write_text("n,name\nx,y\n", "utf-8")
     failed = case.run("--json")
     data = json.loads(failed.stdout)
     assert (failed.exit_code, data["exit_code"]) == (2, 2)
@@ -160,7 +160,7 @@ def test_print_is_all_of_stdout(case: Case) -> None:
 
 def test_a_broken_row_fails_the_query_with_file_line_fragment_and_node(case: Case) -> None:
     case.write_numbers(50_000)
-    with (case.directory / "numbers.csv").open("a") as file:
+    with (case.directory / "numbers.csv").open("a", encoding="utf-8") as file:
         file.write("many,text\n")
     ended = case.run()
     assert ended.exit_code == 2
@@ -190,13 +190,13 @@ def test_a_line_of_any_length_from_a_worker_holds_up_nothing(
 ) -> None:
     """Whatever is written to its standard error, by libraries too: what comes after it is read."""
     (case.directory / "sitecustomize.py").write_text(
-        "import sys\nif 'worker' in sys.argv:\n    sys.stderr.write('x' * 100_000 + '\\n')\n"
+        "import sys\nif 'worker' in sys.argv:\n    sys.stderr.write('x' * 100_000 + '\\n')\n", "utf-8"
     )
     monkeypatch.setenv("PYTHONPATH", f"{case.directory}:{os.environ.get('PYTHONPATH', '')}")
     case.write_numbers(10)
     ended = case.run()
     assert ended.exit_code == 0, ended.stderr[-1000:]
-    assert case.result.read_text().count("\n") == 11
+    assert case.result.read_text("utf-8").count("\n") == 11
 
 
 def test_a_missing_file_is_named(case: Case) -> None:
@@ -262,7 +262,7 @@ def test_a_killed_worker_is_started_again(case: Case, which: int) -> None:
     assert ended.exit_code == 0, ended.stderr
     assert f"worker {case.nodes[which]} does not answer" in ended.stderr
     assert ("the query begins again" in ended.stderr) == (which == 2)
-    with case.result.open() as file:
+    with case.result.open(encoding="utf-8") as file:
         assert next(file) == '"n","name"\n'
         assert sorted(int(line.split(",")[0]) for line in file) == list(range(1_000_000))
 
@@ -291,8 +291,8 @@ def test_its_workers_let_in_nobody_who_does_not_know_the_secret_of_this_run(case
     shown = [arguments_of(worker) for worker in command.workers()]
     (path,) = {Path(each[each.index("--secret-file") + 1]) for each in shown}
     assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
-    assert len(path.read_text()) >= 43  # 32 random bytes
-    assert path.read_text() not in str(shown)
+    assert len(path.read_text("utf-8")) >= 43  # 32 random bytes
+    assert path.read_text("utf-8") not in str(shown)
     command.process.send_signal(signal.SIGINT)
     command.end()
     assert not path.exists()
@@ -352,7 +352,9 @@ def test_with_closed_standard_streams_only_the_result_is_missed(
     case.write_numbers(2)
     case.sink = {"type": "Print"}
     command = shlex.join([sys.executable, "-m", "nebuli", *map(str, case.arguments())])
-    ended = subprocess.run(f"{command} {closed}", shell=True, capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        f"{command} {closed}", shell=True, capture_output=True, encoding="utf-8", check=False
+    )
     assert ended.returncode == exit_code
     assert len(ended.stdout.splitlines()) == (4 if exit_code == 0 else 0)
     assert "Traceback" not in ended.stderr

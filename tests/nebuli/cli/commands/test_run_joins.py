@@ -29,7 +29,7 @@ def written(directory: Path, how: str, end: dict[str, Any], *, base: bool = Fals
     """The files: two sources at nodes that compute nothing, whose rows a third node joins."""
     for name, rows in (("customers", CUSTOMERS), ("orders", ORDERS)):
         names = ",".join(column["name"] for column in COLUMNS[name])
-        (directory / f"{name}.csv").write_text("\n".join([names, *rows, ""]))
+        (directory / f"{name}.csv").write_text("\n".join([names, *rows, ""]), "utf-8")
     addresses, grpc = free_addresses(3), free_addresses(3)
     nodes: list[dict[str, Any]] = [
         {"address": address, "grpc": at} for address, at in zip(addresses, grpc, strict=True)
@@ -48,8 +48,8 @@ def written(directory: Path, how: str, end: dict[str, Any], *, base: bool = Fals
         {"id": "both", "type": "join", "how": how, "inputs": [*COLUMNS], "on": ["id"]},
         {**end, "input": "both"} | ({"node": addresses[2]} if end["type"] == "view" else {}),
     ]
-    (directory / "topology.yaml").write_text(yaml.safe_dump(topology))
-    (directory / "query.json").write_text(json.dumps({"operators": operators}))
+    (directory / "topology.yaml").write_text(yaml.safe_dump(topology), "utf-8")
+    (directory / "query.json").write_text(json.dumps({"operators": operators}), "utf-8")
     return [str(directory / name) for name in ("topology.yaml", "query.json")]
 
 

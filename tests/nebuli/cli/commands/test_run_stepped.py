@@ -49,7 +49,7 @@ class Case:
         self.write("b.csv", "x,10,2024-01-01T00:00:02")
 
     def write(self, name: str, *rows: str) -> None:
-        (self.directory / name).write_text("\n".join(("shop,amount,at", *rows, "")))
+        (self.directory / name).write_text("\n".join(("shop,amount,at", *rows, "")), "utf-8")
 
     def arguments(self, *options: str, state: str = "state") -> tuple[str | Path, ...]:
         """Write the files; the command."""
@@ -64,8 +64,8 @@ class Case:
             "sinks": [{"name": "totals", **self.sink}],
         }
         topology = {"logical": [{"name": "sales", "schema": schema}], "nodes": [node]}
-        (self.directory / "topology.yaml").write_text(yaml.safe_dump(topology, sort_keys=False))
-        (self.directory / "query.json").write_text(json.dumps({"operators": self.operators}))
+        (self.directory / "topology.yaml").write_text(yaml.safe_dump(topology, sort_keys=False), "utf-8")
+        (self.directory / "query.json").write_text(json.dumps({"operators": self.operators}), "utf-8")
         files = self.directory / "topology.yaml", self.directory / "query.json"
         return "run", "--stepped", "--state", self.directory / state, *options, *files
 
@@ -77,7 +77,7 @@ class Case:
 
     @property
     def totals(self) -> set[str]:
-        header, *rows = (self.directory / "totals.csv").read_text().splitlines()
+        header, *rows = (self.directory / "totals.csv").read_text("utf-8").splitlines()
         assert header == '"shop","amount"'
         assert len(rows) == len(set(rows))
         return set(rows)
@@ -103,7 +103,9 @@ def test_what_changes_is_said_and_the_result_is_in_its_file(case: Case) -> None:
 
 def test_none_of_its_processes_imports_pandas(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which Arrow would, in each process anew, to make an array of a list."""
-    (case.directory / "pandas.py").write_text(f"open({str(case.directory / 'imported')!r}, 'w').close()")
+    (case.directory / "pandas.py").write_text(
+        f"open({str(case.directory / 'imported')!r}, 'w').close()", "utf-8"
+    )
     monkeypatch.setenv("PYTHONPATH", str(case.directory))
     ended = case.run("--members", "2")
     assert ended.exit_code == 0, ended.stderr
@@ -236,7 +238,7 @@ def test_of_two_files_the_one_that_is_read_faster_makes_no_rows_late(case: Case,
     ]
     ended = case.run("--members", members, "--late", "fail")
     assert ended.exit_code == 0, ended.stderr
-    header, *rows = (case.directory / "totals.csv").read_text().splitlines()
+    header, *rows = (case.directory / "totals.csv").read_text("utf-8").splitlines()
     assert header == '"window_start","amount"'
     assert sorted(rows) == [
         f"{day + dt.timedelta(hours=hour)}.000000Z,{(few + many) // 24}" for hour in range(24)
@@ -250,11 +252,11 @@ def test_late_rows_go_to_the_place_that_the_query_has_for_them(case: Case, membe
     case = with_windows(case, *options, late="late.csv")
     file = case.directory / "late.csv"
     header = '"shop","amount","at","window_start","window_end","_weight"'
-    assert file.read_text().splitlines() == [header]
+    assert file.read_text("utf-8").splitlines() == [header]
     hour = "2024-01-01 00:00:00.000000Z,2024-01-01 01:00:00.000000Z"
     for _ in range(2):
         assert case.run(*options).exit_code == 0
-        first, *rows = file.read_text().splitlines()
+        first, *rows = file.read_text("utf-8").splitlines()
         assert first == header
         assert sorted(rows) == [
             f'"y",3,2024-01-01 00:40:00.000000Z,{hour},1',
@@ -362,7 +364,7 @@ def test_a_folder_whose_owner_is_not_known_any_more_is_left_as_it_is(case: Case)
     """Any query would be taken for the one that it belongs to."""
     assert case.run().exit_code == 0
     claim = case.directory / "state" / "query.json"
-    text = claim.read_text()
+    text = claim.read_text("utf-8")
     claim.unlink()
     ended = case.run()
     assert ended.exit_code == 1
@@ -371,13 +373,13 @@ def test_a_folder_whose_owner_is_not_known_any_more_is_left_as_it_is(case: Case)
         "folder from a copy, or give another --state, where the query begins anew"
     )
     assert not claim.exists()
-    claim.write_text(text)
+    claim.write_text(text, "utf-8")
     assert case.run().exit_code == 0
 
 
 def test_before_the_first_step_a_folder_is_nobodys(case: Case) -> None:
     """What was wrong at the first try is corrected, and nothing that was computed is another query's."""
-    (case.directory / "c.csv").write_text("name\nx\n")
+    (case.directory / "c.csv").write_text("name\nx\n", "utf-8")
     case.sources = [{"type": "CSV", "path": "c.csv"}]
     wrong = case.run()
     assert (wrong.exit_code, "no column shop" in wrong.error) == (2, True)
@@ -434,7 +436,7 @@ def test_a_folder_with_other_files_is_left_as_it_is(case: Case) -> None:
 
 def test_a_damaged_claim_is_said_with_what_to_do(case: Case) -> None:
     assert case.run().exit_code == 0
-    (case.directory / "state" / "query.json").write_text("[]")
+    (case.directory / "state" / "query.json").write_text("[]", "utf-8")
     damaged = case.run()
     assert damaged.exit_code == 1
     assert (
@@ -449,7 +451,7 @@ def test_files_that_match_a_pattern_are_divided_over_members(case: Case) -> None
     ended = case.run("--members", "2")
     assert ended.exit_code == 0, ended.stderr
     assert case.totals == {'"x",11', '"y",2'}
-    reads = json.loads((case.directory / "state" / "query.json").read_text())["reads"]
+    reads = json.loads((case.directory / "state" / "query.json").read_text("utf-8"))["reads"]
     assert reads == ["a.csv", "b.csv"]
     case.sources = [{"type": "CSV", "path": "*.csv"}]
     (case.directory / "totals.csv").unlink()
@@ -499,14 +501,14 @@ def test_half_of_a_last_line_is_an_error_where_it_is_no_row_or_its_other_half_co
         ("2024-01-01T00:00:00,y", "a.csv, line 3: 2 values where the header names 3: 2024-01-01T00:00:00,y"),
         ("2024-01-01T00:00:00,y,-", "a.csv, line 3, column amount: '-' is no int64"),
     ):
-        file.write_text(whole + half)
+        file.write_text(whole + half, "utf-8")
         ended = case.run()
         assert ended.exit_code == 2
         assert says in ended.error
-    file.write_text(f"{whole}2024-01-01T00:00:00,y,4")
+    file.write_text(f"{whole}2024-01-01T00:00:00,y,4", "utf-8")
     assert case.run().exit_code == 0
     assert case.totals == {'"x",1', '"y",4'}
-    file.write_text(f"{whole}2024-01-01T00:00:00,y,42\n")
+    file.write_text(f"{whole}2024-01-01T00:00:00,y,42\n", "utf-8")
     ended = case.run()
     assert ended.exit_code == 2
     assert "its first 2 rows are in steps, and now the last of these are others" in ended.error

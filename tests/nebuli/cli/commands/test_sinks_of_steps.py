@@ -58,8 +58,8 @@ class Case:
             {"id": "numbers", "type": "source", "logical": "numbers"},
             {"id": "out", "type": "sink", "input": "numbers", "sink": "out"},
         ]
-        (self.directory / "topology.yaml").write_text(yaml.safe_dump(topology))
-        (self.directory / "query.json").write_text(json.dumps({"operators": operators}))
+        (self.directory / "topology.yaml").write_text(yaml.safe_dump(topology), "utf-8")
+        (self.directory / "query.json").write_text(json.dumps({"operators": operators}), "utf-8")
         files = self.directory / "topology.yaml", self.directory / "query.json"
         return "run", "--stepped", "--state", self.state, "--checkpoint-every", "0.2", *options, *files
 
@@ -73,7 +73,7 @@ class Case:
 
     def numbers(self) -> list[int]:
         """What is in the file; the rows of a step have no order."""
-        header, *rows = self.out.read_text().splitlines()
+        header, *rows = self.out.read_text("utf-8").splitlines()
         assert header.lower().startswith('"n"')
         return sorted(int(row.split(",")[0]) for row in rows)
 
@@ -117,10 +117,10 @@ def test_a_growing_file_has_each_row_once_whatever_is_killed(case: Case, mode: s
         ended = case.run("--members", "2")
         assert ended.exit_code == 0, ended.stderr
         assert case.numbers() == list(range(ROWS))
-    killed = sorted(case.out.read_text().splitlines())
+    killed = sorted(case.out.read_text("utf-8").splitlines())
     case.state, case.source["rows_per_s"] = case.directory / "uninterrupted", None
     assert case.run("--members", "2").exit_code == 0
-    assert sorted(case.out.read_text().splitlines()) == killed
+    assert sorted(case.out.read_text("utf-8").splitlines()) == killed
 
 
 def test_a_file_is_left_as_it_is_where_a_members_state_is_gone_or_older(case: Case) -> None:
@@ -129,7 +129,7 @@ def test_a_file_is_left_as_it_is_where_a_members_state_is_gone_or_older(case: Ca
     case.source = {"type": "CSV", "path": "numbers.csv"}
     copies = []
     for count in (10, 20, 30, 40):
-        (case.directory / "numbers.csv").write_text("n\n" + "".join(f"{n}\n" for n in range(count)))
+        (case.directory / "numbers.csv").write_text("n\n" + "".join(f"{n}\n" for n in range(count)), "utf-8")
         assert case.run("--members", "2").exit_code == 0
         copies.append(shutil.copytree(case.state, case.directory / f"copy-{count}"))
     before = case.out.read_bytes()
@@ -149,7 +149,7 @@ def test_a_file_is_left_as_it_is_where_a_members_state_is_gone_or_older(case: Ca
     assert (ended.exit_code, case.out.read_bytes()) == (1, before)
     assert "no checkpoint is at all members" in ended.stderr
     exchange(copies[-1])
-    (case.directory / "numbers.csv").write_text("n\n" + "".join(f"{n}\n" for n in range(50)))
+    (case.directory / "numbers.csv").write_text("n\n" + "".join(f"{n}\n" for n in range(50)), "utf-8")
     assert case.run("--members", "2").exit_code == 0
     assert case.numbers() == list(range(50))
 
@@ -296,7 +296,7 @@ def printed(case: Case, by: signal.Signals) -> list[int]:
     stdout, stderr = command.process.stdout, case.directory / "stderr.txt"
     assert stdout is not None
     lines = [stdout.readline().decode()]
-    while stderr.read_text().count("checkpoint at step") < 4:
+    while stderr.read_text("utf-8").count("checkpoint at step") < 4:
         lines.append(stdout.readline().decode())
     command.process.send_signal(by)
     rest = command.end().stdout
@@ -335,7 +335,7 @@ def test_the_disk_of_an_endless_query_is_of_bounded_size(case: Case) -> None:
     sizes: dict[int, int] = {}
 
     def checkpoints() -> int:
-        made = (case.directory / "stderr.txt").read_text().count("checkpoint at step")
+        made = (case.directory / "stderr.txt").read_text("utf-8").count("checkpoint at step")
         sizes[made] = bytes_in(case.state / "member-0")
         return made
 

@@ -44,10 +44,10 @@ class Site:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.definition = folder / "sales.yaml"
-        self.definition.write_text(DEFINITION)
+        self.definition.write_text(DEFINITION, "utf-8")
         self.file = folder / "in" / "sales.csv"
         self.file.parent.mkdir()
-        self.file.write_text("shop,amount\nAachen,1\n")
+        self.file.write_text("shop,amount\nAachen,1\n", "utf-8")
         self.store = folder / "store"
 
     def run(self, command: str, *arguments: str | Path) -> Ended:
@@ -59,7 +59,7 @@ class Site:
         return ended.stdout
 
     def add(self, *rows: tuple[str, int]) -> None:
-        with self.file.open("a") as file:
+        with self.file.open("a", encoding="utf-8") as file:
             file.writelines(f"{shop},{amount}\n" for shop, amount in rows)
 
     def rows(self) -> Rows:
@@ -92,7 +92,7 @@ class Site:
 
     @property
     def supervisor(self) -> int:
-        return int((self.store / "sources" / "sales.lock").read_text())
+        return int((self.store / "sources" / "sales.lock").read_text("utf-8"))
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_what_is_appended_to_a_file_comes_into_the_collection_whoever_is_killed(
     site.done("scale", "sales", "1")
     site.until_rows([("Aachen", 1), ("Aachen", 4), ("Bonn", 2), ("Bonn", 3)])
 
-    (site.file.parent / "sales2.csv").write_text("amount,shop\n5,Celle\n")
+    (site.file.parent / "sales2.csv").write_text("amount,shop\n5,Celle\n", "utf-8")
     site.until_rows([("Aachen", 1), ("Aachen", 4), ("Bonn", 2), ("Bonn", 3), ("Celle", 5)])
     instances = [site.supervisor, *site.instances().values()]
     assert "source sales is dropped" in site.done("drop", "sales")
@@ -169,11 +169,13 @@ def test_a_source_is_scaled_and_built_anew_while_it_runs(site: Site) -> None:
     wait_for(lambda: site.shown()["active"] == "r2", "the new rendition")
     site.add(("Bonn", 3))
     site.until_rows([("Aachen", 1), ("Bonn", 2), ("Bonn", 3)])
-    site.definition.write_text(DEFINITION.replace("format: CSV", "format: {type: CSV, nulls: [Aachen]}"))
+    site.definition.write_text(
+        DEFINITION.replace("format: CSV", "format: {type: CSV, nulls: [Aachen]}"), "utf-8"
+    )
     assert "as version 3" in site.done("rebuild", "sales", site.definition)
     wait_for(lambda: site.shown()["active"] == "r3", "the new rendition")
     assert site.shown()["definition"]["format"] == {"type": "CSV", "nulls": ["Aachen"]}
-    site.definition.write_text(DEFINITION.replace("int64", "string"))
+    site.definition.write_text(DEFINITION.replace("int64", "string"), "utf-8")
     ended = site.run("rebuild", "sales", site.definition)
     assert ended.exit_code == 2
     assert "cannot have another schema" in ended.error
@@ -181,7 +183,7 @@ def test_a_source_is_scaled_and_built_anew_while_it_runs(site: Site) -> None:
 
 def test_the_lag_is_what_a_source_has_beyond_its_remap(site: Site) -> None:
     """ST-AUX-1: shown by raw source and part, with what lies between, also while nobody ingests it."""
-    site.file.write_text("shop,amount\nAachen,1\n")  # of 12 bytes and of 9
+    site.file.write_text("shop,amount\nAachen,1\n", "utf-8")  # of 12 bytes and of 9
     said = site.done("create", site.definition, "--no-start")
     assert f"run it with: nebuli source run sales --store {site.store}" in said
     (raw,) = site.shown()["raw_sources"].values()
@@ -207,7 +209,7 @@ def test_the_lag_is_what_a_source_has_beyond_its_remap(site: Site) -> None:
 
 
 def test_what_is_wrong_is_said_with_its_place(site: Site) -> None:
-    site.definition.write_text(DEFINITION.replace("int64", "int46").replace("File", "Fle"))
+    site.definition.write_text(DEFINITION.replace("int64", "int46").replace("File", "Fle"), "utf-8")
     ended = site.run("create", site.definition)
     assert ended.exit_code == 2
     assert [line.split(": ")[0] for line in ended.stderr.splitlines()] == [
@@ -219,7 +221,7 @@ def test_what_is_wrong_is_said_with_its_place(site: Site) -> None:
         2,
         f"{site.folder}/none.yaml: cannot read the file: No such file or directory\n",
     )
-    site.definition.write_text(DEFINITION)
+    site.definition.write_text(DEFINITION, "utf-8")
     site.done("create", site.definition, "--no-start")
     for command in (
         ("create", site.definition),
@@ -246,8 +248,8 @@ def test_a_row_that_is_none_is_said_by_whoever_creates_the_source(
     site: Site, lines: str, said: str, more: str
 ) -> None:
     """The source is there, and goes on once it is mended; what it was held up by is over then, and nothing is left."""
-    site.file.write_text(lines)
-    site.definition.write_text(DEFINITION + more)
+    site.file.write_text(lines, "utf-8")
+    site.definition.write_text(DEFINITION + more, "utf-8")
     ended = site.run("create", site.definition, "--replicas", "2")
     assert ended.exit_code == 1
     assert "source sales is made, and does not run yet: " in ended.stderr
@@ -259,12 +261,14 @@ def test_a_row_that_is_none_is_said_by_whoever_creates_the_source(
     assert (found["health"], found["error"]) == ("waiting", found["last_error"])
     assert f"\nheld up: {found['error']}\n" in site.done("show", "sales")
     assert "  held up: " in site.done("list")
-    assert str(site.file) in log.read_text()
+    assert str(site.file) in log.read_text("utf-8")
 
     if not more:
-        site.file.write_text("shop,amount\nAachen,1\n")
+        site.file.write_text("shop,amount\nAachen,1\n", "utf-8")
     elif "one" in lines:  # what is kept raw is as it came
-        site.definition.write_text(site.definition.read_text().replace("CSV", "{type: CSV, nulls: [one]}"))
+        site.definition.write_text(
+            site.definition.read_text("utf-8").replace("CSV", "{type: CSV, nulls: [one]}"), "utf-8"
+        )
         assert "nebuli source rebuild sales FILE" in found["error"]
         site.done("rebuild", "sales", site.definition)
     if not more or "one" in lines:
@@ -279,7 +283,7 @@ def test_a_row_that_is_none_is_said_by_whoever_creates_the_source(
 def test_a_row_is_passed_over_by_the_command_that_its_error_has(site: Site) -> None:
     """Also one whose file has a name that a shell would take apart; an address that is ingested is refused."""
     file = site.file.rename(site.file.with_name("sales of '26.csv"))
-    file.write_text("shop,amount\nAachen,one\nBonn,2\n")
+    file.write_text("shop,amount\nAachen,one\nBonn,2\n", "utf-8")
     assert site.run("create", site.definition).exit_code == 1
     said = site.shown()["error"]
     nebuli_source_skip = shlex.split(said[said.index("nebuli source skip") : said.rindex("'")])
@@ -299,7 +303,7 @@ def test_where_nothing_is_yet_that_is_said(site: Site) -> None:
     ended = site.run("create", site.definition)
     said = f"sales ({site.folder}/in/sales*.csv) has nothing yet: what comes there is ingested then"
     assert (ended.exit_code, ended.stderr.splitlines()[-1]) == (0, said)
-    site.definition.write_text(DEFINITION.replace("in/", "away/").replace("sales\n", "others\n"))
+    site.definition.write_text(DEFINITION.replace("in/", "away/").replace("sales\n", "others\n"), "utf-8")
     ended = site.run("create", site.definition)
     assert ended.exit_code == 1
     assert f"does not run yet: others: {site.folder}/away cannot be read" in ended.stderr
@@ -370,7 +374,7 @@ def test_a_source_in_a_store_by_url_is_run_all_the_same(
             assert "has 2 instances" in run("source", "scale", "sales", "2")
         finally:
             (lock,) = (tmp_path / "state" / "nebuli" / "sources").glob("*/sales.lock")
-            pid = int(lock.read_text())
+            pid = int(lock.read_text("utf-8"))
             run("source", "drop", "sales")
         wait_for(is_gone(pid), "its supervisor has ended")
         assert [*lock.parent.iterdir()] == []

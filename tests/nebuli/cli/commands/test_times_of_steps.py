@@ -84,8 +84,8 @@ class Query:
             },
             {"id": "out", "type": "sink", "input": "sums", "sink": "out"},
         ]
-        (directory / "topology.yaml").write_text(yaml.safe_dump(topology))
-        (directory / "query.json").write_text(json.dumps({"operators": operators}))
+        (directory / "topology.yaml").write_text(yaml.safe_dump(topology), "utf-8")
+        (directory / "query.json").write_text(json.dumps({"operators": operators}), "utf-8")
 
     def start(self) -> None:
         self.command = Command(*self._options, directory=self._directory)
@@ -226,8 +226,8 @@ class Pushed:
         if reads:
             operators.append({"id": "rows", "type": "union", "inputs": inputs})
         operators.append({"id": "out", "type": "sink", "input": "rows" if reads else "p", "sink": "out"})
-        (directory / "topology.yaml").write_text(yaml.safe_dump(topology))
-        (directory / "query.json").write_text(json.dumps({"operators": operators}))
+        (directory / "topology.yaml").write_text(yaml.safe_dump(topology), "utf-8")
+        (directory / "query.json").write_text(json.dumps({"operators": operators}), "utf-8")
 
     def start(self, state: str = "state") -> Command:
         options = ("--stepped", "--members", "2", "--state", self.directory / state, "--serve", self.address)

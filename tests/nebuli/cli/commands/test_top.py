@@ -136,7 +136,7 @@ def test_a_stalled_reader_is_seen_and_the_policy_of_the_query_bounds_what_waits(
     """max_messages of the query, over that of its node: no more than 3 messages are kept, and the lag is theirs."""
     fleet = make_fleet(channels={"buffer": {"max_messages": 50}})
     policy = {"channels": {"of": {"in": {"buffer": {"max_messages": 3}}}}}
-    fleet.query.write_text(json.dumps(policy | json.loads(fleet.query.read_text())))
+    fleet.query.write_text(json.dumps(policy | json.loads(fleet.query.read_text("utf-8"))), "utf-8")
     os.mkfifo(fleet.out)
     id_ = running(fleet, rows_per_s=None, sink={"type": "CSV", "path": str(fleet.out), "mode": "changes"})
 

@@ -43,7 +43,7 @@ def test_a_query_on_workers_is_read_where_its_view_is_and_shown_with_it(
         {"id": "tens", "type": "project", "input": "in", "columns": {"n": "n", "ten": "n * 10"}},
         {"id": "rows", "type": "view", "input": "tens", "key": ["n"], "node": fleet.nodes[1]},
     ]
-    fleet.query.write_text(json.dumps({"operators": operators}))
+    fleet.query.write_text(json.dumps({"operators": operators}), "utf-8")
     fleet.start()
     id_ = fleet.run("start", fleet.topology, fleet.query).stdout.strip()
     at = ("--at", fleet.nodes[1], "--topology", fleet.topology)
@@ -72,14 +72,14 @@ def test_a_query_on_workers_is_read_where_its_view_is_and_shown_with_it(
     assert "rows  n    partial  2" in fleet.run("top", id_, "--once", "--interval", "0.1").stdout
     more = tmp_path / "more.json"
     tens = {"id": "by_ten", "type": "view", "input": "tens", "key": ["ten"]}
-    more.write_text(json.dumps({"operators": [tens]}))
+    more.write_text(json.dumps({"operators": [tens]}), "utf-8")
     for _ in range(2):
         added = fleet.run("view", "add", more, "--query", id_)
         assert added.exit_code == 0, added.stderr
         assert f"view by_ten was added: it is read at {fleet.nodes[0]}" in added.stderr
     of_base = ("--at", fleet.nodes[0], "--topology", fleet.topology, "--json")
     assert fleet.run("view", "get", "by_ten", "70", *of_base).stdout == get("rows", "7", "--json")[0]
-    more.write_text(json.dumps({"operators": [tens | {"id": "other", "input": "ten"}]}))
+    more.write_text(json.dumps({"operators": [tens | {"id": "other", "input": "ten"}]}), "utf-8")
     refused = fleet.run("view", "add", more, "--query", id_)
     assert (refused.exit_code, "unknown input 'ten'" in refused.stderr) == (2, True)
     denied = fleet.run("view", "get", "rows", "7", "--at", fleet.nodes[1])
@@ -118,7 +118,7 @@ def test_a_query_that_has_begun_again_and_a_part_that_cannot_take_a_view_are_lef
         {"id": "in", "type": "source", "logical": "numbers"},
         {"id": "rows", "type": "view", "input": "in", "key": ["n"]},
     ]
-    fleet.query.write_text(json.dumps({"operators": operators}))
+    fleet.query.write_text(json.dumps({"operators": operators}), "utf-8")
     fleet.start()
     query = saved.load(fleet.run("start", fleet.topology, fleet.query).stdout.strip())
     of_evens = [
@@ -152,7 +152,7 @@ def test_a_query_that_has_begun_again_and_a_part_that_cannot_take_a_view_are_lef
 
     assert "two nodes have this id" in asyncio.run(refused())
     more = tmp_path / "more.json"
-    more.write_text(text)
+    more.write_text(text, "utf-8")
     assert fleet.run("view", "add", more, "--query", query.id).exit_code == 0
     at = ("--at", fleet.nodes[0], "--format", "csv")
     assert fleet.run("view", "get", "by_even", "4", *at).stdout == "n\n4\n"
@@ -162,7 +162,7 @@ def test_a_query_that_has_begun_again_and_a_part_that_cannot_take_a_view_are_lef
 
 def test_a_run_serves_its_views_until_it_is_interrupted(tmp_path: Path) -> None:
     address, grpc, at = free_addresses(3)
-    (tmp_path / "numbers.csv").write_text("n,word\n1,one\n2,two\n2,zwei\n")
+    (tmp_path / "numbers.csv").write_text("n,word\n1,one\n2,two\n2,zwei\n", "utf-8")
     schema = [{"name": "n", "type": "int64"}, {"name": "word", "type": "string"}]
     source = {"logical": "numbers", "type": "CSV", "path": "numbers.csv", "base": True}
     topology = {
@@ -173,8 +173,8 @@ def test_a_run_serves_its_views_until_it_is_interrupted(tmp_path: Path) -> None:
         {"id": "in", "type": "source", "logical": "numbers"},
         {"id": "words", "type": "view", "input": "in", "key": ["n"], "name": "by_number"},
     ]
-    (tmp_path / "topology.yaml").write_text(yaml.safe_dump(topology))
-    (tmp_path / "query.json").write_text(json.dumps({"operators": operators}))
+    (tmp_path / "topology.yaml").write_text(yaml.safe_dump(topology), "utf-8")
+    (tmp_path / "query.json").write_text(json.dumps({"operators": operators}), "utf-8")
     files = tmp_path / "topology.yaml", tmp_path / "query.json"
     run = Command("run", *files, "--serve", at, directory=tmp_path)
     run.wait_until_said(f"view by_number at {at}, until it is ended: nebuli view get by_number N --at {at}")
@@ -209,9 +209,9 @@ def test_a_run_serves_its_views_over_http_to_whoever_has_the_secret(tmp_path: Pa
         {"id": "in", "type": "source", "logical": "numbers"},
         {"id": "all", "type": "view", "input": "in", "key": ["n"]},
     ]
-    (tmp_path / "query.json").write_text(json.dumps({"operators": operators}))
-    (tmp_path / "topology.yaml").write_text(yaml.safe_dump(topology))
-    (tmp_path / "open.yaml").write_text(yaml.safe_dump({**topology, "secret": None}))
+    (tmp_path / "query.json").write_text(json.dumps({"operators": operators}), "utf-8")
+    (tmp_path / "topology.yaml").write_text(yaml.safe_dump(topology), "utf-8")
+    (tmp_path / "open.yaml").write_text(yaml.safe_dump({**topology, "secret": None}), "utf-8")
     query = tmp_path / "query.json"
     exposed = nebuli("run", tmp_path / "open.yaml", query, "--http", "0.0.0.0:7", directory=tmp_path)
     assert (exposed.exit_code, "whoever connects can read its views" in exposed.stderr) == (2, True)
@@ -238,7 +238,7 @@ def test_an_address_for_views_of_a_query_without_any_is_refused(make_fleet: Make
 
 def test_a_run_in_steps_serves_its_views_and_goes_on_with_them(tmp_path: Path) -> None:
     """PS-UQ-6: full in steps, with the step in each answer; and in the state that a further run goes on with."""
-    (tmp_path / "numbers.csv").write_text("n,word\n1,one\n2,two\n2,zwei\n")
+    (tmp_path / "numbers.csv").write_text("n,word\n1,one\n2,two\n2,zwei\n", "utf-8")
     schema = [{"name": "n", "type": "int64"}, {"name": "word", "type": "string"}]
     source = {"logical": "numbers", "type": "CSV", "path": "numbers.csv"}
     sinks = [{"name": "out", "type": "Null"}]
@@ -251,8 +251,8 @@ def test_a_run_in_steps_serves_its_views_and_goes_on_with_them(tmp_path: Path) -
         {"id": "words", "type": "view", "input": "in", "key": ["n"], "name": "by_number"},
         {"id": "out", "type": "sink", "input": "words", "sink": "out"},
     ]
-    (tmp_path / "topology.yaml").write_text(yaml.safe_dump(topology))
-    (tmp_path / "query.json").write_text(json.dumps({"operators": operators}))
+    (tmp_path / "topology.yaml").write_text(yaml.safe_dump(topology), "utf-8")
+    (tmp_path / "query.json").write_text(json.dumps({"operators": operators}), "utf-8")
     files = tmp_path / "topology.yaml", tmp_path / "query.json"
     (tmp_path / "run").mkdir()
     (tmp_path / "watch").mkdir()
@@ -263,7 +263,7 @@ def test_a_run_in_steps_serves_its_views_and_goes_on_with_them(tmp_path: Path) -
             directory=tmp_path / "run",
         )
         run.wait_until_said("until it is ended: nebuli view get by_number N", "all inputs have ended")
-        said = (tmp_path / "run" / "stderr.txt").read_text()
+        said = (tmp_path / "run" / "stderr.txt").read_text("utf-8")
         at = said.partition("view by_number at ")[2].partition(",")[0]
         found = nebuli("view", "get", "by_number", "2", "--format", "csv", "--at", at, directory=tmp_path)
         assert sorted(found.stdout.splitlines()) == ["2,two", "2,zwei", "n,word"], found.stderr
@@ -294,7 +294,7 @@ def test_views_in_steps_on_workers_are_read_at_the_coordinators_node_also_over_k
         {"id": "tens", "type": "project", "input": "in", "columns": {"n": "n", "ten": "n * 10"}},
         {"id": "rows", "type": "view", "input": "tens", "key": ["n"], "node": fleet.nodes[1]},
     ]
-    fleet.query.write_text(json.dumps({"operators": operators}))
+    fleet.query.write_text(json.dumps({"operators": operators}), "utf-8")
     fleet.start()
     started = fleet.run("start", "--stepped", fleet.topology, fleet.query)
     assert started.exit_code == 0, started.stderr

@@ -66,7 +66,7 @@ def test_a_query_that_lost_its_sink_begins_again_under_its_id(site: Site) -> Non
     ended = watching.end()
     assert ended.exit_code == 0, ended.stderr
     assert "went the state of sink out: the query begins again, as deployment " in ended.stderr
-    assert site.out.read_text().count("\n") == 1001
+    assert site.out.read_text("utf-8").count("\n") == 1001
     assert site.status(id_)["state"] == "finished"
 
 
@@ -78,7 +78,7 @@ def test_what_was_registered_is_what_begins_again(site: Site) -> None:
         (site.query, "[", '[{"id": "few", "type": "filter", "input": "in", "predicate": "n < 10"},'),
         (site.topology, "out.csv", "elsewhere.csv"),
     ):
-        path.write_text(path.read_text().replace(old, new, 1))
+        path.write_text(path.read_text("utf-8").replace(old, new, 1), "utf-8")
     kill(site, 1)
     begin(site, 1)
     site.wait_for_state(id_, "failed")
@@ -89,7 +89,7 @@ def test_what_was_registered_is_what_begins_again(site: Site) -> None:
         f"{site.topology} and {site.query} are not what query {id_} was registered with: it goes on as it was "
         f"registered; 'nebuli register {site.topology} {site.query}' registers another one with what the files say now"
     ) in ended.stderr.splitlines()
-    assert site.out.read_text().count("\n") == 1001
+    assert site.out.read_text("utf-8").count("\n") == 1001
     assert not (site.directory / "elsewhere.csv").exists()
     assert site.status(id_)["state"] == "finished"
 
@@ -133,7 +133,7 @@ def test_without_a_watcher_what_was_lost_is_said_and_a_later_one_acts(site: Site
     site.out.unlink()
     ended = watcher(site, id_).end()
     assert ended.exit_code == 0, ended.stderr
-    assert site.out.read_text().count("\n") == 1001
+    assert site.out.read_text("utf-8").count("\n") == 1001
 
 
 def fragments_at(site: Site, number: int) -> list[str]:
@@ -157,26 +157,28 @@ def test_a_query_that_cannot_be_kept_does_not_begin_again_before_it_can(site: Si
     in_the_way.rmdir()
     site.out.unlink()
     assert site.run("watch", id_).exit_code == 0
-    assert site.out.read_text().count("\n") == 1001
+    assert site.out.read_text("utf-8").count("\n") == 1001
 
 
 def test_a_deployment_that_was_ended_in_the_middle_is_done_again(site: Site) -> None:
     """A watcher was killed after workers had been given a new one, and before it was started."""
     queries = site.directory / "state" / "nebuli" / "queries"
     first = site.run("register", site.topology, site.query).stdout.strip()
-    query = json.loads((queries / f"{first}.json").read_text())
+    query = json.loads((queries / f"{first}.json").read_text("utf-8"))
     query["id"] = "b" * 12  # so that this deployment is not its first
-    (queries / f"{query['id']}.json").write_text(json.dumps(query))
+    (queries / f"{query['id']}.json").write_text(json.dumps(query), "utf-8")
     ended = site.run("watch", query["id"])
     assert ended.exit_code == 0, ended.stderr
     assert "it was not started" in ended.stderr
-    assert site.out.read_text().count("\n") == 1001
+    assert site.out.read_text("utf-8").count("\n") == 1001
     assert not any(id_.startswith(f"{first}/") for number in (0, 1) for id_ in fragments_at(site, number))
 
 
 def test_what_somebody_has_stopped_stays_stopped(site: Site) -> None:
     """Though another worker was away then, and what it had is lost."""
-    (site.directory / "numbers.csv").write_text("n\n" + "1\n" * 9_000_000)  # more than a held sink takes
+    (site.directory / "numbers.csv").write_text(
+        "n\n" + "1\n" * 9_000_000, "utf-8"
+    )  # more than a held sink takes
     id_ = started(site)
     kill(site, 1)
     assert site.run("stop", id_).exit_code == 3

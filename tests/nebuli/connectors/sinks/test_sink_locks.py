@@ -60,7 +60,7 @@ def test_a_fragment_does_not_write_over_what_it_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "in.csv").write_text("n\n1\n")
+    (tmp_path / "in.csv").write_text("n\n1\n", "utf-8")
     copy = fragment("./in.csv")
     physical = {"logical": "numbers", "type": "CSV", "path": "in.csv"}
     schema = copy["operators"][0]["schema"]
@@ -77,7 +77,7 @@ def test_a_fragment_does_not_write_over_what_it_reads(
 
 
 def test_what_cannot_be_locked_cannot_be_written(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
+    (tmp_path / "file").write_text("", "utf-8")
     with pytest.raises(OutputError, match=f"{tmp_path} cannot be written: it is a directory"):
         take_all(writes(tmp_path, type="Parquet"), "query")
     with pytest.raises(

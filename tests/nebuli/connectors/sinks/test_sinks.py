@@ -46,18 +46,18 @@ def test_final_is_the_sum_of_all_changes_sorted(target: Path) -> None:
     sink.write(zset(("b", 1, 1), ("a", 2, 2)))
     sink.write(zset(("b", 1, -1), ("b", 7, 1), (None, None, 1)))
     sink.finish()
-    assert target.read_text().splitlines() == ['"name","n"', '"a",2', '"a",2', '"b",7', ","]
+    assert target.read_text("utf-8").splitlines() == ['"name","n"', '"a",2', '"a",2', '"b",7', ","]
 
 
 def test_final_appears_at_the_clean_end_only(target: Path) -> None:
     target.parent.mkdir()
-    target.write_text("yesterday's\n")
+    target.write_text("yesterday's\n", "utf-8")
     sink = FinalSink(WholeFile(str(target), csv_rows))
     sink.open(SCHEMA)
     sink.write(zset(("a", 1, 1)))
-    assert target.read_text() == "yesterday's\n"
+    assert target.read_text("utf-8") == "yesterday's\n"
     sink.abort("broken")
-    assert target.read_text() == "yesterday's\n"
+    assert target.read_text("utf-8") == "yesterday's\n"
     assert names_in(target.parent) == ["result.csv"]
 
 
@@ -119,9 +119,9 @@ def test_changes_are_readable_as_they_come_with_their_weights(target: Path) -> N
     sink.open(SCHEMA)
     sink.write(zset(("a", 1, 1)))
     sink.write(zset(("a", 1, -1)))
-    assert target.read_text().splitlines() == ['"name","n","_weight"', '"a",1,1', '"a",1,-1']
+    assert target.read_text("utf-8").splitlines() == ['"name","n","_weight"', '"a",1,1', '"a",1,-1']
     sink.finish()
-    assert target.read_text().splitlines() == ['"name","n","_weight"', '"a",1,1', '"a",1,-1']
+    assert target.read_text("utf-8").splitlines() == ['"name","n","_weight"', '"a",1,1', '"a",1,-1']
 
 
 def test_append_to_a_pipe_ends_well(tmp_path: Path) -> None:
@@ -144,13 +144,13 @@ def test_append_writes_rows_and_refuses_to_take_one_back(target: Path) -> None:
     with pytest.raises(OutputError, match="taken back"):
         sink.write(zset(("a", 1, -1)))
     sink.abort("broken")
-    assert target.read_text().splitlines() == ['"name","n"', '"a",1', '"a",1']
+    assert target.read_text("utf-8").splitlines() == ['"name","n"', '"a",1', '"a",1']
 
 
 def test_a_file_that_was_there_is_said_to_be_gone(target: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Append does not append to it, as who gave it may think; one that is gone on with is no new file."""
     target.parent.mkdir(exist_ok=True)
-    target.write_text("no rows of ours\n")
+    target.write_text("no rows of ours\n", "utf-8")
     file = GrowingFile(str(target), csv_rows)
     sink = AppendSink(file)
     sink.open(SCHEMA)
@@ -159,7 +159,7 @@ def test_a_file_that_was_there_is_said_to_be_gone(target: Path, caplog: pytest.L
     sink.write(zset(("a", 1, 1)))
     position = file.sync()
     sink.finish()
-    assert target.read_text().splitlines() == ['"name","n"', '"a",1']
+    assert target.read_text("utf-8").splitlines() == ['"name","n"', '"a",1']
     for new in (False, True):
         again = GrowingFile(str(target), csv_rows)
         if new:

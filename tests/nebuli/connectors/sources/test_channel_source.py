@@ -468,7 +468,7 @@ def test_nobody_there_is_an_error_once_the_fault_policy_says_so(keeper: Keeper) 
 
 
 def test_its_secret_is_that_of_who_keeps_it(tmp_path: Path) -> None:
-    (tmp_path / "secret").write_text("open sesame\n")
+    (tmp_path / "secret").write_text("open sesame\n", "utf-8")
     with Keeper(secret="open sesame") as keeper:
         keeper.send(numbers(0, 1))
         keeper.end()

@@ -104,7 +104,7 @@ def test_a_missing_column_is_named_with_those_of_the_file() -> None:
 
 
 def test_a_file_of_another_format_and_a_missing_one_are_one_sentence(tmp_path: Path) -> None:
-    Path("in.parquet").write_text("origin,delay\n")
+    Path("in.parquet").write_text("origin,delay\n", "utf-8")
     with pytest.raises(InputError, match=r"^in.parquet cannot be read: "):
         read()
     with pytest.raises(InputError) as caught:

@@ -42,7 +42,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 async def _serve(folder: Path, found: list[str], ready: threading.Event, over: asyncio.Event) -> None:
     file = folder / "sales.csv"
-    file.write_text("shop,amount\nAachen,1\n")
+    file.write_text("shop,amount\nAachen,1\n", "utf-8")
     definition = parse_definition(
         """
         name: sales
@@ -61,7 +61,7 @@ async def _serve(folder: Path, found: list[str], ready: threading.Event, over: a
         await until_async(is_ingested, "the file is ingested")
         ingesting.cancel()
         await asyncio.gather(ingesting, return_exceptions=True)
-    file.write_text("shop,amount\nAachen,1\nCelle,23\n")
+    file.write_text("shop,amount\nAachen,1\nCelle,23\n", "utf-8")
     stores = {"kept": folder / "kept", "other": folder / "other"}
     async with collections_over_http(stores, "127.0.0.1:0") as address:
         found.append(address)

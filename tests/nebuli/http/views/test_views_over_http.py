@@ -116,8 +116,8 @@ def serving(folder: Path) -> Iterator[Served]:
         {"id": "things", "type": "view", "input": "in", "key": SCHEMA.names},
         {"id": "words", "type": "view", "input": "things", "key": ["word"], "node": second},
     ]
-    (folder / "topology.yaml").write_text(yaml.safe_dump(topology))
-    (folder / "query.json").write_text(json.dumps({"operators": operators}))
+    (folder / "topology.yaml").write_text(yaml.safe_dump(topology), "utf-8")
+    (folder / "query.json").write_text(json.dumps({"operators": operators}), "utf-8")
 
     async def create() -> None:
         async with Collections(folder / "kept") as collections:

@@ -319,7 +319,7 @@ async def test_what_cannot_be_ingested_is_refused(keeper: Keeper) -> None:
 
 
 async def test_a_wrong_secret_is_said(tmp_path: Any) -> None:
-    (tmp_path / "secret").write_text("wrong")
+    (tmp_path / "secret").write_text("wrong", "utf-8")
     with Keeper(secret="right") as keeper, pytest.raises(SourceUnusable, match="secret"):
         async with opened(keeper, secret={"file": str(tmp_path / "secret")}):
             pass

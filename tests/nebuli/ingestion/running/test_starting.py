@@ -75,7 +75,7 @@ async def test_the_first_error_of_an_instance_is_what_hinders_it(
     tmp_path: Path, files: SupervisorFiles
 ) -> None:
     async with sales(tmp_path) as sources:
-        (tmp_path / "sales.csv").write_text("shop,amount\nAachen,one\n")
+        (tmp_path / "sales.csv").write_text("shop,amount\nAachen,one\n", "utf-8")
         async with ingesting(sources):
             found = await started(sources, files, [], 1, lambda _: None)
     assert found.error is not None

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.processes
 
 @asynccontextmanager
 async def sales(folder: Path, replicas: int = 1) -> AsyncIterator[Sources]:
-    (folder / "sales.csv").write_text("shop,amount\nAachen,1\n")
+    (folder / "sales.csv").write_text("shop,amount\nAachen,1\n", "utf-8")
     definition = parse_definition(
         """
         name: sales

@@ -78,4 +78,4 @@ async def test_rows_of_a_source_that_cannot_be_read_again_are_kept_and_what_come
     server.close()
     await server.wait_closed()
     assert lines.connections == 2
-    assert (tmp_path / "totals.csv").read_text().splitlines() == ['"amount"', str(sum(range(150)))]
+    assert (tmp_path / "totals.csv").read_text("utf-8").splitlines() == ['"amount"', str(sum(range(150)))]

@@ -150,6 +150,6 @@ def test_a_damaged_list_is_no_list(tmp_path: Path, text: str) -> None:
     """It is said which file is damaged, and nothing is read."""
     (tmp_path / "a.csv").touch()
     (tmp_path / "state").mkdir()
-    (tmp_path / "state" / "files.json").write_text(text)
+    (tmp_path / "state" / "files.json").write_text(text, "utf-8")
     with pytest.raises(Damaged, match=r"state/files\.json .*restore"):
         own_feeds([csv("*.csv")], tmp_path / "state", tmp_path)

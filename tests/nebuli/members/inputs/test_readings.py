@@ -64,7 +64,7 @@ def keeper() -> Iterator[Keeper]:
 def feeds(folder: Path, keeper: Keeper) -> list[Feed]:
     """A source of each type that gives the same rows each time, with other numbers."""
     text = "n\n" + "".join(f"{number}\n" for number in range(1000, 1000 + ROWS))
-    (folder / "numbers.csv").write_text(text)
+    (folder / "numbers.csv").write_text(text, "utf-8")
     numbers = pa.array(range(2000, 2000 + ROWS), pa.int64())
     pa.parquet.write_table(pa.table({"n": numbers}), folder / "numbers.parquet")
     return [
@@ -211,7 +211,7 @@ async def test_a_kept_channel_is_acknowledged_where_no_state_needs_it(tmp_path: 
 
 async def test_rows_are_not_logged(tmp_path: Path) -> None:
     """Where a source gives its rows again, what is kept does not grow with them."""
-    (tmp_path / "numbers.csv").write_text("n\n" + "".join(f"{number}\n" for number in range(10_000)))
+    (tmp_path / "numbers.csv").write_text("n\n" + "".join(f"{number}\n" for number in range(10_000)), "utf-8")
     source = feed({"type": "CSV", "path": str(tmp_path / "numbers.csv")})
     async with Store.at(tmp_path / "store") as store, process(store, [source]) as running:
         await running.read(10_000)
@@ -233,7 +233,7 @@ async def test_a_file_that_was_changed_is_no_silent_change_of_the_past(
     now: str | None, message: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "numbers.csv"
-    path.write_text("n\n0\n1\n2\n3\n4\n5\n6\n7\n")
+    path.write_text("n\n0\n1\n2\n3\n4\n5\n6\n7\n", "utf-8")
     source = feed({"type": "CSV", "path": str(path)})
     async with Store.at(tmp_path / "store") as store:
         async with process(store, [source]) as running:
@@ -241,7 +241,7 @@ async def test_a_file_that_was_changed_is_no_silent_change_of_the_past(
             assert await running.rows(0) == list(range(8))
         path.unlink()
         if now is not None:
-            path.write_text(now)
+            path.write_text(now, "utf-8")
         async with process(store, [source]) as running:
             with pytest.raises(InputError, match=message):
                 await running.rows(0)
@@ -259,13 +259,13 @@ async def test_rows_that_are_read_again_do_not_wait_for_their_rate(tmp_path: Pat
 
 async def test_a_file_that_has_grown_is_read_on(tmp_path: Path) -> None:
     path = tmp_path / "numbers.csv"
-    path.write_text("n\n0\n1\n2\n3\n")
+    path.write_text("n\n0\n1\n2\n3\n", "utf-8")
     source = feed({"type": "CSV", "path": str(path)})
     async with Store.at(tmp_path / "store") as store:
         async with process(store, [source]) as running:
             await running.read(10)
             assert await running.rows(0) == [0, 1, 2, 3]
-        with path.open("a") as file:
+        with path.open("a", encoding="utf-8") as file:
             file.write("4\n5\n")
         async with process(store, [source]) as running:
             await running.read(10)
@@ -278,13 +278,13 @@ async def test_a_file_that_has_grown_is_read_on(tmp_path: Path) -> None:
 async def test_what_has_ended_is_waited_for_again_by_the_next_process(tmp_path: Path) -> None:
     """Which does not know that nothing follows before it has looked; it may have grown."""
     path = tmp_path / "numbers.csv"
-    path.write_text("n\n0\n")
+    path.write_text("n\n0\n", "utf-8")
     source = feed({"type": "CSV", "path": str(path)})
     async with Store.at(tmp_path / "store") as store:
         async with process(store, [source]) as running:
             await running.read(10)
             assert await running.given(0) == ([0], {source.name})
-        with path.open("a") as file:
+        with path.open("a", encoding="utf-8") as file:
             file.write("1\n")
         async with process(store, [source]) as running:
             assert await running.given(1) == ([], set()), "nothing is let in"
@@ -293,7 +293,7 @@ async def test_what_has_ended_is_waited_for_again_by_the_next_process(tmp_path: 
 
 
 async def test_the_end_of_a_source_that_event_time_waits_for_makes_a_step(tmp_path: Path) -> None:
-    (tmp_path / "numbers.csv").write_text("n\n0\n")
+    (tmp_path / "numbers.csv").write_text("n\n0\n", "utf-8")
     source = feed({"type": "CSV", "path": str(tmp_path / "numbers.csv")})
     for is_timed, wanted in ((True, [1, 1]), (False, [1])):
         arrived: list[int] = []

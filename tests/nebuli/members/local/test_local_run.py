@@ -55,7 +55,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with sales in three files: shop k of 7 sells row number r for r % 100."""
     for number, name in enumerate(SOURCES):
         rows = (f"shop-{row % 7},{row % 100}" for row in range(number * ROWS, (number + 1) * ROWS))
-        (tmp_path / name).write_text("shop,amount\n" + "\n".join(rows) + "\n")
+        (tmp_path / name).write_text("shop,amount\n" + "\n".join(rows) + "\n", "utf-8")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -69,7 +69,7 @@ def expected() -> set[tuple[str, str, str]]:
 
 
 def found(here: Path) -> set[tuple[str, ...]]:
-    header, *lines = (here / "totals.csv").read_text().replace('"', "").splitlines()
+    header, *lines = (here / "totals.csv").read_text("utf-8").replace('"', "").splitlines()
     assert header == "shop,sales,amount"
     rows = [tuple(line.split(",")) for line in lines]
     assert len(rows) == len(set(rows))

@@ -54,14 +54,14 @@ def begin(folder: Path, members: int) -> subprocess.Popen[str]:
         [sys.executable, "-m", "nebuli", *command.split(), str(members)],
         cwd=folder,
         stderr=subprocess.PIPE,
-        text=True,
+        encoding="utf-8",
     )
 
 
 def test_a_run_that_is_killed_as_members_take_over_goes_on_with_these_or_with_those(tmp_path: Path) -> None:
     """DBSP-REQ-3: each run is to have another number of members than the one before, and is killed in the middle."""
-    (tmp_path / "topology.yaml").write_text(TOPOLOGY)
-    (tmp_path / "query.json").write_text(QUERY)
+    (tmp_path / "topology.yaml").write_text(TOPOLOGY, "utf-8")
+    (tmp_path / "query.json").write_text(QUERY, "utf-8")
     with drawn_seed() as seed:
         drawn = random.Random(seed)
         members = 1
@@ -109,7 +109,7 @@ async def test_where_members_do_not_come_to_rest_their_sinks_have_one_writer_all
 
 
 def assert_each_row_counts_once(folder: Path, rows: int) -> None:
-    header, *lines = (folder / "sums.csv").read_text().replace('"', "").splitlines()
+    header, *lines = (folder / "sums.csv").read_text("utf-8").replace('"', "").splitlines()
     assert header == "part,rows,sum,_weight"
     found: Counter[tuple[int, ...]] = Counter()
     for line in lines:

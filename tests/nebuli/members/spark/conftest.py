@@ -78,9 +78,9 @@ class Run:
         (self.address,) = free_addresses(1)
         named = f"\n    master: {master}" if master else ""
         (folder / "topology.yaml").write_text(
-            TOPOLOGY.replace("sinks:", f"engine: spark{named}\n    sinks:", 1)
+            TOPOLOGY.replace("sinks:", f"engine: spark{named}\n    sinks:", 1), "utf-8"
         )
-        (folder / "query.json").write_text(QUERY)
+        (folder / "query.json").write_text(QUERY, "utf-8")
         self._arguments = (
             *("run", "--stepped", "--on", "spark", "--members", str(members), "--state", state),
             *("--checkpoint-every", "0.5", "--serve", self.address),
@@ -113,7 +113,7 @@ def descendants(processes: Iterable[psutil.Process], *parts: str) -> list[psutil
 
 def check_totals(folder: Path, pushed: Rows) -> None:
     """What the sink has is what a Counter counts."""
-    _, *lines = (folder / "totals.csv").read_text().replace('"', "").splitlines()
+    _, *lines = (folder / "totals.csv").read_text("utf-8").replace('"', "").splitlines()
     rows = [line.split(",") for line in lines]
     assert Counter({(shop, int(sales), int(amount)): 1 for shop, sales, amount in rows}) == totals(pushed)
 

@@ -122,5 +122,5 @@ async def test_a_member_that_was_replaced_does_no_harm_and_ends(
     ending = replaced.exception()
     assert isinstance(ending, ExceptionGroup)
     assert {type(each) for each in ending.exceptions} <= {Forsaken, LogTaken}
-    _, *lines = (tmp_path / "sums.csv").read_text().splitlines()
+    _, *lines = (tmp_path / "sums.csv").read_text("utf-8").splitlines()
     assert sorted(lines) == sorted(f"{n},1" for n in range(ROWS))

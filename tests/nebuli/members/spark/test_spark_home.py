@@ -86,11 +86,12 @@ def test_pyspark_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.usefixtures("java")
 def test_the_command_refuses_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "t.yaml").write_text(
-        nodes("spark, master: 'spark://127.0.0.1:1', sinks: [{name: out, type: Print}]")
+        nodes("spark, master: 'spark://127.0.0.1:1', sinks: [{name: out, type: Print}]"), "utf-8"
     )
     (tmp_path / "q.json").write_text(
         '{"operators": [{"id": "in", "type": "source", "logical": "numbers"},'
-        ' {"id": "out", "type": "sink", "input": "in", "sink": "out"}]}'
+        ' {"id": "out", "type": "sink", "input": "in", "sink": "out"}]}',
+        "utf-8",
     )
     files = (tmp_path / "t.yaml", tmp_path / "q.json")
     served = ("--stepped", "--serve", "127.0.0.1:0")

@@ -153,7 +153,7 @@ def test_a_batch_that_is_run_again_has_the_time_that_it_had(
 
     for number in range(3):
         lines = "".join(f'{{"k": "k", "n": {10 * number + row}}}\n' for row in range(10))
-        (tmp_path / "in" / f"{number}.json").write_text(lines)
+        (tmp_path / "in" / f"{number}.json").write_text(lines, "utf-8")
     run(3)
     before = times(store, "a")
     assert sorted(len(each) for each in before.values()) == [10, 10, 10]

@@ -111,7 +111,7 @@ async def test_what_spark_streams_is_ingested_as_by_one_clean_run(tmp_path: Path
             driver = started(tmp_path)
 
             async def are_there(count: int) -> bool:
-                assert driver.poll() is None, (tmp_path / "driver.log").read_text()
+                assert driver.poll() is None, (tmp_path / "driver.log").read_text("utf-8")
                 if not (await sources.collections.describe("orders")).upper:
                     return False
                 table = await sources.collections.snapshot("orders")

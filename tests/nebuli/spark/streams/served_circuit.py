@@ -45,8 +45,8 @@ class ServedCircuit:
         self._options = options
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(exist_ok=True)
-        (folder / "topology.yaml").write_text(TOPOLOGY)
-        (folder / "query.json").write_text(QUERY)
+        (folder / "topology.yaml").write_text(TOPOLOGY, "utf-8")
+        (folder / "query.json").write_text(QUERY, "utf-8")
 
     def start(self) -> None:
         """Start it, or start it again; it goes on where it was."""
@@ -59,8 +59,8 @@ class ServedCircuit:
 
         def serves() -> bool:
             assert self._process is not None
-            assert self._process.poll() is None, log.read_text()
-            return "serving" in log.read_text()
+            assert self._process.poll() is None, log.read_text("utf-8")
+            return "serving" in log.read_text("utf-8")
 
         wait_for(serves, f"a circuit serves at {self.address}")
 

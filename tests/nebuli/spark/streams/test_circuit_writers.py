@@ -21,7 +21,7 @@ def files(folder: Path, batches: int, rows: int = 50) -> list[Rows]:
     for number in range(batches):
         some = [(f"shop-{row % 7}", number * 1000 + row) for row in range(rows)]
         lines = "".join(f'{{"shop": "{shop}", "amount": {amount}}}\n' for shop, amount in some)
-        (folder / f"{number:04}.json").write_text(lines)
+        (folder / f"{number:04}.json").write_text(lines, "utf-8")
         found.append(Counter(some))
     return found
 

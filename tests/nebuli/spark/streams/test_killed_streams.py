@@ -57,7 +57,7 @@ class Driver:
         some = [(f"shop-{row % 7}", number * 1000 + row) for row in range(rows)]
         lines = "".join(f'{{"shop": "{shop}", "amount": {amount}}}\n' for shop, amount in some)
         aside = self._files / f".{number:04}"
-        aside.write_text(lines)
+        aside.write_text(lines, "utf-8")
         aside.rename(self._files / f"{number:04}.json")
         self.batches.append(Counter(some))
 
@@ -68,7 +68,7 @@ class Driver:
         wait_for(
             lambda: faults.struck(self.faults, fault) or self.is_over(), f"{fault} has happened", _WITHIN_S
         )
-        assert faults.struck(self.faults, fault), self._log.read_text()
+        assert faults.struck(self.faults, fault), self._log.read_text("utf-8")
 
     def is_over(self) -> bool:
         return self._process is None or self._process.poll() is not None
@@ -76,13 +76,13 @@ class Driver:
     def until_over(self) -> str:
         """What it says at its end."""
         wait_for(self.is_over, "the driver has ended", _WITHIN_S)
-        return self._log.read_text()
+        return self._log.read_text("utf-8")
 
     def until_written(self) -> None:
         """Wait until Spark has noted all batches."""
         last = self.checkpoint / "commits" / str(len(self.batches) - 1)
         wait_for(lambda: last.exists() or self.is_over(), f"{last} is there", _WITHIN_S)
-        assert last.exists(), self._log.read_text()
+        assert last.exists(), self._log.read_text("utf-8")
 
     def kill(self) -> None:
         if self._process is not None:
@@ -149,5 +149,5 @@ def test_whatever_is_killed_each_batch_is_in_one_step_once(driver: Driver, circu
 
 
 def query_id(driver: Driver) -> str:
-    found: str = json.loads((driver.checkpoint / "metadata").read_text())["id"]
+    found: str = json.loads((driver.checkpoint / "metadata").read_text("utf-8"))["id"]
     return found

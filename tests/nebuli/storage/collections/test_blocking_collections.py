@@ -122,7 +122,11 @@ with nebuli.blocking.Collections(sys.argv[1], tick_s=60) as collections:
         print(list(collections.describe("sales").holds))
 """
     ended = subprocess.run(
-        [sys.executable, "-c", program, str(folder)], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", program, str(folder)],
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+        timeout=60,
     )
     assert (ended.stdout, ended.stderr) == ("['history']\n", "")
 

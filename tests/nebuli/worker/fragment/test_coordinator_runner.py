@@ -203,7 +203,7 @@ async def test_a_stop_does_not_wait_for_a_scaling_that_waits_until_nobody_coordi
 
 
 def test_what_cannot_be_read_of_it_is_an_error_that_names_the_file(tmp_path: Path) -> None:
-    (tmp_path / "coordinator.json").write_text('{"paused": "perhaps"}')
+    (tmp_path / "coordinator.json").write_text('{"paused": "perhaps"}', "utf-8")
     with pytest.raises(StorageError, match=r"coordinator\.json cannot be read .* start it again"):
         CoordinatorRecord.at(tmp_path)
     forget_run(tmp_path)

@@ -39,7 +39,7 @@ NO_ROWS = zset.empty(BATCH.schema)
 @pytest.fixture
 def worker(tmp_path: Path) -> Iterator[Worker]:
     worker = Worker(tmp_path, "--fragment-memory", "256")
-    (tmp_path / "numbers.csv").write_text("n\n" + "1\n" * ROWS)
+    (tmp_path / "numbers.csv").write_text("n\n" + "1\n" * ROWS, "utf-8")
     yield worker
     worker.end()
 
@@ -101,7 +101,7 @@ def running(worker: Worker, fragment: dict[str, Any]) -> tuple[str, int]:
 
 
 def test_a_fragment_that_raises_fails_alone(worker: Worker) -> None:
-    (worker.directory / "many.csv").write_text("n\nmany\n")
+    (worker.directory / "many.csv").write_text("n\nmany\n", "utf-8")
     wrong = worker.copies("wrong")
     wrong["operators"][0]["physical"]["path"] = str(worker.directory / "many.csv")
     id_ = worker.register(wrong)
@@ -148,7 +148,7 @@ def goes_on_after(worker: Worker, id_: str, number: signal.Signals) -> None:
 def test_an_exact_fragment_goes_on_in_a_new_process(worker: Worker) -> None:
     """DP-7, where the process alone is killed: each row comes, and once."""
     rows = 3_000_000  # more than a reader that stands still takes
-    (worker.directory / "numbers.csv").write_text("n\n" + "\n".join(map(str, range(rows))))
+    (worker.directory / "numbers.csv").write_text("n\n" + "\n".join(map(str, range(rows))), "utf-8")
     out = worker.directory / "out.csv"
     reads = worker.waits("between")
     reads["operators"][-1]["target"] = {"type": "CSV", "name": "out", "path": str(out)}
@@ -165,7 +165,7 @@ def test_an_exact_fragment_goes_on_in_a_new_process(worker: Worker) -> None:
     os.kill(reader_pid, signal.SIGCONT)
     worker.wait_for_state(reader, wire.STATE_FINISHED, 60.0)
     worker.wait_for_state(writer, wire.STATE_FINISHED, 60.0)
-    assert sorted(map(int, out.read_text().split()[1:])) == list(range(rows))
+    assert sorted(map(int, out.read_text("utf-8").split()[1:])) == list(range(rows))
 
 
 def test_what_crashes_again_and_again_has_failed_and_its_neighbours_hear_of_it(worker: Worker) -> None:
@@ -337,11 +337,11 @@ def test_of_the_log_only_what_may_be_the_reason_is_in_the_error(worker: Worker) 
         lambda: any(line.level == "WARNING" for line in logged(worker, id_)), "it cannot reach its reader"
     )
     stderr = Path(f"/proc/{pid}/fd/2")
-    stderr.write_text("an old complaint\n")
+    stderr.write_text("an old complaint\n", "utf-8")
     wait_for(lambda: any("old complaint" in line.text for line in logged(worker, id_)), "it was heard")
     heard = time.monotonic()
     wait_for(lambda: time.monotonic() > heard + 2.1, "that is long ago")
-    stderr.write_text("its last words\n")
+    stderr.write_text("its last words\n", "utf-8")
     os.kill(pid, signal.SIGKILL)
     error = worker.wait_for_state(id_, wire.STATE_FAILED).error
     assert error.endswith("; the end of its log: its last words")
@@ -370,7 +370,7 @@ def chain(worker: Worker, physical: dict[str, Any]) -> list[str]:
 
 
 def test_over_any_number_of_hops_the_first_cause_is_told_once(worker: Worker) -> None:
-    (worker.directory / "numbers.csv").write_text("n\nmany\n")
+    (worker.directory / "numbers.csv").write_text("n\nmany\n", "utf-8")
     first, between, last = chain(worker, {"type": "CSV", "path": str(worker.directory / "numbers.csv")})
     reason = worker.wait_for_state(first, wire.STATE_FAILED).error
     for id_ in (between, last):

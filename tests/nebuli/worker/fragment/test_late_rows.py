@@ -18,11 +18,11 @@ def test_late_rows_are_in_the_file_as_they_come(tmp_path: Path) -> None:
     for seconds in (10, 100, 20):
         running.push("a", change([((seconds, 1, 0.5), 1)]))
         late.write()
-    rows = path.read_text().splitlines()
+    rows = path.read_text("utf-8").splitlines()
     assert len(rows) == 2
     assert rows[1].startswith("2024-01-01 00:00:20")
     late.abort("the fragment was stopped")
-    assert path.read_text().splitlines() == rows
+    assert path.read_text("utf-8").splitlines() == rows
 
 
 def test_without_a_place_they_are_only_counted(tmp_path: Path) -> None:

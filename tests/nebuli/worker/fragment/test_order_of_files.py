@@ -41,8 +41,8 @@ def join(*inputs: str) -> dict[str, object]:
 
 async def asked(folder: Path, *operators: dict[str, object]) -> list[list[str]]:
     """Whose turn it is at first, and once the smaller file has ended."""
-    (folder / "large.csv").write_text("k,a\n" + "2024-01-01,1\n" * 100)
-    (folder / "small.csv").write_text("k,b\n2024-01-01,2\n")
+    (folder / "large.csv").write_text("k,a\n" + "2024-01-01,1\n" * 100, "utf-8")
+    (folder / "small.csv").write_text("k,b\n2024-01-01,2\n", "utf-8")
     plan = check(
         parse_query(json.dumps({"operators": [*operators, SINK]})),
         parse_topology(TOPOLOGY.format(folder=folder)),

@@ -31,15 +31,15 @@ def written(directory: Path, *operators: dict[str, Any]) -> list[str]:
     """The files of a query over a thousand sales, one of each shop."""
     (address,) = free_addresses(1)
     rows = "".join(f"{shop},1\n" for shop in range(1000))
-    (directory / "sales.csv").write_text(f"shop,amount\n{rows}")
+    (directory / "sales.csv").write_text(f"shop,amount\n{rows}", "utf-8")
     physical = {"logical": "sales", "type": "CSV", "path": "sales.csv", "base": True}
     topology = {
         "logical": [{"name": "sales", "schema": COLUMNS}],
         "nodes": [{"address": address, "physical": [physical]}],
     }
-    (directory / "topology.yaml").write_text(yaml.safe_dump(topology))
+    (directory / "topology.yaml").write_text(yaml.safe_dump(topology), "utf-8")
     source = {"id": "sales", "type": "source", "logical": "sales"}
-    (directory / "query.json").write_text(json.dumps({"operators": [source, *operators]}))
+    (directory / "query.json").write_text(json.dumps({"operators": [source, *operators]}), "utf-8")
     return [str(directory / name) for name in ("topology.yaml", "query.json")]
 
 
@@ -78,7 +78,7 @@ def test_a_view_with_a_small_budget_that_is_added_takes_no_keys_of_others(tmp_pa
         "max_bytes": 100,
         "evict": "random",
     }
-    (tmp_path / "more.json").write_text(json.dumps({"operators": [small]}))
+    (tmp_path / "more.json").write_text(json.dumps({"operators": [small]}), "utf-8")
     (at,) = free_addresses(1)
     run = Command("run", *files, "--serve", at, directory=tmp_path)
     run.wait_until_said(f"view v at {at}")

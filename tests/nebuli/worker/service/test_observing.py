@@ -48,12 +48,12 @@ def test_metrics_are_those_of_fragments_and_channels(tmp_path: Path) -> None:
     )
     try:
         command.wait_until_said("worker ready")
-        (metrics,) = re.findall(r"metrics=(\S+)", (tmp_path / "stderr.txt").read_text())
+        (metrics,) = re.findall(r"metrics=(\S+)", (tmp_path / "stderr.txt").read_text("utf-8"))
         worker = object.__new__(Worker)
         worker.directory, worker.data, worker.command = tmp_path, data, command
         worker.channel = grpc.insecure_channel(grpc_address)
         worker.stub = wire_stub(worker.channel)
-        (tmp_path / "numbers.csv").write_text("n\n1\n2\n3\n")
+        (tmp_path / "numbers.csv").write_text("n\n1\n2\n3\n", "utf-8")
         copied = worker.register(worker.copies())
         waits = worker.register(worker.waits("somewhere"))
         worker.start(waits)

@@ -109,7 +109,7 @@ def refusal(caught: pytest.ExceptionInfo[grpc.RpcError]) -> tuple[grpc.StatusCod
 
 def test_a_fragment_from_register_to_unregister(worker: Worker) -> None:
     """DP-1: register, start, status and unregister by a plain client."""
-    (worker.directory / "numbers.csv").write_text("n\n1\n2\n3\n")
+    (worker.directory / "numbers.csv").write_text("n\n1\n2\n3\n", "utf-8")
     id_ = worker.register(worker.copies())
     (status,) = worker.statuses()
     assert (status.id, status.fragment, status.state) == (id_, "copy", wire.STATE_REGISTERED)
@@ -117,7 +117,7 @@ def test_a_fragment_from_register_to_unregister(worker: Worker) -> None:
     status = worker.wait_for_state(id_, wire.STATE_FINISHED)
     assert (status.rows_in, status.rows_out, status.error, status.cause) == (3, 3, "", wire.CAUSE_NONE)
     assert status.bytes_in == status.bytes_out == 3 * 16
-    assert (worker.directory / "copy.csv").read_text() == '"n"\n1\n2\n3\n'
+    assert (worker.directory / "copy.csv").read_text("utf-8") == '"n"\n1\n2\n3\n'
     worker.unregister(id_)
     assert worker.statuses() == []
 
@@ -178,7 +178,7 @@ def test_a_registered_fragment_can_be_stopped(worker: Worker) -> None:
 
 
 def test_a_failed_fragment_says_why(worker: Worker) -> None:
-    (worker.directory / "numbers.csv").write_text("n\n1\ntwo\n")
+    (worker.directory / "numbers.csv").write_text("n\n1\ntwo\n", "utf-8")
     id_ = worker.register(worker.copies())
     worker.start(id_)
     status = worker.wait_for_state(id_, wire.STATE_FAILED)

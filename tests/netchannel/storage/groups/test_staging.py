@@ -558,5 +558,5 @@ else:
 def test_a_forked_child_keeps_no_file_open(tmp_path: Path) -> None:
     """What its parent deletes would take up space as long as the child lives."""
     arguments = [sys.executable, "-c", FORKS, str(tmp_path)]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run(arguments, capture_output=True, encoding="utf-8", timeout=30, check=True)
     assert done.stdout.split("\n")[:2] == ["5", "[]"]
