@@ -97,6 +97,8 @@ def nebuli() -> None:
 
 def main() -> None:
     """Run the command line and exit with its code."""
+    # Imports make many objects, which stay: Python would search them for cycles a hundred times.
+    gc.set_threshold(20_000, 50, 100)
     code = exit_code(lambda: nebuli.main(prog_name="nebuli", standalone_mode=False))
     # Python ends with a search for cycles among all that is left, which takes a fifth of a short command.
     gc.freeze()

@@ -69,7 +69,7 @@ class Backpressure(Suite):
 
     async def test_a_stalled_consumer_is_no_broken_connection(self, address: str) -> None:
         """CH-BP-3: it stalls for 10 times the heartbeat budget, with its connection full: no reconnect."""
-        timing = Timing(heartbeat_s=0.01, dead_after_s=0.06)
+        timing = Timing(heartbeat_s=0.04, dead_after_s=0.24)
         async with ReceiverServer(address, timing=timing) as receiver, SenderServer(timing=timing) as sender:
             inbox = receiver.register_channel("c", codec="bytes", buffer=BufferPolicy(max_messages=1))
             outbox = sender.register_channel("c", to=receiver.address, codec="bytes")

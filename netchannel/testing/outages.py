@@ -152,7 +152,8 @@ class Outages(Suite):
             network.resume()
             assert (await outbox.close()).acknowledged == 200
             assert [bytes(body) async for body in inbox] == [body_of(number) for number in range(200)]
-            assert inbox.statistics().reconnects == outbox.statistics().reconnects == 1
+            # More where the machine is so busy that this process itself is silent for as long.
+            assert min(inbox.statistics().reconnects, outbox.statistics().reconnects) >= 1
 
     async def test_a_stall_shorter_than_the_budget_is_no_death(self, address: str) -> None:
         """CH-CTL-4: what was held up arrives, on the connections that were there."""
