@@ -1,7 +1,6 @@
 """What a transport must do to carry channels, as tests that it can be run through; faults for any transport.
 
-Needs pytest and pytest-asyncio: ``pip install 'netchannel[testing]'``. `netchannel.testing.scenarios`, which needs
-PyYAML too, tests with processes.
+Needs pytest and pytest-asyncio: ``pip install 'netchannel[testing]'``.
 """
 
 from __future__ import annotations

@@ -21,7 +21,6 @@ import yaml
 import netchannel
 import netchannel.aio
 import netchannel.testing
-import netchannel.testing.scenarios
 import netchannel.transports
 from nebuli.cli import nebuli
 from nebuli.cli.exits import ExitCode
@@ -42,7 +41,6 @@ from netchannel.core.sending.sender_core import SenderControl
 from netchannel.policies import Timing
 from netchannel.prometheus import ChannelCollector
 from netchannel.servers.receiver import MESSAGE_LIMIT
-from netchannel.testing.scenarios import scenario_file
 from netchannel.transports import shared_memory
 from netchannel.wire import envelope, frames, messages
 from placement import plan
@@ -59,7 +57,6 @@ README = ROOT / "README.md"
 DOCS = ROOT / "docs"
 API, CLI = DOCS / "reference" / "api.md", DOCS / "reference" / "cli.md"
 TOPOLOGY, QUERY = DOCS / "reference" / "topology.md", DOCS / "reference" / "query.md"
-SCENARIOS = DOCS / "reference" / "scenarios.md"
 PROTOCOL = DOCS / "protocol.md"
 MEMBERS = DOCS / "protocol-members.md"
 OF_MEMBERS = ["member", "claim", "release", "over", "provide", "withdraw", "taken", "provided"]
@@ -122,7 +119,7 @@ _MADE_BY_REGISTERING = {
 }
 _PUBLIC = {
     name: getattr(module, name)
-    for module in (netchannel, netchannel.transports, netchannel.testing, netchannel.testing.scenarios)
+    for module in (netchannel, netchannel.transports, netchannel.testing)
     for name in module.__all__
 }
 
@@ -230,23 +227,6 @@ def test_alerts_are_on_metrics_that_there_are() -> None:
     for block in blocks(DOCS / "how-to" / "watch-channels.md"):
         if block.language == "yaml":
             yaml.safe_load(block.text)
-
-
-# -- scenarios.md
-
-
-def test_every_key_of_a_scenario_is_described() -> None:
-    named = ""
-    described: dict[str, list[str]] = {}
-    for kind, key, _ in table(SCENARIOS, "Actors"):
-        named = code(kind) if kind else named
-        described.setdefault(named, []).append(code(key))
-    known = {kind: [*required[1:], *optional] for kind, (required, optional) in scenario_file._TYPES.items()}
-    assert described == known
-
-
-def test_every_step_of_a_scenario_is_described() -> None:
-    assert [code(row[0]) for row in table(SCENARIOS, "Steps")] == list(scenario_file._STEPS)
 
 
 # -- cli.md

@@ -31,7 +31,6 @@ from netchannel import (
     StagingPolicy,
 )
 from netchannel.storage.layout import FORMAT
-from netchannel.testing import scenarios
 from placement import decompose, load_query, place, with_deployment
 from spark_bridge.reading.offsets import Entry, decode
 from tests.golden.making import FIRST_US, MADE, SCHEMA, batch, body, make, note
@@ -220,9 +219,6 @@ def test_files_that_people_have_written(left: Path, monkeypatch: pytest.MonkeyPa
     (query,) = saved.load_all()
     placed = place(load_query(written / "query.json"), topology, seed=3)
     assert with_deployment(decompose(placed).fragments, "deployed") == query.plan
-    scenario = scenarios.load(written / "scenario.yaml")
-    assert sorted(scenario.actors) == ["all", "left", "numbers", "right"]
-    assert len(scenario.steps) == 8
 
 
 def test_offsets_in_a_checkpoint_of_spark(left: Path) -> None:
