@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from placement import InvalidQuery, parse_query, parse_statement
-from topology import Access, CsvSource, Mistake, ParquetSource, TopologyError, parse_topology
+from topology import Access, Mistake, TopologyError, parse_topology
 from topology.mistakes import decoded, read_text
 
 if TYPE_CHECKING:
@@ -99,6 +99,7 @@ def refuse_overwritten(topology: Topology, query: Query, directory: Path) -> Non
     """Raise ClickException where a file that the query writes on this machine is one that it reads, or writes twice."""
     from nebuli.connectors.errors import OutputError
     from nebuli.connectors.sinks.overwriting import check_files
+    from nebuli.connectors.sinks.sink_locks import files_read
     from placement.plan import SinkOperator, SourceOperator, WindowOperator
 
     logical = {each.logical for each in query.operators if isinstance(each, SourceOperator)}
@@ -106,9 +107,10 @@ def refuse_overwritten(topology: Topology, query: Query, directory: Path) -> Non
     physical = [each for node in topology.nodes for each in node.physical if each.logical in logical]
     sinks = [each for node in topology.nodes for each in node.sinks if each.name in names]
     late = [each.late for each in query.operators if isinstance(each, WindowOperator) and each.late]
-    reads = [each.path for each in physical if isinstance(each, CsvSource | ParquetSource)]
     try:
-        check_files(reads, [*(file for sink in sinks for file in sink.files), *late], directory)
+        check_files(
+            files_read(physical), [*(file for sink in sinks for file in sink.files), *late], directory
+        )
     except OutputError as error:
         raise click.ClickException(str(error)) from None
 

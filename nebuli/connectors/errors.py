@@ -8,7 +8,7 @@
     │   ├── InputReplaced    it is not the source whose rows were read
     │   └── InputGone        what comes next in a source is not there any more
     ├── OutputError      a sink cannot be written, or the result does not fit its mode
-    │   ├── SinkInUse        another fragment writes to the same file
+    │   ├── SinkInUse        another fragment uses the same file
     │   ├── SinkIsSource     the query reads the file, too, or writes it otherwise
     │   ├── OutputChanged    what was written before is not there any more, as it was
     │   ├── OutputGone       what was written before is not there at all
@@ -114,11 +114,11 @@ class OutputError(FragmentError):
 
 
 class SinkInUse(OutputError):
-    """Another fragment writes to the same file, of which rows would be lost; the message names it."""
+    """Another fragment uses the same file, of which rows would be lost; the message names it."""
 
-    def __init__(self, path: str, holder: str) -> None:
+    def __init__(self, path: str, holder: str, how: str = "in use as a sink") -> None:
         super().__init__(
-            f"{path} is in use as a sink by {holder}: stop that query, wait for its end, or give this sink another path"
+            f"{path} is {how} by {holder}: stop that query, wait for its end, or give this sink another path"
         )
 
 

@@ -14,7 +14,7 @@ from nebuli.connectors.errors import OutputError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["SinkIsSource", "check_files"]
+__all__ = ["SinkIsSource", "check_files", "is_same", "matches"]
 
 
 class SinkIsSource(OutputError):
@@ -34,14 +34,15 @@ def check_files(reads: Iterable[str], writes: Iterable[str], directory: Path) ->
     written = list(writes)
     for path in written:
         for read in reads:
-            if _matches(path, read, directory):
+            if matches(path, read, directory):
                 raise SinkIsSource(path, read, "read")
     for one, other in combinations(written, 2):
-        if _is_same(one, other, directory):
+        if is_same(one, other, directory):
             raise SinkIsSource(one, other, "written")
 
 
-def _is_same(one: str, other: str, directory: Path) -> bool:
+def is_same(one: str, other: str, directory: Path) -> bool:
+    """Whether two paths lead to one file, which is regular or is not there yet."""
     first, second = directory / one, directory / other
     try:
         return first.samefile(second) and first.is_file()
@@ -49,13 +50,14 @@ def _is_same(one: str, other: str, directory: Path) -> bool:
         return os.path.realpath(first) == os.path.realpath(second)
 
 
-def _matches(written: str, read: str, directory: Path) -> bool:
-    if _is_same(written, read, directory):
+def matches(written: str, read: str, directory: Path) -> bool:
+    """Whether a file is what is read, which may be a pattern."""
+    if is_same(written, read, directory):
         return True
     if not glob.has_magic(read):
         return False
     there = glob.glob(read, root_dir=directory, recursive=True)  # noqa: PTH207 - a path may be absolute
-    if any(_is_same(written, each, directory) for each in there):
+    if any(is_same(written, each, directory) for each in there):
         return True
     path, pattern = (os.path.abspath(directory / each) for each in (written, read))  # noqa: PTH100 - of a pattern
     parts, wanted = Path(path).parts, Path(pattern).parts

@@ -19,11 +19,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from nebuli.connectors.errors import OutputError, SinkInUse, unwritable
 from nebuli.connectors.sinks.outputs import make_folder
 from nebuli.connectors.sinks.overwriting import check_files
+from nebuli.connectors.sinks.used_files import Holder, UsedFiles
 from placement.plan import BoundSink, BoundSource, WindowOperator
 from placement.stepped import AnyFragment, MemberFragment
 from topology import CsvSource, ParquetSource
@@ -31,28 +32,14 @@ from topology import CsvSource, ParquetSource
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from placement.stepped import AnyFragment
+    from topology.connectors import SourceConnector
 
-__all__ = ["Holder", "SinkLock", "files_of", "take_all", "take_files"]
+__all__ = ["SinkLock", "files_of", "take_all", "take_files"]
 
 _log = logging.getLogger(__name__)
 
 _LARGEST_HOLDER = 1 << 16
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-
-
-class Holder(BaseModel):
-    """The writer of a file, as it stands in the lock."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    query: str
-    fragment: str
-    node: str
-    path: str
-
-    def __str__(self) -> str:
-        return f"query {self.query}, fragment {self.fragment} at {self.node}, as {self.path}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +84,12 @@ def files_of(fragment: AnyFragment) -> Iterator[str]:
 
 def _read_by(fragment: AnyFragment) -> list[str]:
     if isinstance(fragment, MemberFragment):
-        physical = [feed.source.physical for feed in fragment.feeds]
-    else:
-        physical = [each.physical for each in fragment.operators if isinstance(each, BoundSource)]
+        return files_read(feed.source.physical for feed in fragment.feeds)
+    return files_read(each.physical for each in fragment.operators if isinstance(each, BoundSource))
+
+
+def files_read(physical: Iterable[SourceConnector]) -> list[str]:
+    """The files that sources read, of which some are patterns."""
     return [each.path for each in physical if isinstance(each, CsvSource | ParquetSource)]
 
 
@@ -111,8 +101,9 @@ def take_all(
     Those that are ``shared``, by their files, it has together with who has them. ``OutputError`` where a lock cannot be
     made, or where the fragment reads one of the files, too.
     """
-    check_files(_read_by(fragment), set(files_of(fragment)), Path())
-    return take_files(files_of(fragment), query, fragment.id, fragment.node, shared)
+    reads = _read_by(fragment)
+    check_files(reads, set(files_of(fragment)), Path())
+    return take_files(files_of(fragment), query, fragment.id, fragment.node, shared=shared, reads=reads)
 
 
 def take_files(
@@ -120,15 +111,29 @@ def take_files(
     query: str,
     fragment: str,
     node: str,
+    *,
     shared: Mapping[str, SinkLock] = MappingProxyType({}),
+    reads: Iterable[str] = (),
 ) -> list[SinkLock]:
-    """The locks of all these files, or none, for whoever is called so. Raises SinkInUse, OutputError."""
+    """The locks of all these files, or none, for whoever is called so. Raises SinkInUse, OutputError.
+
+    The last one is that of the note in which others find what is written and read.
+    """
+    used = UsedFiles(
+        query=query,
+        fragment=fragment,
+        node=node,
+        directory=Path.cwd(),
+        reads=tuple(reads),
+        writes=tuple(path for path in paths if not _is_device(path)),
+    )
     taken: list[SinkLock] = []
     try:
-        for path in paths:
-            holder = Holder(query=query, fragment=fragment, node=node, path=str(Path(path).absolute()))
-            if not _is_device(path):
-                taken.append(_taken(path, holder, shared))
+        for path in used.writes:
+            taken.append(_taken(path, used.holder(path), shared))  # noqa: PERF401 - each is released if one is not had
+        if (note := used.written()) is not None:
+            taken.append(SinkLock(*note))
+            used.refuse_conflicts(taken[-1].file)
     except BaseException:
         for lock in taken:
             lock.release()

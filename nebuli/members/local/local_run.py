@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nebuli.connectors.sinks.sink_locks import take_files
+from nebuli.connectors.sinks.sink_locks import files_read, take_files
 from nebuli.coordinator.lockstep import Phase
 from nebuli.disk_room import what_to_do
 from nebuli.limits import DEFAULT_MAX_STATE_BYTES
@@ -168,10 +168,11 @@ class LocalRun:
         return Generation(query, folders, epochs, self._around, takeover)
 
     def _lock_sinks(self) -> None:
-        """No other query is to write to the same files."""
+        """No other query is to write to the same files, nor to those that are read."""
         query = self._wanted
         paths = [path for target in query.targets.values() for path in target.files]
-        for lock in take_files(paths, query.plan.name, "all members", str(self._folder)):
+        reads = files_read(feed.source.physical for feeds in query.feeds for feed in feeds)
+        for lock in take_files(paths, query.plan.name, "all members", str(self._folder), reads=reads):
             self._stack.callback(lock.release)
 
     @property
