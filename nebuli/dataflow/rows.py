@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nebuli.dataflow.errors import DataflowError
 from nebuli.dataflow.keys import hashing
 from nebuli.dataflow.keys.coding import codes_of, is_coded, plain
 
@@ -26,6 +27,7 @@ _FEW = 64
 _FEWEST = 16
 """So many rows are grouped by Python."""
 _UINT16 = 1 << 16
+_MOST_COUNTED = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,38 @@ class Groups:
     def sum(self, values: NDArray[Any]) -> NDArray[Any]:
         """The sum of ``values`` (by row) in each group."""
         return np.add.reduceat(values[self.order], self.starts) if len(self.starts) else values[:0]
+
+    def count(self, weights: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The sum of ``weights`` (by row) in each group; raises ``DataflowError`` where int64 cannot hold it."""
+        if may_wrap(len(weights), weights):
+            return counted(self.sum(weights.astype(object)))
+        return self.sum(weights)
+
+
+def may_wrap(terms: int, *weights: NDArray[np.int64], limit: int = _MOST_COUNTED) -> bool:
+    """Whether so many terms that are each one of these could add up to more than int64 holds, or than a ``limit``."""
+    most = limit // max(terms, 1)
+    return any(
+        len(each) > 0 and (np.maximum.reduce(each) > most or np.minimum.reduce(each) < -most)
+        for each in weights
+    )
+
+
+def times(a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The products of weights; raises ``DataflowError`` where int64 cannot hold one."""
+    most = max(abs(int(b.max(initial=0))), abs(int(b.min(initial=0))))
+    return counted(a.astype(object) * b.astype(object)) if may_wrap(most, a) else a * b
+
+
+def counted(exact: NDArray[Any]) -> NDArray[np.int64]:
+    """Python's integers as int64; raises ``DataflowError`` for the first that does not fit."""
+    try:
+        return exact.astype(np.int64)
+    except OverflowError:
+        beyond = next(each for each in exact if abs(each) > _MOST_COUNTED)
+        raise DataflowError(
+            f"rows are there {beyond} times, beyond the range of int64: push them with smaller weights"
+        ) from None
 
 
 def group_rows(columns: Sequence[Any], *hashes: NDArray[np.uint64]) -> Groups:

@@ -162,14 +162,30 @@ class SteppedCircuit:
                     node.reached = GREATEST if ended else max(node.reached, reached_by([node.origin.seen]))
             if node.closes and node.due > node.watermark:
                 yield from self._advance(node)
-        self._measure_views()
+        self._check_views()
         self._unfinished = False
         given, self._given = self._given, {}
         return self._nothing | given
 
-    def _measure_views(self) -> None:
-        for id_ in self.views:  # which hand on what they are given, and nobody looks at them then
+    def _check_views(self) -> None:
+        """They hand on what they are given, and are measured here; what they have now can be read."""
+        for id_ in self.views:
             self._nodes[id_].measure()
+        if self.views:
+            self.check_sums()
+
+    def check_sums(self) -> None:
+        """Raise ``DataflowError`` if a group has no row because of a sum that int64 cannot hold.
+
+        Later steps may bring the sum back. It is to be called where none follows; of a circuit with views each step is
+        like that.
+        """
+        for node in self._nodes.values():
+            if isinstance(node.operator, Aggregate):
+                try:
+                    node.operator.check()
+                except DataflowError as error:
+                    raise error.at(node.id) from None
 
     def save(self) -> Saved:
         """The state as it is between two steps, by reference: it stays so, whatever steps follow."""

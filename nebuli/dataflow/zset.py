@@ -108,7 +108,7 @@ def _merged(
     columns = batch.columns[:-1]
     hashes = hashing.hash_rows(columns, batch.num_rows)
     groups = group_rows(columns, *order, hashes)
-    weights = groups.sum(weights_of(batch))
+    weights = groups.count(weights_of(batch))
     present = np.flatnonzero(weights)
     kept = groups.firsts[present]
     rows = batch.take(pa.array(kept))

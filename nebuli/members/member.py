@@ -400,6 +400,7 @@ class Member:
 
     async def _close(self, step: int) -> None:
         """The last version: nothing goes on beside it."""
+        self._circuit.check_sums()
         await self.before_close(step)
         self._saved = self._circuit.save()
         await self._state.write(self._saved, step)

@@ -1,7 +1,8 @@
 """Counts, sums and averages per group that rows can be taken out of again.
 
 Sums do not drift: a sum of integers is kept in 96 bits, so it may pass through values beyond int64 and
-come back; a sum of floats is kept as two doubles (106 bits of mantissa, Dekker 1971), with infinities and
+come back: only a result has to fit. A count that int64 cannot hold is an error where it arises, as it would wrap;
+a sum of floats is kept as two doubles (106 bits of mantissa, Dekker 1971), with infinities and
 NaNs counted apart. A row taken back thus leaves nothing behind that shows, unless finite values differ by
 more than 32 orders of magnitude. A finite sum that was beyond the range of float64 stays infinite, or NaN.
 """
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nebuli.dataflow.errors import DataflowError
+from nebuli.dataflow.rows import counted, may_wrap
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,7 +92,7 @@ class CountRows:
 
     def change(self, change: Change, old: Sequence[Any]) -> list[Any]:
         """The sum of the weights."""
-        return _columns(change.groups.sum(change.weights))
+        return _columns(change.groups.count(change.weights))
 
     def gather(self, groups: int, parts: Sequence[Portion]) -> list[Any]:
         """Add up."""
@@ -98,11 +100,11 @@ class CountRows:
 
     def after(self, old: Sequence[Any], changed: Sequence[Any]) -> list[Any]:
         """Add."""
-        return _columns(old[0].to_numpy() + changed[0].to_numpy())
+        return _columns(_plus(old[0].to_numpy(), changed[0].to_numpy()))
 
     def combine(self, columns: Sequence[Any], groups: Groups) -> list[Any]:
         """Add up."""
-        return _columns(groups.sum(columns[0].to_numpy()))
+        return _columns(groups.count(columns[0].to_numpy()))
 
     def result(self, columns: Sequence[Any]) -> Any:
         """The count."""
@@ -114,7 +116,7 @@ class CountValues(CountRows):
 
     def change(self, change: Change, old: Sequence[Any]) -> list[Any]:
         """The sum of the weights of the values."""
-        return _columns(change.groups.sum(change.valid_weights))
+        return _columns(change.groups.count(change.valid_weights))
 
 
 class IntegerSum:
@@ -129,8 +131,8 @@ class IntegerSum:
         filled = pc.fill_null(change.values, 0) if change.values.null_count else change.values
         values = filled.to_numpy()
         values = values if values.dtype == np.uint64 else values.astype(np.int64)
-        count = change.groups.sum(weights)
-        if np.abs(weights).max(initial=0) * len(weights) >= 1 << 31:
+        count = change.groups.count(weights)
+        if may_wrap(len(weights), weights, limit=(1 << 31) - 1):
             return _columns(count, *_exact(values, weights, change.groups))
         high = (values >> values.dtype.type(32)).astype(np.int64)
         low = (values & values.dtype.type(_LOW)).astype(np.int64)
@@ -144,22 +146,32 @@ class IntegerSum:
     def after(self, old: Sequence[Any], changed: Sequence[Any]) -> list[Any]:
         """Add."""
         pairs = zip(old, changed, strict=True)
-        count, high, low = (was.to_numpy() + more.to_numpy() for was, more in pairs)
+        count, high, low = (_plus(was.to_numpy(), more.to_numpy()) for was, more in pairs)
         return _columns(count, *_carried(high, low))
 
     def combine(self, columns: Sequence[Any], groups: Groups) -> list[Any]:
         """Add up."""
-        count, high, low = (groups.sum(column.to_numpy()) for column in columns)
+        count, high, low = (groups.count(column.to_numpy()) for column in columns)
         return _columns(count, *_carried(high, low))
 
-    def result(self, columns: Sequence[Any]) -> Any:
-        """The sum as an int64; null without values."""
-        count, high, low = (column.to_numpy() for column in columns)
-        beyond = (count > 0) & ((high < -(1 << 31)) | (high >= 1 << 31))
-        if beyond.any():
+    def beyond(self, columns: Sequence[Any]) -> NDArray[np.bool_]:
+        """Which rows of state have a sum that int64 cannot hold, and thus no result."""
+        count, high, _ = (column.to_numpy() for column in columns)
+        return np.asarray((count > 0) & ((high < -(1 << 31)) | (high >= 1 << 31)))
+
+    def check(self, columns: Sequence[Any], sql: str) -> None:
+        """Raise ``DataflowError``, naming the first sum that int64 cannot hold."""
+        if (beyond := self.beyond(columns)).any():
             row = int(np.argmax(beyond))
-            total = (int(high[row]) << 32) + int(low[row])
-            raise DataflowError(f"the sum {total} is beyond the range of int64")
+            _, high, low = (column[row].as_py() for column in columns)
+            total = (high << 32) + low
+            raise DataflowError(
+                f"the sum {total} is beyond the range of int64, in {sql!r}: add up fewer rows, or floats (x::DOUBLE)"
+            )
+
+    def result(self, columns: Sequence[Any]) -> Any:
+        """The sum as an int64; null without values; any number where it is ``beyond``."""
+        count, high, low = (column.to_numpy() for column in columns)
         return pa.array((high << np.int64(32)) + low, mask=count == 0)
 
 
@@ -187,11 +199,11 @@ class RealSum:
         weights = change.valid_weights
         values = pc.fill_null(change.values, 0.0).to_numpy().astype(np.float64)
         kinds = (np.isnan(values), values == np.inf, values == -np.inf)
-        counts = [change.groups.sum(each) for each in (weights, *(weights * kind for kind in kinds))]
+        counts = [change.groups.count(each) for each in (weights, *(weights * kind for kind in kinds))]
         products = _products(np.where(np.isfinite(values), values, 0.0), weights)
         *before, high, low = (column.to_numpy() for column in old)
         sums = _add_pairs(high, low, *_sum_pairs(*products, change.groups))
-        return _columns(*(was + more for was, more in zip(before, counts, strict=True)), *sums)
+        return _columns(*(_plus(was, more) for was, more in zip(before, counts, strict=True)), *sums)
 
     def gather(self, groups: int, parts: Sequence[Portion]) -> list[Any]:
         """The newest."""
@@ -230,11 +242,18 @@ def _columns(*arrays: NDArray[Any]) -> list[Any]:
 
 def _added(columns: int, groups: int, parts: Sequence[Portion]) -> list[Integers]:
     """Per column the sum of what each group has."""
-    sums = [np.zeros(groups, dtype=np.int64) for _ in range(columns)]
+    terms = sum(len(places) for places, _ in parts)
+    large = any(may_wrap(terms, *(column.to_numpy() for column in found)) for _, found in parts)
+    sums = [np.zeros(groups, dtype=object if large else np.int64) for _ in range(columns)]
     for places, found in parts:
         for sum_, column in zip(sums, found, strict=True):
-            np.add.at(sum_, places, column.to_numpy())
-    return sums
+            np.add.at(sum_, places, column.to_numpy().astype(sum_.dtype, copy=False))
+    return [counted(sum_) for sum_ in sums] if large else sums
+
+
+def _plus(a: Integers, b: Integers) -> Integers:
+    """The sums of pairs of counts."""
+    return counted(a.astype(object) + b.astype(object)) if may_wrap(2, a, b) else a + b
 
 
 def _carried(high: Integers, low: Integers) -> tuple[Integers, Integers]:
@@ -244,7 +263,7 @@ def _carried(high: Integers, low: Integers) -> tuple[Integers, Integers]:
 def _exact(values: NDArray[Any], weights: Integers, groups: Groups) -> tuple[Integers, Integers]:
     """The sums of products that 64 bits could overflow on, which only huge weights make."""
     sums = groups.sum(values.astype(object) * weights.astype(object))
-    return (sums >> 32).astype(np.int64), (sums & int(_LOW)).astype(np.int64)
+    return counted(sums >> 32), (sums & int(_LOW)).astype(np.int64)
 
 
 def _quotient(sums: Reals, count: Integers) -> Any:

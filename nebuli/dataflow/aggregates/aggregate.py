@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,6 @@ from nebuli.dataflow.aggregates.accumulators import (
 )
 from nebuli.dataflow.aggregates.distinct_count import VALUE_BITS, CountDistinct
 from nebuli.dataflow.aggregates.extremes import Extreme
-from nebuli.dataflow.errors import DataflowError
 from nebuli.dataflow.evaluation import Evaluator, compile_expression
 from nebuli.dataflow.keys import hashing
 from nebuli.dataflow.keys.coding import coded, plain
@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     States = list[list[Any]]
     """Per aggregate the columns of its state, with a row per group."""
 
+_log = logging.getLogger("nebuli.dataflow")
+
 
 class Aggregate:
     """Groups rows and gives, for every group that a batch changes, its old row taken back and its new row.
@@ -58,6 +60,9 @@ class Aggregate:
     latest, as in SQL.
 
     With ``windows`` among the columns of ``by`` a group is given once, when its window is over, and then forgotten.
+
+    A group of which a sum is beyond int64 has no row until the sum is back: rows that follow may bring it back, and
+    how they are cut into batches must not decide. Where nothing follows, ``check`` is to be called.
     """
 
     def __init__(
@@ -80,8 +85,13 @@ class Aggregate:
         self._parts += [_part(call, self._keys, arrow_schema(schema)) for call in calls]
         self.adds_floats = any(isinstance(part.accumulator, RealSum) for part in self._parts)
         """Whether what it gives may depend on the order of a batch's rows, and on how often one stands in it."""
+        self._sums = [
+            (index, part.accumulator, part.sql)
+            for index, part in enumerate(self._parts)
+            if isinstance(part.accumulator, IntegerSum) and not isinstance(part.accumulator, IntegerAverage)
+        ]
         self._state = KeyedState(self._keys, self._compacted)
-        self._given = False
+        self._given = self._may_be_beyond = False
         self._nothing = self._states_of_nothing(1)
 
     def push(self, port: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -142,6 +152,20 @@ class Aggregate:
         """Give the windows that are left; without ``by``: the row of no rows, if none came."""
         yield from self.advance(GREATEST)
         yield from self.begin()
+        self.check()
+
+    def check(self) -> None:
+        """Raise ``DataflowError`` if there is a group without a row because of a sum that int64 cannot hold."""
+        if not self._may_be_beyond:
+            return
+        for runs in self._state.runs:
+            for run in runs:
+                self._check(self._stored(run))
+        self._may_be_beyond = False
+
+    def _check(self, states: States) -> None:
+        for index, sums, sql in self._sums:
+            sums.check(states[index], sql)
 
     def begin(self) -> Iterator[pa.RecordBatch]:
         """Give the row of no rows where there is no ``by``, if no row was given."""
@@ -168,12 +192,18 @@ class Aggregate:
 
     @property
     def memory(self) -> dict[str, int | None]:
-        """Whether the one row was given, and what is known of windows."""
-        return {"given": int(self._given), **({} if self._windows is None else self._windows.memory)}
+        """Whether the one row was given, whether a sum may be beyond its type, and what is known of windows."""
+        beyond = {"beyond": 1} if self._may_be_beyond else {}
+        return {
+            "given": int(self._given),
+            **beyond,
+            **({} if self._windows is None else self._windows.memory),
+        }
 
     def recall(self, memory: Mapping[str, int | None]) -> None:
         """Have it be known."""
         self._given = bool(memory["given"])
+        self._may_be_beyond = bool(memory.get("beyond"))
         if self._windows is not None:
             self._windows.recall(memory)
 
@@ -227,6 +257,7 @@ class Aggregate:
     def _last_rows(self, run: Run) -> Iterator[pa.RecordBatch]:
         """The rows of groups, none of which was given before."""
         states = self._split(run.rows)
+        self._check(states)
         columns = [*run.rows.columns[: len(self._keys)], *self._results(states)]
         given = _rows(columns, np.flatnonzero(self._there(states, True)), 1)
         yield from portions([pa.record_batch(given, schema=self._schema)])
@@ -234,11 +265,20 @@ class Aggregate:
     def _there(self, states: States, without_by: bool) -> NDArray[np.bool_]:
         """Which groups have a row in the result."""
         rows = states[0][0].to_numpy()
-        return rows > 0 if self.by else np.full(len(rows), without_by)
+        there = rows > 0 if self.by else np.full(len(rows), without_by)
+        for index, sums, sql in self._sums:
+            if (beyond := sums.beyond(states[index])).any():
+                there &= ~beyond
+                if not self._may_be_beyond:
+                    self._may_be_beyond = True
+                    _log.warning(
+                        "a sum in %r is beyond the range of int64 so far: its group has no row yet", sql
+                    )
+        return there
 
     def _results(self, states: States) -> list[Any]:
         pairs = zip(self._parts[1:], states[1:], strict=True)
-        return [part.result(columns) for part, columns in pairs]
+        return [part.accumulator.result(columns) for part, columns in pairs]
 
     def _compacted(self, run: Run, complete: bool) -> Run:
         """One row per group; a group without rows is forgotten where nothing older says otherwise."""
@@ -284,12 +324,6 @@ class _Part:
 
     def values(self, batch: pa.RecordBatch) -> Any:
         return self.argument(batch) if self.argument else batch.column(batch.num_columns - 1)
-
-    def result(self, columns: Sequence[Any]) -> Any:
-        try:
-            return self.accumulator.result(columns)
-        except DataflowError as error:
-            raise DataflowError(f"{error.what}, in {self.sql!r}") from None
 
 
 def _part(call: AggregateCall, keys: Sequence[str], schema: pa.Schema) -> _Part:

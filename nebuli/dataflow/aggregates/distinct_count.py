@@ -76,7 +76,7 @@ class CountDistinct:
         both = hashing.hash_rows([pa.array(group), values], len(owners))
         hashes = (group >> _VALUE_BITS << _VALUE_BITS) | (both >> (np.uint64(64) - _VALUE_BITS))
         grouped = group_rows([pa.array(owners), values], hashes)
-        weights = grouped.sum(change.valid_weights[some])
+        weights = grouped.count(change.valid_weights[some])
         owners, rows = owners[grouped.firsts], pa.array(grouped.firsts)
         keys = [key.take(pa.array(owners)) for key in change.keys.rows.columns]
         names = [*change.keys.rows.schema.names, _VALUE, WEIGHT]

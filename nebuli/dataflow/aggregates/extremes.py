@@ -123,7 +123,7 @@ class Extreme:
         grouped = group_rows(
             columns, owners.astype(np.uint64), codes, hashing.hash_rows([values], len(owners))
         )
-        sums = grouped.sum(weights)
+        sums = grouped.count(weights)
         return replace(all_.at(grouped.firsts), weights=sums).rows(sums != 0)
 
     def _best(self, candidates: Iterable[Owned], groups: int) -> Any:

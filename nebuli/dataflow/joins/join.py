@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from nebuli.dataflow.keys import hashing
 from nebuli.dataflow.keys.coding import coded_rows, plain_rows
-from nebuli.dataflow.rows import MAX_BATCH_ROWS, with_one_zero
+from nebuli.dataflow.rows import MAX_BATCH_ROWS, times, with_one_zero
 from nebuli.dataflow.state import KeyedState, Match, Run, owned, takes_back, without_zeros
 from nebuli.dataflow.types import arrow_schema
 from nebuli.dataflow.zset import WEIGHT, weighted, weights_of
@@ -170,7 +170,7 @@ class Join:
         if len(match.probe) < mine.num_rows or not np.array_equal(match.probe, np.arange(mine.num_rows)):
             mine = mine.take(pa.array(match.probe))
         theirs = match.found.select([*names, WEIGHT])
-        weights = weights_of(mine) * weights_of(theirs)
+        weights = times(weights_of(mine), weights_of(theirs))
         columns = [*mine.columns[:-1], *theirs.select(names).columns, pa.array(weights)]
         return Run(
             pa.record_batch(columns, [*mine.schema.names[:-1], *names, WEIGHT]), rows.hashes[match.probe]

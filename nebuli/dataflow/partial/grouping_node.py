@@ -143,6 +143,7 @@ class _Groups:
 
     def changed(self, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         changes = together(schema, self.operator.push(0, batch))
+        self.operator.check()  # what views have can be read from now on
         for rows in self.found.values():
             rows.apply(changes)
         return changes

@@ -153,7 +153,7 @@ def _one(name: str, member: int, values: Sequence[int | None]) -> int | None:
             return min(known)
         case "passed":  # counted from an end that each member chose for itself
             return None
-        case "watermark" | "told" | "reached" | "given" | "an_end" | "others" | "greatest":
+        case "watermark" | "told" | "reached" | "given" | "beyond" | "an_end" | "others" | "greatest":
             return max(known, default=None)
         case _ if is_of_source(name):
             return max(known, default=None)

@@ -174,7 +174,7 @@ def test_sums_come_back_from_beyond_the_range_and_from_what_is_no_number() -> No
     with pytest.raises(
         DataflowError, match=r"operator a: the sum 18446744073709551614 .* int64, in 'sum\(k\)'"
     ):
-        plan.circuit().push(source, change([(huge, 2)]))
+        _result(plan.circuit(), [(source, [(huge, 2)])])
 
 
 def test_float_sums_do_not_drift() -> None:
