@@ -83,13 +83,15 @@ def _sparks_own(kind: DataType) -> str | None:
 class Normaliser:
     """Gives batches the schema ``target``: a callable, made once per stream.
 
-    Columns are found by name; what the target does not have is left out. A batch that has the schema already is
-    returned as it is. Values are never changed: a number that does not fit, a null where none may be, or nanoseconds
-    below a microsecond raise `SchemaConflict`.
+    Columns are found by name. A column that the target does not have is left out, or raises `SchemaConflict` if the
+    target is all that there is (``whole``). A batch that has the schema already is returned as it is. Values are
+    never changed: a number that does not fit, a null where none may be, or nanoseconds below a microsecond raise
+    `SchemaConflict`.
     """
 
-    def __init__(self, target: pa.Schema) -> None:
+    def __init__(self, target: pa.Schema, *, whole: bool = False) -> None:
         self._target = target
+        self._whole = whole
         self._strict = [
             index for index, field in enumerate(target) if not field.nullable or forbids_nulls(field.type)
         ]
@@ -123,7 +125,14 @@ class Normaliser:
         """The places of the target's columns; None if there is nothing to do."""
         if schema.equals(self._target):
             return None
-        return [self._find(schema, field) for field in self._target]
+        indices = [self._find(schema, field) for field in self._target]
+        if self._whole and (added := [field for field in schema if field.name not in self._target.names]):
+            raise SchemaConflict(
+                f"the column {added[0].name!r}, {added[0].type}, was not there when the query was given its schema, "
+                f"{', '.join(self._target.names)}, and would be lost: load() again, which reads it too; or name the "
+                f"columns to read with .schema(...)"
+            )
+        return indices
 
     def _find(self, schema: pa.Schema, field: pa.Field) -> int:
         found = schema.get_all_field_indices(field.name)

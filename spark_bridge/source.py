@@ -35,6 +35,8 @@ class NetchannelDataSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         check_version()
         super().__init__(options)
+        # Spark pickles this object between schema() and reader(), and does not call schema() where the user gave one.
+        self._whole = False
 
     @classmethod
     def name(cls) -> str:
@@ -48,7 +50,9 @@ class NetchannelDataSource(DataSource):
         from .options import read_options
         from .reading.range_reader import source_schema
 
-        return from_arrow_schema(source_schema(read_options(self.options)), prefer_timestamp_ntz=True)
+        options = read_options(self.options)
+        self._whole = options.columns is None
+        return from_arrow_schema(source_schema(options), prefer_timestamp_ntz=True)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader for ``spark.read``."""
@@ -56,13 +60,14 @@ class NetchannelDataSource(DataSource):
         from .reading.filters import are_pushed
 
         options, declared = self._reading(schema, "batch read")
-        return (FilteringBatchReader if are_pushed() and options.metadata else BatchReader)(options, declared)
+        kind = FilteringBatchReader if are_pushed() and options.metadata else BatchReader
+        return kind(options, declared, whole=self._whole)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """The reader for ``spark.readStream``."""
         from .reading.stream_reader import StreamReader
 
-        return StreamReader(*self._reading(schema, "streaming read"))
+        return StreamReader(*self._reading(schema, "streaming read"), whole=self._whole)
 
     def _reading(self, schema: StructType, use: Use) -> tuple[ReadOptions, pa.Schema]:
         from .options import read_options

@@ -49,10 +49,10 @@ class ReadsRanges:
 class BatchReader(ReadsRanges, DataSourceReader):
     """Reads channels into a DataFrame. It acknowledges nothing: the same read again gives the same rows."""
 
-    def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
+    def __init__(self, options: ReadOptions, schema: pa.Schema, *, whole: bool = False) -> None:
         self._options = options
         self._window: Window | None = None
-        self._read = RangeReader(options.connection, schema, options.metadata, options.fail_on_data_loss)
+        self._read = RangeReader.of(options, schema, whole=whole)
 
     def partitions(self) -> Sequence[RangePartition]:
         """One partition for every channel with something to read, or more."""

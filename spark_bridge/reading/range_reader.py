@@ -125,12 +125,21 @@ def _line(schema: pa.Schema) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RangeReader:
-    """Reads ranges of channels into batches of ``schema``; travels to the tasks."""
+    """Reads ranges of channels into batches of ``schema``; travels to the tasks.
+
+    ``whole``: the schema was taken from the channels with all of their columns, so that another one is a conflict.
+    """
 
     connection: Connection
     schema: pa.Schema
     metadata: bool
     fail_on_data_loss: bool
+    whole: bool = False
+
+    @classmethod
+    def of(cls, options: ReadOptions, schema: pa.Schema, *, whole: bool) -> RangeReader:
+        """The reader of a query."""
+        return cls(options.connection, schema, options.metadata, options.fail_on_data_loss, whole)
 
     def __call__(self, wanted: Range) -> Iterator[pa.RecordBatch]:
         """The messages of a range, in order. Raises DataLost if they are not kept any more, and that was not wanted."""
@@ -181,12 +190,12 @@ class RangeReader:
         return first, until
 
     def _without_metadata(self) -> Callable[[Message], pa.RecordBatch]:
-        normalise = Normaliser(self.schema)
+        normalise = Normaliser(self.schema, whole=self.whole)
         return lambda message: normalise(message.batch)
 
     def _with_metadata(self, wanted: Range) -> Callable[[Message], pa.RecordBatch]:
         data = pa.schema([field for field in self.schema if field.name not in METADATA.names])
-        normalise = Normaliser(data)
+        normalise = Normaliser(data, whole=self.whole)
         extra = [field.name for field in self.schema if field.name in METADATA.names]
 
         def make(message: Message) -> pa.RecordBatch:

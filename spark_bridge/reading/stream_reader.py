@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader
@@ -48,9 +49,9 @@ FIRST_LOOK_S = 5.0
 class StreamReader(ReadsRanges, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # not in PySpark 4.1
     """Reads channels into a streaming query."""
 
-    def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
+    def __init__(self, options: ReadOptions, schema: pa.Schema, *, whole: bool = False) -> None:
         self._options = options
-        self._read = RangeReader(options.connection, schema, options.metadata, options.fail_on_data_loss)
+        self._read = RangeReader.of(options, schema, whole=whole)
         self._channels: Channels | None = None
         self._initial: dict[str, Entry] | None = None
         self._first = True
@@ -62,7 +63,7 @@ class StreamReader(ReadsRanges, DataSourceStreamReader, SupportsTriggerAvailable
 
     def __reduce__(self) -> tuple[Any, ...]:
         # It travels to the tasks, which read and have no use for the driver's connections.
-        return type(self), (self._options, self._read.schema)
+        return partial(type(self), whole=self._read.whole), (self._options, self._read.schema)
 
     @property
     def channels(self) -> Channels:

@@ -14,7 +14,7 @@ from tests.support.hosts import Host, Network, existing, sweep
 from tests.support.relay import device
 from tests.support.waiting import wait_for
 
-pytestmark = pytest.mark.processes
+pytestmark = pytest.mark.processes(30)
 
 ROOT = Path(__file__).parents[2]
 RUN = """

@@ -35,6 +35,7 @@ class CollectionDataSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         check_version()
         super().__init__(options)
+        self._whole = False  # as in NetchannelDataSource
 
     @classmethod
     def name(cls) -> str:
@@ -51,6 +52,7 @@ class CollectionDataSource(DataSource):
         from nebuli.spark.row_schemas import WEIGHT, read_as
 
         options = read_options(self.options)
+        self._whole = True
         with opened(options.place) as collections:
             found = collections.describe(options.place.collection).schema
         schema = read_as(found, WEIGHT, TIME) if options.changes else read_as(found)
@@ -60,13 +62,13 @@ class CollectionDataSource(DataSource):
         """The reader for ``spark.read``."""
         from nebuli.spark.collections.time_readers import CollectionBatchReader
 
-        return CollectionBatchReader(*self._reading(schema, "batch read"))
+        return CollectionBatchReader(*self._reading(schema, "batch read"), whole=self._whole)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """The reader for ``spark.readStream``."""
         from nebuli.spark.collections.time_readers import CollectionStreamReader
 
-        return CollectionStreamReader(*self._reading(schema, "streaming read"))
+        return CollectionStreamReader(*self._reading(schema, "streaming read"), whole=self._whole)
 
     def _reading(self, schema: StructType, use: Use) -> tuple[ReadOptions, pa.Schema]:
         from nebuli.spark.collections.collection_options import read_options

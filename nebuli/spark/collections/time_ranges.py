@@ -60,15 +60,16 @@ def contents_at(options: ReadOptions, at: int) -> list[Contents]:
 
 @dataclass(frozen=True, slots=True)
 class TimeReader:
-    """Reads into batches of ``schema``; travels to the tasks."""
+    """Reads into batches of ``schema``; travels to the tasks. ``whole``: see `RangeReader`."""
 
     options: ReadOptions
     schema: pa.Schema
+    whole: bool = False
 
     def __call__(self, part: Contents | Changes) -> Iterator[pa.RecordBatch]:
         """The rows, the same whenever they are read. Raises TimesForgotten, RowTakenBack, CollectionStreamError."""
         zsets = self._contents(part) if isinstance(part, Contents) else self._changes(part)
-        normalise = Normaliser(self.schema)
+        normalise = Normaliser(self.schema, whole=self.whole)
         yield from joined((normalise(self._as_read(at, zset)) for at, zset in zsets), _ROWS)
         settle()
 

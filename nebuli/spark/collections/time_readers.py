@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -49,9 +50,9 @@ class _Reads:
 class CollectionBatchReader(_Reads, DataSourceReader):
     """Reads a collection at one time, the same for all tasks."""
 
-    def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
+    def __init__(self, options: ReadOptions, schema: pa.Schema, *, whole: bool = False) -> None:
         self._options = options
-        self._read = TimeReader(options, schema)
+        self._read = TimeReader(options, schema, whole)
 
     def partitions(self) -> Sequence[_Part]:
         """A partition for each shard; the time is held for them."""
@@ -68,9 +69,9 @@ class CollectionBatchReader(_Reads, DataSourceReader):
 class CollectionStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # not in PySpark 4.1
     """Follows a collection. One process of the driver plans, for the life of a query, and tasks read."""
 
-    def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
+    def __init__(self, options: ReadOptions, schema: pa.Schema, *, whole: bool = False) -> None:
         self._options = options
-        self._read = TimeReader(options, schema)
+        self._read = TimeReader(options, schema, whole)
         self._available_now = False
         self._target: int | None = None
         self._there = 0
@@ -78,7 +79,8 @@ class CollectionStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvai
         self._looked: float | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._options, self._read.schema)  # it travels to the tasks
+        # It travels to the tasks.
+        return partial(type(self), whole=self._read.whole), (self._options, self._read.schema)
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
         """Where a query without a checkpoint begins; for its reader the collection is held from there on."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -43,9 +44,9 @@ class _ReadsSteps:
 class CircuitBatchReader(_ReadsSteps, DataSourceReader):
     """Reads the steps of an output that there are."""
 
-    def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
+    def __init__(self, options: ReadOptions, schema: pa.Schema, *, whole: bool = False) -> None:
         self._options = options
-        self._read = StepReader(options, schema)
+        self._read = StepReader(options, schema, whole)
 
     def partitions(self) -> Sequence[StepsPartition]:
         """One partition, or more where that is wanted."""
@@ -64,9 +65,9 @@ class CircuitBatchReader(_ReadsSteps, DataSourceReader):
 class CircuitStreamReader(_ReadsSteps, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # not in PySpark 4.1
     """Reads an output, step by step. One process of the driver plans, for the life of a query, and tasks read."""
 
-    def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
+    def __init__(self, options: ReadOptions, schema: pa.Schema, *, whole: bool = False) -> None:
         self._options = options
-        self._read = StepReader(options, schema)
+        self._read = StepReader(options, schema, whole)
         self._available_now = False
         self._target: int | None = None
         self._there = 0
@@ -74,7 +75,8 @@ class CircuitStreamReader(_ReadsSteps, DataSourceStreamReader, SupportsTriggerAv
         self._behind_since: float | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._options, self._read.schema)  # it travels to the tasks
+        # It travels to the tasks.
+        return partial(type(self), whole=self._read.whole), (self._options, self._read.schema)
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
         """The step at which a query without a checkpoint begins."""

@@ -34,6 +34,7 @@ class CircuitDataSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         check_version()
         super().__init__(options)
+        self._whole = False  # as in NetchannelDataSource
 
     @classmethod
     def name(cls) -> str:
@@ -49,6 +50,7 @@ class CircuitDataSource(DataSource):
         from nebuli.spark.streams.circuit_schemas import output_schema
 
         options = read_options(self.options)
+        self._whole = True
         with linked(options.place, f"output {options.output}") as circuit:
             schema = output_schema(circuit.outputs, options.output, append_only=options.append_only)
         return from_arrow_schema(schema, prefer_timestamp_ntz=True)
@@ -57,13 +59,13 @@ class CircuitDataSource(DataSource):
         """The reader for ``spark.read``."""
         from nebuli.spark.streams.circuit_readers import CircuitBatchReader
 
-        return CircuitBatchReader(*self._reading(schema, "batch read"))
+        return CircuitBatchReader(*self._reading(schema, "batch read"), whole=self._whole)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """The reader for ``spark.readStream``."""
         from nebuli.spark.streams.circuit_readers import CircuitStreamReader
 
-        return CircuitStreamReader(*self._reading(schema, "streaming read"))
+        return CircuitStreamReader(*self._reading(schema, "streaming read"), whole=self._whole)
 
     def _reading(self, schema: StructType, use: Use) -> tuple[ReadOptions, pa.Schema]:
         from nebuli.spark.streams.circuit_options import read_options

@@ -81,10 +81,11 @@ def first_kept(options: ReadOptions) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StepReader:
-    """Reads steps into batches of ``schema``; travels to the tasks."""
+    """Reads steps into batches of ``schema``; travels to the tasks. ``whole``: see `RangeReader`."""
 
     options: ReadOptions
     schema: pa.Schema
+    whole: bool = False
 
     def __call__(self, steps: Steps) -> Iterator[pa.RecordBatch]:
         """The rows of steps, in order; the same whenever they are read.
@@ -92,7 +93,7 @@ class StepReader:
         Raises StepsForgotten, RowTakenBack, SchemaConflict, CircuitAway.
         """
         as_read = self._as_added if self.options.append_only else _as_changes
-        normalise = Normaliser(self.schema)
+        normalise = Normaliser(self.schema, whole=self.whole)
         yield from joined((normalise(as_read(step, zset)) for step, zset in self._steps(steps)), _ROWS)
         settle()
 

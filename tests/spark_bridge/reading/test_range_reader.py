@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.datasource import InputPartition
 
 from netchannel import ChannelReader, ReceiverServer, RetainPolicy, SenderServer
 from spark_bridge import DataLost, OptionError, SchemaConflict, SparkBridgeError
 from spark_bridge.options import read_options
 from spark_bridge.reading.offsets import Range
 from spark_bridge.reading.range_reader import METADATA, RangeReader, check_declared
+from spark_bridge.source import NetchannelDataSource
 from tests.support.ports import free_addresses
 from tests.support.waiting import wait_for
 
@@ -171,3 +174,62 @@ async def test_a_channels_own_column_is_not_hidden_by_one_of_the_messages():
         said = rf"channel 'rows' at {sender.address}: .* a column '_channel' of their own"
         with pytest.raises(SchemaConflict, match=said):
             await asyncio.to_thread(lambda: list(read(wanted)))
+
+
+N, LONG = pa.field("n", pa.int64()), pa.int64()
+POINT, POINT_3D = pa.struct({"x": LONG}), pa.struct({"x": LONG, "y": LONG})
+
+
+NEXT = {
+    # The fields before and after, a row, options, and the row that is read, or the conflict.
+    "added": ([N], [N, ("new", pa.string())], [2, "x"], {}, "the column 'new', string, was not there"),
+    "added first": ([N], [("new", pa.null()), N], [None, 2], {}, "the column 'new', null, was not there"),
+    "not chosen": ([N], [N, ("new", LONG)], [2, 3], {"columns": "n"}, {"n": 2}),
+    "beside metadata": ([N], [N, ("m", LONG)], [2, 3], {"includeMetadata": "true"}, "the column 'm', int64"),
+    "another case": ([N], [("N", LONG)], [2], {}, "a column 'n', the batch has no column .*: 'N' is there"),
+    "both cases": ([N], [N, ("N", LONG)], [2, 3], {}, "the column 'N', int64, was not there"),
+    "twice": ([N], [N, N], [2, 3], {}, "a column 'n', the batch has 2 column"),
+    "gone": ([N, ("b", LONG)], [N], [2], {}, "a column 'b', the batch has no column"),
+    "gone, not chosen": ([N, ("b", LONG)], [N], [2], {"columns": "n"}, {"n": 2}),
+    "renamed": ([N, ("b", LONG)], [N, ("c", LONG)], [2, 3], {}, "a column 'b', the batch has no column"),
+    "reordered": ([N, ("b", LONG)], [("b", LONG), N], [2, 3], {}, {"n": 3, "b": 2}),
+    "narrower": ([N], [("n", pa.int8())], [2], {}, {"n": 2}),
+    "wider": ([("n", pa.int32())], [N], [2], {}, {"n": 2}),
+    "too wide": ([("n", pa.int32())], [N], [2**40], {}, "cannot be read as int32 without a loss"),
+    "double": ([N], [("n", pa.float64())], [2.0], {}, "declared as int64 and comes as double"),
+    "text": ([N], [("n", pa.string())], ["2"], {}, "declared as int64 and comes as string"),
+    "encoded": ([("n", pa.string())], [("n", pa.dictionary(pa.int8(), pa.string()))], ["a"], {}, {"n": "a"}),
+    "added within": ([("p", POINT)], [("p", POINT_3D)], [{"x": 1, "y": 2}], {}, "comes as struct<x.*y"),
+    "gone within": ([("p", POINT_3D)], [("p", POINT)], [{"x": 1}], {}, "comes as struct<x"),
+    "not null": ([N], [N.with_nullable(False)], [2], {}, {"n": 2}),
+    "may be null": ([N.with_nullable(False)], [N], [2], {}, {"n": 2}),
+    "null": ([N.with_nullable(False)], [N], [None], {}, "declared without nulls and has 1 of 1"),
+}
+
+
+@pytest.mark.parametrize(("before", "after", "row", "options", "outcome"), NEXT.values(), ids=NEXT)
+async def test_a_next_stream_is_read_without_a_loss_or_is_a_conflict(before, after, row, options, outcome):
+    """In a batch and in a stream, which keep the schema that they were given when they were loaded."""
+    (address,) = free_addresses(1)
+    given = {"endpoint": address, "channels": "rows", **options}
+    async with SenderServer(address) as sender:
+        sender.retain_channel("rows", RetainPolicy(), schema=pa.schema(before))
+        source = NetchannelDataSource(given)
+        schema = await asyncio.to_thread(source.schema)
+    source = pickle.loads(pickle.dumps(source))
+    target = pa.schema(after)
+    arrays = [pa.array([value], field.type) for value, field in zip(row, target, strict=True)]
+    async with SenderServer(address) as sender:
+        outbox = sender.retain_channel("rows", RetainPolicy())
+        await outbox.send(pa.RecordBatch.from_arrays(arrays, schema=target))
+        part = InputPartition(Range(read_options(given).connection.sources[0], outbox.stream, 0, 1))
+        for reader in (source.reader(schema), source.streamReader(schema)):
+            read = pickle.loads(pickle.dumps(reader)).read
+            rows = asyncio.to_thread(
+                lambda read=read: [row for each in read(part) for row in each.to_pylist()]
+            )
+            if isinstance(outcome, str):
+                with pytest.raises(SchemaConflict, match=f"channel 'rows' at {address}: .*{outcome}"):
+                    await rows
+            else:
+                assert await rows == [outcome]
