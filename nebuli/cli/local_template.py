@@ -59,7 +59,7 @@ def serve_workers(connection: socket.socket) -> NoReturn:
         os.dup2(nothing, 0)
         os.close(nothing)
         from nebuli.forking.template import Template
-        from nebuli.worker.fragment.template import import_all
+        from nebuli.worker.fragment.worker_template import import_all
 
         import_all()
         Template(connection, _become_worker, lambda: os._exit(0)).serve()

@@ -180,7 +180,7 @@ class _Order(NamedTuple):
 
 def _import_all() -> None:
     """As the commands that are used most; what is not here is imported where it is wanted."""
-    from nebuli.worker.fragment.template import import_all
+    from nebuli.worker.fragment.worker_template import import_all
 
     import_all()
     import networkx  # noqa: F401

@@ -128,12 +128,12 @@ def worker(
     that or --secret-file. One of both is needed where others than this machine can connect, or --insecure.
     Paths of sources and sinks start at the working directory. Prints one line on stderr once it is ready.
     """
-    from nebuli.worker.fragment.template import SINGLE_THREADED
+    from nebuli.worker.fragment.worker_template import SINGLE_THREADED
 
     os.environ.update(SINGLE_THREADED)
     from nebuli.rpc.trust import Trust
     from nebuli.worker.exposure import Exposed, check_http_not_exposed, check_not_exposed
-    from nebuli.worker.fragment.template import fork_worker
+    from nebuli.worker.fragment.worker_template import fork_worker
     from nebuli.worker.records import StateUnusable
     from nebuli.worker.worker_process import AddressUnusable, WorkerSettings, run_worker
     from topology import Access, SecretPlace
