@@ -201,6 +201,8 @@ async def test_no_member_enters_a_step_before_it_was_issued(
             await circuit.push_numbers(random.randrange(3), [number])
         await until_out(circuit, Counter(range(60)))
         steps = coordinator.next_step
+        left = lambda: sum(found == "left" and at < steps for found, at in trace)  # noqa: E731 - short
+        await until(lambda: left() == 3 * steps, "the end of the last step at each member")
     for at in range(steps):
         mine = [index for index, (_, found) in enumerate(trace) if found == at]
         assert [trace[index][0] for index in mine[:1]] == ["issued"]
