@@ -125,7 +125,7 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
 
 @contextmanager
 def running(directory: Path, source: dict[str, Any], number: int, *options: object) -> Iterator[Command]:
-    """``nebuli run`` over the source into ``out.csv``, once it has written something there."""
+    """``nebuli run`` over the source into ``out.csv``, once there are rows."""
     (directory / str(number)).mkdir()
     (address,) = free_addresses(1)
     out = directory / "out.csv"
@@ -137,11 +137,15 @@ def running(directory: Path, source: dict[str, Any], number: int, *options: obje
     topology = {"logical": [{"name": "numbers", "schema": COLUMNS}], "nodes": [node]}
     (directory / "topology.yaml").write_text(yaml.safe_dump(topology, sort_keys=False), "utf-8")
     (directory / "query.json").write_text(json.dumps(QUERY), "utf-8")
-    out.unlink(missing_ok=True)
     files = directory / "topology.yaml", directory / "query.json"
     command = Command("run", *options, *files, directory=directory / str(number))
+
+    def has_rows() -> bool:
+        assert command.process.poll() is None, command.end().stderr
+        return out.exists() and out.read_text("utf-8").count("\n") > 1
+
     try:
-        wait_for(lambda: out.exists() and out.read_text("utf-8").count("\n") > 1, "rows of the first half")
+        wait_for(has_rows, "rows of the first half")
         yield command
     finally:
         if command.process.poll() is None:
@@ -180,6 +184,7 @@ def test_the_query_is_killed_in_the_middle_and_run_again(tmp_path: Path, process
         command.process.send_signal(signal.SIGKILL)
         command.end()
         psutil.wait_procs(others, 30)
+    (tmp_path / "out.csv").unlink()
     with running(tmp_path, source, 2) as command:
         processes.go_on()
         assert command.end().exit_code == 0
@@ -200,6 +205,8 @@ def test_in_steps_whoever_is_killed_each_row_counts_once(
                 each.kill()
             processes.go_on()
             assert command.end().exit_code == 0
+        else:
+            command.wait_until_said("checkpoint at step")
     if victim == "all":
         psutil.wait_procs(members, 30)
         with running(tmp_path, source, 2, *options) as command:
