@@ -193,6 +193,10 @@ class GroupClient:
         """As `netchannel.GroupClient.last_epoch`."""
         return await self._thread.run(self._client.last_epoch(application))
 
+    async def waits_for(self, application: str) -> str | None:
+        """As `netchannel.GroupClient.waits_for`."""
+        return await self._thread.run(self._client.waits_for(application))
+
     async def forget(self, application: str) -> None:
         """As `netchannel.GroupClient.forget`."""
         await self._thread.run(self._client.forget(application))

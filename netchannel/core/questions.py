@@ -73,6 +73,9 @@ ERRORS: dict[str, type[NetChannelError]] = {
 }
 """Codes of refusals that are for good, and what they raise; with any other code the question is asked again."""
 
+HELD_UP = "full"
+"""The code of a receiver that is there, and has no room until its consumer, or its disk, makes some."""
+
 _ANY_NUMBER = (1 << 63) - 1
 """The largest number of a question: no other takes more bytes."""
 
@@ -151,6 +154,7 @@ class ClientChannel:
         self.questions: dict[int, Question] = {}
         self.peer: ClientPeer
         self._last_failure = "it has not answered"
+        self._held_up = False  # this was logged
         self._again: Timer | None = (
             None  # one for all questions that were refused: each of them would ask all again
         )
@@ -248,9 +252,19 @@ class ClientChannel:
         self._last_failure = reason
         self._retries.failed(now)
 
+    def held_up(self, reason: str, now: float) -> None:
+        """Wait for room at the receiver, as a sender does: it is not away, however long that takes."""
+        self._retries.stop()
+        if not self._held_up:
+            self._held_up = True
+            self.core.crowds.warn(
+                now, "channel %s at %s has no room yet: %s; waiting on", self.id, self.to, printable(reason)
+            )
+
     def reached(self) -> None:
         """Note that it has answered."""
         self._retries.stop()
+        self._held_up = False
 
     def _waits_on(self, now: float) -> None:
         self.core.crowds.warn(
@@ -351,7 +365,10 @@ class ClientPeer(Peer["ClientControl"]):
             question.failed(kind(text), now)
             return
         question.refused = True
-        channel.unreachable(f"{self.address} refused it: {text}", now)
+        if code == HELD_UP:
+            channel.held_up(text, now)
+        else:
+            channel.unreachable(f"{self.address} refused it: {text}", now)
         if channel.error is not None:
             return
         if code == "unregistered" and self.is_member:

@@ -191,6 +191,10 @@ class BlockingGroupClient:
         """As `netchannel.GroupClient.last_epoch`."""
         return self._thread.wait(self._client.last_epoch(application))
 
+    def waits_for(self, application: str) -> str | None:
+        """As `netchannel.GroupClient.waits_for`."""
+        return self._thread.wait(self._client.waits_for(application))
+
     def forget(self, application: str) -> None:
         """As `netchannel.GroupClient.forget`."""
         self._thread.wait(self._client.forget(application))

@@ -233,7 +233,8 @@ class GroupClient:
     """Commits groups into the channel ``channel_id`` of the receiver at ``to``; an async context manager.
 
     Every call is repeated until the receiver has answered, after lost connections too, for as long as ``fault`` says
-    (for ever, if it is not given). All of them can be repeated by another process as well: what is done is done once.
+    (for ever, if it is not given). A commit for which the receiver has no room yet waits however long that takes: the
+    log says once for what. All of them can be repeated by another process as well: what is done is done once.
     """
 
     def __init__(
@@ -305,9 +306,19 @@ class GroupClient:
 
     async def last_epoch(self, application: str) -> int | None:
         """The last epoch of the application that is committed; None if none is."""
+        return (await self._epoch(application)).epoch
+
+    async def waits_for(self, application: str) -> str | None:
+        """Why a commit of all that the application has sealed would wait now; None if it would not.
+
+        For whoever can wait better before the commit than in it. None of a receiver that does not say.
+        """
+        return (await self._epoch(application)).full
+
+    async def _epoch(self, application: str) -> messages.EpochIs:
         _check_application(application)
-        last: messages.EpochIs = await self._ask(messages.Epoch, application=application)
-        return last.epoch
+        found: messages.EpochIs = await self._ask(messages.Epoch, application=application)
+        return found
 
     async def forget(self, application: str) -> None:
         """Give the name up, of which a channel knows 10 000: its epochs begin anew, what was committed stays.

@@ -635,6 +635,7 @@ class EpochIs(Answer):
 
     kind: ClassVar[str] = "epoch_is"
     epoch: Integer | None = None
+    full: Text | None = None
 
 
 MESSAGES: dict[str, type[Message]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -9,11 +10,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from netchannel import ChannelClosedByPeer, EpochRegressed, Group, NetChannelError, Sealed
-from spark_bridge.clients import sender
+from spark_bridge.clients import group_client, sender
 from spark_bridge.errors import SchemaConflict, UnsupportedSpark
 from spark_bridge.joining import joined
 from spark_bridge.schemas import Normaliser, arrow_schema
-from spark_bridge.tasks.task import complete, current_task, settle
+from spark_bridge.tasks.task import complete, current_task, log, settle
 from spark_bridge.types import with_nulls
 
 from .routing import Route, by_key, by_partition, check_key
@@ -24,12 +25,12 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from netchannel.process.blocking import BlockingGroupChannel, BlockingSenderChannel
-    from spark_bridge.options import WriteOptions
+    from spark_bridge.options import Source, WriteOptions
 
 _ROWS = 1 << 16
 """Rows of a message, if there are as many: a message costs both ends as much as thousands of rows."""
-
-
+_ASK_S = 0.5
+"""Seconds between questions whether there is room."""
 _REFUSED = (
     "deliveryGuarantee=exactly-once, the default, writes to channels of register_staged_channel, at-least-once "
     "to those without it. After the end of a stream its consumer registers the channel again; a batch write that is "
@@ -103,10 +104,32 @@ class Rows:
             for batch in map(normalise, joined(complete(batches), _ROWS)):
                 for number, rows in route(batch):
                     staging.send(number, rows)
-            return staging.seal()
+            made = staging.seal()
         except BaseException as error:
             staging.abort(error)
             raise
+        self.wait_for_room(work, made)
+        return made
+
+    def wait_for_room(self, work: Work, made: Attempts) -> None:
+        """Wait until consumers have made room for what is sealed, as long as that takes.
+
+        The driver's commit would wait as well, but Spark cannot stop a query that is in it; it can end a task.
+        """
+        sealed = {key for key, _ in made.sealed}
+        for source in self.options.connection.sources:
+            told = False
+            while source.key in sealed and (full := self._waits_for(work, source)) is not None:
+                if not told:
+                    told = True
+                    log.warning(
+                        "%s at %s: the query waits for its consumer: %s", source.key, source.endpoint, full
+                    )
+                threading.Event().wait(_ASK_S)
+
+    def _waits_for(self, work: Work, source: Source) -> str | None:
+        with group_client(self.options.connection, source) as client:
+            return client.waits_for(work.application)
 
     def _route(self, partition: int) -> Route:
         channels = len(self.options.connection.sources)

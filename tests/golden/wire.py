@@ -127,7 +127,7 @@ MESSAGES: list[dict[str, Any]] = [
     {"t": "forgotten", **_ASKED},
     {"t": "committed", **_ASKED, "fresh": True},
     {"t": "dropped", **_ASKED},
-    {"t": "epoch_is", **_ASKED, "epoch": 3},
+    {"t": "epoch_is", **_ASKED, "epoch": 3, "full": None},
 ]  # fmt: skip
 
 OPEN = next(each for each in MESSAGES if each["t"] == "open")

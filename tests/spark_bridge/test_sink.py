@@ -310,6 +310,30 @@ async def test_a_query_that_is_stopped_within_a_batch_publishes_nothing_of_it(sp
         assert ids(await take(inbox, 100_000)) == list(range(100_000))
 
 
+async def test_a_query_waits_for_a_consumer_that_stands_still_and_can_be_stopped_meanwhile(spark, tmp_path):
+    """SP-WR-1: longer than for a server that is away, and each row is there once afterwards."""
+    async with ReceiverServer() as receiver:
+        policy = StagingPolicy(tmp_path / "staged", max_kept_bytes=100)
+        inbox = receiver.register_staged_channel("out", policy, ack="explicit")
+        query = Query(spark, tmp_path, receiver, connectTimeout="1")
+        for number in range(4):
+            query.put(str(number), range(number * 10, number * 10 + 10))
+        for _ in range(2):
+            running = await run(lambda: query.start(processingTime="0 seconds"))
+            assert not await run(running.awaitTermination, 8)
+            assert not running.exception()
+            await run(running.stop, timeout_s=60)
+        running = await run(lambda: query.start(processingTime="0 seconds"))
+        found: list[int] = []
+        async with asyncio.timeout(120):
+            while len(found) < 40:
+                message = await inbox.recv_message()
+                found += ids(message.batch.to_pylist())
+                await inbox.ack(message.sequence + 1)
+        await run(running.stop)
+        assert found == list(range(40))
+
+
 async def test_at_least_once_writes_at_once_to_a_channel_that_goes_on(spark, tmp_path):
     """SP-WR-1: one stream over all tasks and batches, and over a restart of the query."""
     loose = {"deliveryGuarantee": "at-least-once"}

@@ -346,17 +346,25 @@ class StagedChannel(Committing):
     def asked(self, client: RequestControl, message: messages.Question, now: float) -> bool:
         match message:
             case messages.Commit():
-                self._ask(lambda: self._commit(client, message))
+                self._ask(lambda: self._commit(client, message, now))
             case messages.Drop():
                 self._ask(lambda: self._drop(client, message))
             case messages.Epoch():
-                application = message.application
-                self._ask(lambda: client.answer(message, epoch=self.files.epochs.get(application)))
+                self._ask(lambda: self._epoch(client, message))
             case messages.Forget():
                 self._ask(lambda: self._forget(client, message))
             case _:
                 return False
         return True
+
+    def _epoch(self, client: RequestControl, message: messages.Epoch) -> None:
+        application = message.application
+        sizes: dict[tuple[int, int], int] = {}  # a commit takes one of the attempts at a partition
+        for (known, epoch, partition, _), (sealed, _) in self._sealed.items():
+            if known == application:
+                sizes[epoch, partition] = max(sizes.get((epoch, partition), 0), sealed.file_bytes)
+        full = self._too_much(sum(sizes.values()))
+        client.answer(message, epoch=self.files.epochs.get(application), full=full or None)
 
     def _ask(self, step: Callable[[], Job | None]) -> None:
         """Take a step in turn with all that changes the files; where these are closed, nothing changes any more."""
@@ -365,7 +373,7 @@ class StagedChannel(Committing):
         else:
             self.files.do(step)
 
-    def _commit(self, client: RequestControl, message: messages.Commit) -> Job | None:
+    def _commit(self, client: RequestControl, message: messages.Commit, now: float) -> Job | None:
         if answered_by(self.files.epochs, self.channel.id, client, message):
             return None
         if self._over or self._ended:
@@ -378,6 +386,8 @@ class StagedChannel(Committing):
         if against is not None:
             client.deny(message, against.code, f"channel {self.channel.id!r}: {against.message}")
             return None
+        if keys:
+            self._grew[application, epoch] = now  # no orphan, while its commit waits for room
         return self._publish(client, message, [self._sealed[key][0] for key in keys])
 
     def _publish(

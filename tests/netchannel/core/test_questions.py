@@ -262,6 +262,36 @@ def test_a_receiver_that_is_away_is_waited_for_where_the_policy_says_so(
     assert asker.errors == []
 
 
+@pytest.mark.parametrize("retry", [0, 3.0])
+def test_a_receiver_without_room_is_waited_for_and_given_up_only_when_it_is_gone(
+    retry: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its consumer stands still: it says so whenever it is asked, so it is not away."""
+    world = World()
+    receiver = world.receiver()
+    service = receiver.services.offered["c"] = Counting()
+    service.refuses = "full"
+    asker = Asker(world, fault=FaultPolicy(retry=retry))
+    for turn in range(2):
+        asker.hold()
+        world.pass_time(60)
+        assert asker.told == turn
+        service.refuses = ""
+        world.run(lambda turn=turn: asker.told == turn + 1)
+        service.refuses = "full"
+    assert asker.errors == []
+    assert [text for text in caplog.messages if "waiting on" in text] == [
+        "channel c at r:1 has no room yet: not now; waiting on"
+    ] * 2
+    asker.hold()
+    world.pass_time(60)
+    start = world.now
+    world.crash(receiver)
+    world.run(lambda: asker.told == 3)
+    assert isinstance(asker.errors[0], ChannelBroken)
+    assert retry <= world.now - start < retry + 1
+
+
 def test_another_secret_is_refused_for_good() -> None:
     world = World()
     asker = Asker(world, secret=b"one")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,32 @@ async def test_a_versioned_write_that_has_ended_the_stream_does_nothing_when_it_
         await asyncio.wait_for(save(once, work, [1, 2]), 60)
         if not read:
             assert [batch.to_pydict() async for batch in inbox] == [{"id": [1, 2]}]
+
+
+async def test_a_query_waits_for_its_consumer_for_longer_than_for_a_server_that_is_away(tmp_path, caplog):
+    """In the task, which Spark can stop, and in the driver's commit: once it is told for what, and nothing fails."""
+    work = Work("app", 1)
+    async with ReceiverServer() as receiver:
+        inbox = receiver.register_staged_channel(
+            "out", StagingPolicy(tmp_path, max_kept_bytes=100), ack="explicit"
+        )
+        given = options(receiver, endOfStream="false", connectTimeout="0.3")
+        await save(given, Work("app", 0), [1, 2])
+        made = await asyncio.to_thread(written, given, work, [3])
+        waiting = {
+            asyncio.create_task(asyncio.to_thread(Rows(given, SCHEMA).wait_for_room, work, made)),
+            asyncio.create_task(asyncio.to_thread(publish, given, work, [made], None)),
+        }
+        done, _ = await asyncio.wait(waiting, timeout=1.5)
+        assert not done
+        for said in ("out at .*: the query waits for its consumer", "channel out at .* has no room yet"):
+            (told,) = [text for text in caplog.messages if re.match(said, text)]
+            assert "bytes of groups are not yet acknowledged" in told
+            assert "max_kept_bytes, 100, is exceeded" in told
+        await inbox.recv()
+        await inbox.ack(1)
+        await asyncio.wait_for(asyncio.gather(*waiting), 60)
+        assert (await inbox.recv()).to_pydict() == {"id": [3]}
 
 
 async def test_channels_that_no_partition_has_written_to_end_as_well():

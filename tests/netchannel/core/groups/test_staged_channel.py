@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import re
 import weakref
 from typing import Any
 
@@ -498,6 +499,56 @@ def test_a_commit_waits_while_too_much_is_kept() -> None:
     assert staged.read() == [bytes(size) for size in (20_000, 6000, 2000, 4000)]
     staged.inbox.ack(4)
     world.run(lambda: staged.inbox.channel.terminal)
+
+
+def test_a_group_whose_commit_waits_is_no_orphan() -> None:
+    """A client that asks for it again and again has not forgotten it; one that is gone has."""
+    staged = Staged(max_kept_bytes=10_000, orphan_s=6.0)
+
+    def commit_two(first: int) -> None:
+        for epoch in (first, first + 1):
+            staged.commit(epoch, [staged.write([bytes(6000)], epoch=epoch)])
+            staged.world.pass_time(1)
+        staged.world.pass_time(30)
+        (committed,) = staged.answers
+        assert committed.fresh is True
+        staged.answers.clear()
+        assert len(staged.names(".attempt")) == 2
+
+    commit_two(0)
+    assert staged.read() == [bytes(6000)] * 2
+    assert staged.answer().fresh is True
+    commit_two(2)
+    staged.world.crash(staged.client)
+    staged.world.pass_time(20)
+    assert len(staged.names(".attempt")) == 1
+
+
+def test_what_a_commit_would_wait_for_is_said_before_it() -> None:
+    """Of the attempts at a partition it takes one."""
+    staged = Staged(max_kept_bytes=10_000)
+    staged.stop()
+    staged.start(explicit=True)
+
+    def full() -> str | None:
+        staged.ask(Epoch)
+        return staged.answer().full
+
+    staged.commit(0, [staged.write([bytes(3000)], epoch=0)])
+    assert staged.answer().fresh is True
+    winners = [staged.write([bytes(size)], epoch=1, partition=1) for size in (2000, 6000)]
+    assert full() is None
+    winners.append(staged.write([bytes(1000)], epoch=1, partition=2))
+    assert re.search(
+        r"bytes of groups are not yet .* with 7\d\d\d more max_kept_bytes, 10000, is", full() or ""
+    )
+    staged.commit(1, winners[1:])
+    staged.world.pass_time(5)
+    assert not staged.answers
+    staged.read()
+    staged.inbox.ack(1)
+    assert staged.answer().fresh is True
+    assert full() is None
 
 
 def test_a_commit_does_not_wait_for_room_that_nobody_makes(monkeypatch: pytest.MonkeyPatch) -> None:
