@@ -29,13 +29,15 @@ def text(value: str) -> str:
     """A text, without the space around it. Raises ValueError, as the others do, which says what is taken."""
     if not value.strip():
         raise ValueError("a text that is not empty")
-    return value.strip()
+    return exact(value).strip()
 
 
 def exact(value: str) -> str:
     """A text as it is."""
     if not value:
         raise ValueError("a text that is not empty")
+    if "\0" in value or any("\ud800" <= each <= "\udfff" for each in value):
+        raise ValueError("a text without NUL and without halves of characters")
     return value
 
 
@@ -49,7 +51,7 @@ def whole(value: str, least: int) -> int:
 
 def listed(value: str) -> tuple[str, ...]:
     """Names with commas between them."""
-    entries = tuple(entry.strip() for entry in value.split(",") if entry.strip())
+    entries = tuple(exact(entry.strip()) for entry in value.split(",") if entry.strip())
     if not entries or len(set(entries)) != len(entries):
         raise ValueError("names that differ, with commas between them")
     return entries

@@ -80,6 +80,8 @@ def _offset(value: Any) -> bool:
     match value:
         case bool() | {"seq": bool()}:
             return False
+        case {"ended": ended} if type(ended) is not int:
+            return False
         case int(number) | {"stream": str(), "seq": int(number)}:
             return 0 <= number < NUMBERS
         case {"stream": None, "seq": 0}:

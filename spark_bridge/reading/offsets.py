@@ -10,11 +10,12 @@ grows with each run of the query that finds it so, since Spark shows only offset
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from spark_bridge.errors import DataLost, OptionError
+from spark_bridge.errors import CheckpointReplaced, DataLost, OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,13 +52,24 @@ class Entry:
 
 
 def decode(offset: Mapping[str, Any]) -> dict[str, Entry]:
-    """The entries of an offset."""
-    return {
-        key: Entry(
-            each["stream"], each["seq"], each.get("from"), each.get("holder", ""), each.get("ended", 0)
-        )
-        for key, each in offset.items()
-    }
+    """The entries of an offset. Raises CheckpointReplaced for one that another source has written."""
+    try:
+        return {
+            key: Entry(
+                each["stream"], each["seq"], each.get("from"), each.get("holder", ""), each.get("ended", 0)
+            )
+            for key, each in offset.items()
+        }
+    except (AttributeError, KeyError, TypeError) as error:
+        raise foreign(offset, "channels") from error
+
+
+def foreign(offset: Any, what: str) -> CheckpointReplaced:
+    """What is raised for an offset that another source has written, as this one reads ``what``."""
+    return CheckpointReplaced(
+        f"the query's checkpoint has the offset {json.dumps(offset)[:200]}, which is none of {what}: another source "
+        f"has written it; start the query with a new checkpoint"
+    )
 
 
 def encode(entries: Mapping[str, Entry]) -> dict[str, Any]:
@@ -65,10 +77,11 @@ def encode(entries: Mapping[str, Entry]) -> dict[str, Any]:
     return {key: entries[key].json() for key in sorted(entries)}
 
 
-def check_keys(entries: Mapping[str, Entry], sources: tuple[Source, ...]) -> None:
-    """Raise DataLost where the query has read a channel under a key that none of ``sources`` has, and one that is new.
+def left_out(entries: Mapping[str, Entry], sources: tuple[Source, ...]) -> list[str]:
+    """The keys of channels that the query has read, and that are not among ``sources`` any more.
 
-    It would be read from its beginning: the keys have endpoints if a channel is looked for at several.
+    Raises DataLost where one of them comes back under another key, which would be read from its beginning: keys have
+    endpoints if a channel is looked for at several.
     """
     gone = {key for key, entry in entries.items() if entry.stream is not None}
     gone -= {source.key for source in sources}
@@ -80,6 +93,7 @@ def check_keys(entries: Mapping[str, Entry], sources: tuple[Source, ...]) -> Non
                 f"it would be read again from its beginning; start it with the endpoints that it had, or with a new "
                 f"checkpoint"
             )
+    return sorted(gone)
 
 
 class Range(NamedTuple):

@@ -30,7 +30,7 @@ from spark_bridge.versions import SupportsTriggerAvailableNow, limits
 from .admission import Limits, Waiting, advance, failed, waiting
 from .backlog import Backlog
 from .batch_reader import RangePartition, ReadsRanges
-from .offsets import Entry, check_keys, decode, encode, initial, ranges
+from .offsets import Entry, decode, encode, initial, left_out, ranges
 from .range_reader import RangeReader, lost
 from .watching import Channels
 
@@ -151,7 +151,8 @@ class StreamReader(ReadsRanges, DataSourceStreamReader, SupportsTriggerAvailable
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[RangePartition]:
         """One partition for every channel with something to read, or more."""
-        self._last = decode(end)
+        self._last = self._present(decode(end))
+        end = {key: end[key] for key in self._last}
         found = ranges(start, end, self._options.connection.sources, self._options.min_partitions)
         return [RangePartition(each) for each in found]
 
@@ -169,14 +170,26 @@ class StreamReader(ReadsRanges, DataSourceStreamReader, SupportsTriggerAvailable
     # -- within
 
     def _with_all_channels(self, entries: dict[str, Entry]) -> dict[str, Entry]:
-        check_keys(entries, self._options.connection.sources)
         holder = next((entry.holder for entry in entries.values()), "")
+        entries = self._present(entries)
         new = {
             source.key: Entry(None, 0, holder=holder)
             for source in self._options.connection.sources
             if source.key not in entries
         }
         return entries | new
+
+    def _present(self, entries: dict[str, Entry]) -> dict[str, Entry]:
+        """Those of the channels of this run. Raises DataLost, or warns once, for one that the query has read before."""
+        sources = self._options.connection.sources
+        for key in left_out(entries, sources):
+            self._lose(
+                key,
+                f"the query's checkpoint has it up to message {entries[key].sequence}, and this run reads "
+                f"{', '.join(source.key for source in sources)}: start it with all the channels and endpoints that it "
+                f"had",
+            )
+        return {source.key: entries[source.key] for source in sources if source.key in entries}
 
     def _hold_and_acknowledge(self, entries: Mapping[str, Entry], heads: Mapping[str, Heads]) -> None:
         for source in self._options.connection.sources:
@@ -219,8 +232,10 @@ class StreamReader(ReadsRanges, DataSourceStreamReader, SupportsTriggerAvailable
     def _check(self, key: str, entry: Entry, heads: Heads, here: Waiting | None) -> None:
         """Raise DataLost, or warn once, where messages are missing or the producer has failed."""
         what = failed(entry, heads) or (here and here.lost)
-        if not what:
-            return
+        if what:
+            self._lose(key, what)
+
+    def _lose(self, key: str, what: str) -> None:
         if self._options.fail_on_data_loss:
             raise lost(key, what)
         if (key, what) not in self._warned:

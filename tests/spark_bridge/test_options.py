@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from netchannel import Tls
-from spark_bridge import OptionError
+from netchannel.values import Heads
+from spark_bridge import DataLost, OptionError
 from spark_bridge.options import OPTIONS, Source, read_options, write_options
+from spark_bridge.reading.offsets import initial
 
 HERE = {"endpoint": "10.0.0.5:7000", "channels": "flights"}
 
@@ -246,3 +251,46 @@ def test_what_spark_says_of_a_table_is_no_misspelt_option_and_the_way_out_is_sai
 def test_an_option_that_no_source_can_have_leads_to_what_can_do_it():
     said = refused(lambda: read_options(HERE | {"stopAtEnd": "true"}, "streaming read"))
     assert "spark_bridge.stop_at_end(query)" in said
+
+
+PLACES = st.one_of(
+    st.sampled_from(["beginning", "earliest", "latest", None, True]),
+    st.integers(),
+    st.floats(),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "stream": st.sampled_from(["s", "other", None, 1]),
+            "seq": st.integers(-1, 12) | st.none() | st.booleans(),
+            "ended": st.integers(-1, 2) | st.text() | st.none(),
+        },
+    ),
+)
+VALUES = st.one_of(
+    st.text(st.characters(), max_size=8),
+    st.sampled_from(
+        ["\0", "\ud800", "1e999", "64m", "true", "2026-01-01T00:00:00Z", "0001-01-01T00:00:00+14:00"]
+    ),
+    st.dictionaries(st.sampled_from(["flights", "other"]), PLACES, max_size=2).map(json.dumps),
+)
+
+
+@given(st.dictionaries(st.sampled_from([option.name for option in OPTIONS] + ["path"]), VALUES, max_size=3))
+@example({"startingOffsets": '{"flights": {"stream": "s", "seq": 1, "ended": "x"}}'})
+@example({"tls.certificate": "\0"})
+@example({"path": "netchannel://h:1/%00"})
+def test_whatever_options_say_it_is_read_or_an_option_error(given):
+    """SP-OPT-1: no error of Python's own, also of what an offset stands for."""
+    heads = Heads("s", 2, 10, 10, 100, False, None)
+    given = ({} if "path" in given else HERE) | given
+    for use in ("batch read", "streaming read"):
+        with suppress(OptionError):
+            found = read_options(given, use)
+            for at in (found.starting, found.ending):
+                for place in [at] if isinstance(at, str) else at.values():
+                    for there in (heads, None):
+                        with suppress(DataLost, OptionError):
+                            initial("flights", place, there).json()
+    for use in ("batch write", "streaming write"):
+        with suppress(OptionError):
+            write_options(given, use)

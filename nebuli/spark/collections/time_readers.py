@@ -13,6 +13,7 @@ from nebuli.spark.collections.collection_links import opened
 from nebuli.spark.collections.errors import TimesReplaced
 from nebuli.spark.collections.time_ranges import Changes, Contents, TimeReader, contents_at
 from nebuli.storage.errors import NotYet
+from spark_bridge.reading.offsets import foreign
 from spark_bridge.versions import SupportsTriggerAvailableNow, limits
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class CollectionStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvai
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[_Part]:
         """The parts of a batch. Raises TimesReplaced."""
-        first, last = start["time"], end["time"]
+        first, last = _time(start), _time(end)
         self._look()
         self._check(start, last)
         self._check(end, last)
@@ -124,7 +125,7 @@ class CollectionStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvai
 
     def commit(self, end: dict[str, int]) -> None:
         """Let go of what is before that, for the reader."""
-        self._hold(end["time"])
+        self._hold(_time(end))
 
     def stop(self) -> None:
         """Nothing: stores are kept for whoever comes next."""
@@ -135,7 +136,7 @@ class CollectionStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvai
 
     def _check(self, offset: dict[str, int], there: int) -> None:
         """See that the collection is the one that was read, and has come as far. Raises TimesReplaced."""
-        if offset["made"] != self._made or there < offset["time"]:
+        if there < _time(offset) or offset["made"] != self._made:
             raise TimesReplaced(
                 f"{self._options.place} was read up to {offset['time']}, as the one that was made at {offset['made']}; "
                 f"it was made at {self._made}, and has come to {there}: it is another one, or was put back from a "
@@ -164,3 +165,10 @@ class CollectionStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvai
         with opened(place) as collections:
             if not (only_new and hold in collections.describe(place.collection).holds):
                 collections.hold(place.collection, hold, at)
+
+
+def _time(offset: dict[str, int]) -> int:
+    """The time of an offset. Raises CheckpointReplaced."""
+    if not (isinstance(offset, dict) and {"time", "made"} <= set(offset)):
+        raise foreign(offset, "a collection")
+    return offset["time"]

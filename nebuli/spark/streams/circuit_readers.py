@@ -11,6 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from nebuli.spark.streams.errors import StepsReplaced
 from nebuli.spark.streams.step_ranges import StepReader, Steps, complete_steps, first_kept
 from spark_bridge.errors import OptionError
+from spark_bridge.reading.offsets import foreign
 from spark_bridge.versions import SupportsTriggerAvailableNow, limits
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class CircuitStreamReader(_ReadsSteps, DataSourceStreamReader, SupportsTriggerAv
             there = self._target
         if start is None:  # PySpark 4.1 does not say where the batch begins
             return {"step": there}
-        first = start["step"]
+        first = _step(start)
         self._check(first)
         if limits is not None and not isinstance(limit, limits.ReadAllAvailable) and self._options.max_steps:
             there = min(there, first + self._options.max_steps)
@@ -112,7 +113,7 @@ class CircuitStreamReader(_ReadsSteps, DataSourceStreamReader, SupportsTriggerAv
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[StepsPartition]:
         """The steps of a batch, in one partition or more. Raises StepsReplaced."""
-        options, steps = self._options, Steps(start["step"], end["step"])
+        options, steps = self._options, Steps(_step(start), _step(end))
         if steps.until < steps.first:  # PySpark 4.1 does not say where a batch begins before it has its end
             raise StepsReplaced(
                 _replaced(options, steps.first, f"the circuit has made those below {steps.until} only")
@@ -145,6 +146,14 @@ class CircuitStreamReader(_ReadsSteps, DataSourceStreamReader, SupportsTriggerAv
         if now - self._behind_since > options.place.timeout_s:
             there = f"for {options.place.timeout_s:g} s the circuit has made those below {self._there} only"
             raise StepsReplaced(_replaced(options, first, there))
+
+
+def _step(offset: dict[str, Any]) -> int:
+    """The step that an offset says. Raises CheckpointReplaced."""
+    try:
+        return int(offset["step"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise foreign(offset, "a circuit") from error
 
 
 def _replaced(options: ReadOptions, first: int, there: str) -> str:

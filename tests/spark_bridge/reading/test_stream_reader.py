@@ -10,7 +10,7 @@ import pytest
 
 from netchannel import Position
 from netchannel.values import Heads, Located
-from spark_bridge import DataLost
+from spark_bridge import CheckpointReplaced, DataLost
 from spark_bridge.options import read_options
 from spark_bridge.reading.offsets import Entry
 from spark_bridge.reading.stream_reader import StreamReader
@@ -164,6 +164,45 @@ def test_a_channel_that_is_called_otherwise_than_in_the_checkpoint_is_not_read_a
         DataLost, match=r"checkpoint calls channel 'a' .*start it with the endpoints that it had"
     ):
         step(made(channels, "a", **after), now)
+
+
+@pytest.mark.parametrize("planned", [False, True], ids=["committed", "planned"])
+def test_a_channel_that_is_left_out_is_said_or_passed_over(channels, caplog, planned):
+    """Also where the last batch of the run before has messages of it, and is run again."""
+    for key in ("a", "b"):
+        channels.has(key, "s", 0, 5)
+    reader = made(channels)
+    first = reader.initialOffset()
+    now = step(reader, first)
+    channels.has("a", "s", 0, 7)
+    said = r"'b': the query's checkpoint has it up to message 5, and this run reads a: .*failOnDataLoss=false"
+    for options in ({}, {"failOnDataLoss": "true"}):
+        there = made(channels, "a", **options)
+        with pytest.raises(DataLost, match=said):
+            there.partitions(first, now) if planned else there.latestOffset(now, ALL)
+    there = made(channels, "a", failOnDataLoss="false")
+    if planned:
+        assert read(there, first, now) == [("a", "s", 0, 5)]
+    end = step(there, now)
+    assert read(there, now, end) == [("a", "s", 5, 7)]
+    assert step(there, end) == end
+    there.commit(end)
+    assert channels.acknowledged["a"] == Position("s", 7)
+    assert len(caplog.records) == 1
+    assert "reads a: start it with all the channels and endpoints that it had" in caplog.text
+
+
+def test_a_channel_without_a_stream_may_be_left_out(channels):
+    """Nothing of it was read, so nothing is lost."""
+    channels.has("a", "s", 0, 5)
+    now = step(reader := made(channels), reader.initialOffset())
+    assert step(made(channels, "a"), now) == now
+
+
+@pytest.mark.parametrize("offset", [{"step": 5}, {"time": 5, "made": 1}, {"a": {"0": 12}}, {"a": None}, 12])
+def test_a_checkpoint_of_another_source_is_said(channels, offset):
+    with pytest.raises(CheckpointReplaced, match="which is none of channels: another source has written it"):
+        made(channels).latestOffset(offset, ALL)
 
 
 def test_an_endpoint_may_be_added_to_several(channels):
