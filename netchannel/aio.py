@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from netchannel.errors import EndOfChannel, ProtocolError
 from netchannel.process import services
+from netchannel.resumable import Resumable
 from netchannel.servers import calling, group_channels, reader, sender_channel
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
     from datetime import datetime
     from types import TracebackType
 
@@ -371,22 +372,13 @@ class ChannelReader:
         """As `netchannel.ChannelReader.moment`."""
         return await self._thread.run(self._reader.moment(at))
 
-    async def read(self, first: Position | int, until: int) -> AsyncGenerator[Any, None]:
+    def read(self, first: Position | int, until: int) -> AsyncGenerator[Any, None]:
         """As `netchannel.ChannelReader.read`."""
-        async with aclosing(self.read_messages(first, until)) as messages:
-            async for message in messages:
-                yield message.batch
+        return Resumable(self._read(first, until))
 
-    async def read_messages(self, first: Position | int, until: int) -> AsyncGenerator[Message, None]:
+    def read_messages(self, first: Position | int, until: int) -> AsyncGenerator[Message, None]:
         """As `netchannel.ChannelReader.read_messages`. While what has come is decoded here, more comes."""
-        thread, there = self._thread, self._reader
-        reading = await thread.run(there.begin(first, until), there.cancel)
-        try:
-            while chunks := await thread.run(there.more(reading)):
-                for message in there.decoded(reading, chunks):
-                    yield message
-        finally:
-            thread.tell(there.cancel, reading)
+        return Resumable(self._read_messages(first, until))
 
     async def hold(self, consumer: str, *, holder: str | None = None, fresh: bool = False) -> int:
         """As `netchannel.ChannelReader.hold`."""
@@ -399,6 +391,22 @@ class ChannelReader:
     async def forget(self, consumer: str) -> None:
         """As `netchannel.ChannelReader.forget`."""
         await self._thread.run(self._reader.forget(consumer))
+
+    async def _read(self, first: Position | int, until: int) -> AsyncGenerator[Iterator[Any], None]:
+        async with aclosing(self._read_messages(first, until)) as runs:
+            async for messages in runs:
+                yield (message.batch for message in messages)
+
+    async def _read_messages(
+        self, first: Position | int, until: int
+    ) -> AsyncGenerator[Iterator[Message], None]:
+        thread, there = self._thread, self._reader
+        reading = await thread.run(there.begin(first, until), there.cancel)
+        try:
+            while chunks := await thread.run(there.more(reading)):
+                yield there.decoded(reading, chunks)
+        finally:
+            thread.tell(there.cancel, reading)
 
 
 class Caller:

@@ -16,7 +16,7 @@ from netchannel.process import services
 from netchannel.servers import calling, group_channels, reader, sender_channel
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
     from datetime import datetime
     from types import TracebackType
 
@@ -371,19 +371,15 @@ class BlockingChannelReader:
 
     def read(self, first: Position | int, until: int) -> Generator[Any, None, None]:
         """As `netchannel.ChannelReader.read`."""
-        with closing(self.read_messages(first, until)) as messages:
-            for message in messages:
-                yield message.batch
+        with closing(self._read(first, until)) as runs:
+            for run in runs:
+                yield from run
 
     def read_messages(self, first: Position | int, until: int) -> Generator[Message, None, None]:
         """As `netchannel.ChannelReader.read_messages`. While what has come is decoded here, more comes."""
-        thread, there = self._thread, self._reader
-        reading = thread.wait(there.begin(first, until), there.cancel)
-        try:
-            while chunks := thread.wait(there.more(reading)):
-                yield from there.decoded(reading, chunks)
-        finally:
-            thread.tell(there.cancel, reading)
+        with closing(self._read_messages(first, until)) as runs:
+            for run in runs:
+                yield from run
 
     def hold(self, consumer: str, *, holder: str | None = None, fresh: bool = False) -> int:
         """As `netchannel.ChannelReader.hold`."""
@@ -396,6 +392,20 @@ class BlockingChannelReader:
     def forget(self, consumer: str) -> None:
         """As `netchannel.ChannelReader.forget`."""
         self._thread.wait(self._reader.forget(consumer))
+
+    def _read(self, first: Position | int, until: int) -> Generator[Iterator[Any], None, None]:
+        with closing(self._read_messages(first, until)) as runs:
+            for messages in runs:
+                yield (message.batch for message in messages)
+
+    def _read_messages(self, first: Position | int, until: int) -> Generator[Iterator[Message], None, None]:
+        thread, there = self._thread, self._reader
+        reading = thread.wait(there.begin(first, until), there.cancel)
+        try:
+            while chunks := thread.wait(there.more(reading)):
+                yield there.decoded(reading, chunks)
+        finally:
+            thread.tell(there.cancel, reading)
 
 
 class BlockingCaller:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from netchannel.core.replay.read_client import ReadClient
 from netchannel.errors import ChannelInUse, ConsumerFenced, NetChannelError, SchemaMismatch
+from netchannel.resumable import Resumable
 from netchannel.values import (
     NAME_LIMIT,
     Heads,
@@ -319,22 +320,31 @@ class ChannelReader:
         answer: messages.Moment = await self._ask(messages.When, stream=stream, at=micros)
         return Moment(stream, answer.since, answer.before)
 
-    async def read(self, first: Position | int, until: int) -> AsyncGenerator[Any, None]:
+    def read(self, first: Position | int, until: int) -> AsyncGenerator[Any, None]:
         """The batches of messages ``first`` to ``until`` (excluded); see `read_messages`."""
-        async with aclosing(self.read_messages(first, until)) as messages:
-            async for message in messages:
-                yield message.batch
+        return Resumable(self._read(first, until))
 
-    async def read_messages(self, first: Position | int, until: int) -> AsyncGenerator[Message, None]:
+    def read_messages(self, first: Position | int, until: int) -> AsyncGenerator[Message, None]:
         """Messages ``first`` to ``until`` (excluded), the same at every call, over lost connections.
+
+        A call of the iterator that is cancelled takes no message; what was on its way to it is the next call's.
 
         Raises PositionLost below what is kept, StreamReplaced for another stream, NetChannelError beyond ``head``.
         """
+        return Resumable(self._read_messages(first, until))
+
+    async def _read(self, first: Position | int, until: int) -> AsyncGenerator[Iterator[Any], None]:
+        async with aclosing(self._read_messages(first, until)) as runs:
+            async for messages in runs:
+                yield (message.batch for message in messages)
+
+    async def _read_messages(
+        self, first: Position | int, until: int
+    ) -> AsyncGenerator[Iterator[Message], None]:
         reading = await self.begin(first, until)
         try:
             while chunks := await self.more(reading):
-                for message in self.decoded(reading, chunks):
-                    yield message
+                yield self.decoded(reading, chunks)
         finally:
             self.cancel(reading)
 

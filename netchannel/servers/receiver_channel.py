@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from asyncio import CancelledError
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from netchannel.core.replay.retained_inbound import RetainedInbound
 from netchannel.errors import EndOfChannel, NetChannelError, ProtocolError
@@ -12,12 +11,11 @@ from netchannel.values import Message, Position, check_given
 from netchannel.wire.codec import ArrowDecoder
 
 from .identity import shown
-from .resumable import Resumable
 from .retained_channels import retained_statistics
 from .waiting import Changes, parted
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable
+    from collections.abc import Callable
 
     import pyarrow as pa
 
@@ -61,27 +59,19 @@ class ReceiverChannel:
             return None
         return Position(core.stream, core.position)
 
-    def __aiter__(self) -> AsyncIterator[Any]:
-        return Resumable(self._bodies)
-
-    async def _bodies(self, restart: Callable[[], None]) -> AsyncGenerator[Any]:
-        queue, decode = self._core.queue, self._decode
-        try:
-            while True:
-                for body in queue.ready:
-                    yield body if decode is None else decode(body, queue.chunk.context)
-                await self._more()
-        except EndOfChannel:
-            return
-        except CancelledError:
-            restart()
-            raise
+    def __aiter__(self) -> Self:
+        return self
 
     async def __anext__(self) -> Any:
-        try:
-            return await self.recv()
-        except EndOfChannel:
-            raise StopAsyncIteration from None
+        # As `recv`, without its coroutine, which would be another one for each message.
+        queue, decode = self._core.queue, self._decode
+        while True:
+            for body in queue.ready:
+                return body if decode is None else decode(body, queue.chunk.context)
+            try:
+                await self._more()
+            except EndOfChannel:
+                raise StopAsyncIteration from None
 
     async def recv(self) -> Any:
         """Wait for the next message's batch (or bytes). A call that is cancelled took nothing.

@@ -156,20 +156,27 @@ TEMPLATES = {
         ) -> None:
             await self.close()
 
-        async def read(self, first: Position | int, until: int) -> AsyncGenerator[Any, None]:
+        def read(self, first: Position | int, until: int) -> AsyncGenerator[Any, None]:
             """As `netchannel.ChannelReader.read`."""
-            async with aclosing(self.read_messages(first, until)) as messages:
-                async for message in messages:
-                    yield message.batch
+            return Resumable(self._read(first, until))
 
-        async def read_messages(self, first: Position | int, until: int) -> AsyncGenerator[Message, None]:
+        def read_messages(self, first: Position | int, until: int) -> AsyncGenerator[Message, None]:
             """As `netchannel.ChannelReader.read_messages`. While what has come is decoded here, more comes."""
+            return Resumable(self._read_messages(first, until))
+
+        async def _read(self, first: Position | int, until: int) -> AsyncGenerator[Iterator[Any], None]:
+            async with aclosing(self._read_messages(first, until)) as runs:
+                async for messages in runs:
+                    yield (message.batch for message in messages)
+
+        async def _read_messages(
+            self, first: Position | int, until: int
+        ) -> AsyncGenerator[Iterator[Message], None]:
             thread, there = self._thread, self._reader
             reading = await thread.run(there.begin(first, until), there.cancel)
             try:
                 while chunks := await thread.run(there.more(reading)):
-                    for message in there.decoded(reading, chunks):
-                        yield message
+                    yield there.decoded(reading, chunks)
             finally:
                 thread.tell(there.cancel, reading)
     ''',
@@ -221,6 +228,7 @@ from typing import {typing}
 
 from netchannel.errors import EndOfChannel, ProtocolError
 from netchannel.process import services
+from netchannel.resumable import Resumable
 from netchannel.servers import calling, group_channels, reader, sender_channel
 
 if TYPE_CHECKING:
@@ -312,10 +320,14 @@ WITHOUT_AWAITING = (
     (r"\bawait ", ""),
     (r"def __a(enter|exit|iter|next)__", r"def __\1__"),
     ("StopAsyncIteration", "StopIteration"),
-    (r"AsyncGenerator\[(\w+), None\]", r"Generator[\1, None, None]"),
+    (r"AsyncGenerator\[(.+), None\]", r"Generator[\1, None, None]"),
+    (
+        r"( +)return Resumable\((.+)\)",
+        r"\1with closing(\2) as runs:\n\1    for run in runs:\n\1        yield from run",
+    ),
+    (r"from netchannel\.resumable import Resumable\n", ""),
     (r"\baclosing\b", "closing"),
     (r"thread\.run\(", "thread.wait("),
-    (r"for message in (there\.decoded\(.*\)):\n\s+yield message", r"yield from \1"),
     (r"\ban async (iterator|context manager)", lambda found: _with_article(found[1])),
     (", from any loop", ", from any thread: the same names, and each call waits"),
     (rf"(?<![.\w])({_NAMES})\b", r"Blocking\1"),
@@ -437,8 +449,8 @@ def _attribute(of: Wrapped, name: str, kind: str) -> str:
 def _method(of: Wrapped, node: Function) -> str:
     """One that has no template: as it is there, run there."""
     assert node.returns is not None
-    assert not any(isinstance(each, ast.Yield) for each in ast.walk(node)), f"{node.name} wants a template"
     returns = ast.unparse(node.returns)
+    assert "Generator" not in returns, f"{node.name} wants a template"
     if [ast.unparse(each) for each in node.decorator_list] == ["property"]:
         return _attribute(of, node.name, returns)
     there = f"self.{of.attribute}.{node.name}"
