@@ -21,6 +21,7 @@ from nebuli.rpc import circuit_pb2 as wire
 from nebuli.rpc.circuit_pb2_grpc import CircuitStub
 from nebuli.rpc.conventions import QUERY_KEY, REFUSAL_KEY
 from nebuli.rpc.trust import Trust
+from netchannel.resumable import Resumable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
@@ -157,22 +158,28 @@ class Circuit:
 
     # -- rows out
 
-    async def output(self, name: str, from_step: int = 0) -> AsyncGenerator[tuple[int, pa.RecordBatch]]:
+    def output(self, name: str, from_step: int = 0) -> AsyncGenerator[tuple[int, pa.RecordBatch]]:
         """Each step from one on, once and in order, with what it changed: a Z-set, whose last column is ``_weight``.
 
         A step that changed nothing has no rows. What is given is durable, and will not be different, whatever happens.
         Ends when the circuit is shut down. A circuit that is away is waited for until the deadline, and read on where
-        it was. Whoever is slow holds up nobody.
+        it was. Whoever is slow holds up nobody. A call of the iterator that is cancelled takes no step: the next call
+        gives it.
 
         Raises UnknownOutput, StepForgotten, CircuitUnreachable.
         """
+        return Resumable(self._output(name, from_step))
+
+    async def _output(
+        self, name: str, from_step: int
+    ) -> AsyncGenerator[Sequence[tuple[int, pa.RecordBatch]], None]:
         step = from_step
         away_since: float | None = None
         while True:
             try:
-                async with aclosing(self._output(name, step)) as steps:
+                async with aclosing(self._steps(name, step)) as steps:
                     async for step_read, batch in steps:
-                        yield step_read, batch
+                        yield [(step_read, batch)]
                         step, away_since = step_read + 1, None
             except CircuitDenied:
                 raise
@@ -184,7 +191,7 @@ class Circuit:
             else:
                 return
 
-    async def _output(self, name: str, from_step: int) -> AsyncGenerator[tuple[int, pa.RecordBatch]]:
+    async def _steps(self, name: str, from_step: int) -> AsyncGenerator[tuple[int, pa.RecordBatch]]:
         parts: list[pa.RecordBatch] = []
         with self._errors():
             request = wire.OutputRequest(name=name, from_step=from_step)

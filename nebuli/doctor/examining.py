@@ -20,11 +20,12 @@ from nebuli.rpc.trust import Trust, TrustUnusable
 from nebuli.rpc.worker_client import WorkerClient, WorkerDenied, WorkerRefused, WorkerUnreachable
 from netchannel.address import parse_address
 from netchannel.errors import CertificateError, HandshakeError
+from netchannel.resumable import Resumable
 from netchannel.tls import Credentials, expiry
 from netchannel.transports.secured import TlsDialer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncGenerator, Iterable, Sequence
 
     from nebuli.rpc import worker_pb2 as wire
     from netchannel import Tls
@@ -47,25 +48,29 @@ class Fleet:
     edges: Sequence[tuple[str, str]]
 
 
-async def examine(fleet: Fleet) -> AsyncIterator[Check]:
-    """Each line of the diagnosis, as soon as it is known: this side, the workers, then the edges, one at a time."""
-    yield Check(HERE, "version", f"nebuli {__version__}, Python {platform.python_version()}")
+def examine(fleet: Fleet) -> AsyncGenerator[Check]:
+    """Each line of the diagnosis, as soon as it is known: this side, the workers, then the edges, one at a time.
+
+    A call of the iterator that is cancelled takes no line: the next call gives it.
+    """
+    return Resumable(_examine(fleet))
+
+
+async def _examine(fleet: Fleet) -> AsyncGenerator[Iterable[Check], None]:
+    yield [Check(HERE, "version", f"nebuli {__version__}, Python {platform.python_version()}")]
     trusts: dict[str, Trust] = {}
-    for check in _own(fleet, trusts):
-        yield check
+    yield _own(fleet, trusts)
     async with AsyncExitStack() as stack:
         found = await asyncio.gather(
             *(_Patient(fleet, node, trusts, stack).examined() for node in fleet.nodes)
         )
         clients: dict[str, WorkerClient] = {}
         for node, (checks, client) in zip(fleet.nodes, found, strict=True):
-            for check in checks:
-                yield check
+            yield checks
             if client is not None:
                 clients[node.address] = client
         for start, end in fleet.edges:
-            for check in await _edge(fleet, clients, start, end):
-                yield check
+            yield await _edge(fleet, clients, start, end)
 
 
 def _own(fleet: Fleet, trusts: dict[str, Trust]) -> list[Check]:

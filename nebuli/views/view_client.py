@@ -46,6 +46,7 @@ from nebuli.views.view_calls import (
     listed_of,
     service_of,
 )
+from netchannel.resumable import Resumable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Sequence
@@ -172,21 +173,30 @@ class Views:
                     raise ViewFailed(f"{error}, and there is no time left: ask again") from error
             self._replace(name, view)
 
-    async def watch(self, name: str, key: Any) -> AsyncGenerator[pa.RecordBatch]:
+    def watch(self, name: str, key: Any) -> AsyncGenerator[pa.RecordBatch]:
         """The rows of one key of a view, now and whenever they are others; of what comes fast only the last.
 
-        A view that is away is waited for. If it has other columns when it is there again, so have the rows. Raises
-        WrongKey, ViewDenied, ViewFailed; UnknownView if it is not there at first.
+        A view that is away is waited for. If it has other columns when it is there again, so have the rows. A
+        call of the iterator that is cancelled takes no rows: the next call gives them. Raises WrongKey, ViewDenied,
+        ViewFailed; UnknownView if it is not there at first.
         """
+        return Resumable(self._watch(name, key))
+
+    async def _watch(self, name: str, key: Any) -> AsyncGenerator[Sequence[pa.RecordBatch], None]:
         async with aclosing(self._watched(name, key)) as changes:
             async for _, rows in changes:
-                yield rows
+                yield [rows]
 
-    async def watch_steps(self, name: str, key: Any) -> AsyncGenerator[tuple[int, pa.RecordBatch]]:
+    def watch_steps(self, name: str, key: Any) -> AsyncGenerator[tuple[int, pa.RecordBatch]]:
         """As `watch`, of a query in steps: the rows each time with the step at which they were read.
 
         Raises as `watch`; RunsFree if the query does not run in steps.
         """
+        return Resumable(self._watch_steps(name, key))
+
+    async def _watch_steps(
+        self, name: str, key: Any
+    ) -> AsyncGenerator[Sequence[tuple[int, pa.RecordBatch]], None]:
         async with aclosing(self._watched(name, key)) as changes:
             async for step, rows in changes:
                 if step == FREE:
@@ -194,7 +204,7 @@ class Views:
                         f"view {name!r} at {self.url} is one of a query that runs free, and has no steps: watch its "
                         f"rows with 'watch', or run its query in steps (nebuli run --stepped --state DIR)"
                     )
-                yield step, rows
+                yield [(step, rows)]
 
     async def _watched(self, name: str, key: Any) -> AsyncGenerator[tuple[int, pa.RecordBatch]]:
         await self._view(name).describe(DEADLINE_S)

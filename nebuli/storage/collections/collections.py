@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from typing import TYPE_CHECKING, Self, TypeAlias, TypeVar
+from weakref import WeakSet
 
 import pyarrow as pa
 
@@ -13,6 +14,7 @@ from nebuli.dataflow.zset import WEIGHT, insertions, weighted, weights_of
 from nebuli.storage.errors import StagedLost, StorageError, StoreClosed
 from nebuli.storage.shards.shard import DEADLINE_S
 from nebuli.storage.store import Store
+from netchannel.resumable import Resumable
 
 from . import replicas
 from .clock import TICK_S, now_ms
@@ -71,6 +73,7 @@ class Collections:
         self._now = now
         self._tick_s = tick_s
         self._entered: _Entered | None = None
+        self._followed: WeakSet[Resumable[Span]] = WeakSet()
 
     async def __aenter__(self) -> Self:
         """Open the store, which is made if it is not there. Raises StoreUnusable, StoreFull."""
@@ -90,6 +93,8 @@ class Collections:
         """End what was begun, and close."""
         entered, self._entered = self._entered, None
         try:
+            for each in [*self._followed]:
+                await each.end(StoreClosed())  # or its hold would stay until its lease is over
             if entered is not None:
                 await entered.close()
         finally:
@@ -343,19 +348,27 @@ class Collections:
         clock = self._open.space.clock
         await clock.reach(clock.next_time(), DEADLINE_S, at_once=True)
 
-    async def subscribe(
+    def subscribe(
         self, name: str, as_of: int | None = None, *, snapshot: bool = False
     ) -> AsyncGenerator[Span]:
         """What changes behind a time, as spans of times with Z-sets; the snapshot at this time lacks it.
 
         Without an end. With ``snapshot`` the first span has the contents at this time. Where the collection becomes
-        another rendition, what is different is a change like any other. Raises CollectionUnknown, TooLate, Damaged.
+        another rendition, what is different is a change like any other. A call of the iterator that is cancelled takes
+        no span: the next call gives it. Raises CollectionUnknown, TooLate, Damaged.
         """
+        spans = Resumable(self._subscribe(name, as_of, snapshot=snapshot))
+        self._followed.add(spans)
+        return spans
+
+    async def _subscribe(
+        self, name: str, as_of: int | None, *, snapshot: bool
+    ) -> AsyncGenerator[Sequence[Span], None]:
         collection = await self._open.space.opened(name, fresh=True)
         spans = Reader(self._open.space, collection).subscribe(as_of, snapshot=snapshot)
         async with contextlib.aclosing(spans) as open_spans:
             async for span in open_spans:
-                yield span
+                yield [span]
 
     # -- holds
 

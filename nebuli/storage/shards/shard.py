@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from nebuli.storage.errors import FINISHED, SchemaMismatch, SinceMismatch, StorageError
+from netchannel.resumable import Resumable
 
 from .access import NewPart
 from .adding_up import Piece, each_once, none_taken_back
@@ -15,7 +16,7 @@ from .changes import SetHolds
 from .shard_state import Hold
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -199,19 +200,25 @@ class Shard:
             return until
         return end
 
-    async def listen(self, first: int) -> AsyncIterator[Span]:
+    def listen(self, first: int) -> AsyncGenerator[Span]:
         """All that changes from time ``first`` on, until the shard is finished; a snapshot at the time before lacks it.
 
         The first begins at ``first``, each of the others where the one before ended. Wants a hold below ``first``.
-        Raises SinceMismatch if there was none, and the since has come too far; Damaged; StoreClosed.
+        A call of the iterator that is cancelled takes none: the next call gives it. Raises SinceMismatch if there was
+        none, and the since has come too far; Damaged; StoreClosed.
         """
+        return Resumable(self._listen(first))
+
+    async def _listen(self, first: int) -> AsyncGenerator[Sequence[Span], None]:
         at = first
         while at < FINISHED:
             await self._access.reach(self._tracked, at, None)
             upper = self.upper
             found = await self._access.read(self._tracked, partial(self._first_apart, first=at, until=upper))
             end = found[0][0].upper if found else upper
-            yield Span(at, end, [each for _, runs in found for run in runs for each in run.updates(at, end)])
+            yield [
+                Span(at, end, [each for _, runs in found for run in runs for each in run.updates(at, end)])
+            ]
             at = end
 
     def _apart(self, state: ShardState, first: int, until: int) -> list[Part]:

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections import Counter
 from contextlib import aclosing
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -19,7 +20,7 @@ from nebuli.storage.collections.errors import (
     RowsMismatch,
     TooLate,
 )
-from nebuli.storage.errors import NotYet, SchemaMismatch, SequencePassed
+from nebuli.storage.errors import FINISHED, NotYet, SchemaMismatch, SequencePassed, StoreClosed
 from tests.nebuli.storage.collections.rows import SCHEMA, Accumulated, added, batch, counted, zset
 
 
@@ -82,6 +83,24 @@ async def test_a_subscription_begins_where_the_snapshot_ends(collections: Collec
     assert counted(await collections.snapshot("sales", as_of)) + changes.now == counted(
         await collections.snapshot("sales", last)
     )
+
+
+async def test_leaving_the_collections_lets_go_of_what_a_cancelled_reader_held(
+    folder: Path, other: Collections
+) -> None:
+    await other.create("sales", SCHEMA)
+    await other.insert("sales", batch(("a", 1)))
+    async with Collections(folder, tick_s=0.05) as reader:
+        spans = reader.subscribe("sales", snapshot=True)
+        assert (await anext(spans)).updates
+        held = (await other.describe("sales")).holds
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(Accumulated().follow(spans, FINISHED), 0.2)
+        assert held.keys() == (await other.describe("sales")).holds.keys() > {"history"}
+    assert (await other.describe("sales")).holds.keys() == {"history"}
+    for _ in range(2):
+        with pytest.raises(StoreClosed):
+            await anext(spans)
 
 
 async def test_idle_collections_move_on_together_and_only_while_somebody_reads(
