@@ -41,9 +41,9 @@ class Circuit:
 
     ``address`` is HOST:PORT, where ``nebuli run --stepped --serve`` serves it, or HOST:PORT/ID, as ``nebuli status``
     says it of a query of workers: the gRPC address of the worker that has its coordinator, and its id. ``secret`` and
-    ``tls`` are those of its topology. Calls take at most ``deadline_s``, and raise CircuitUnreachable then; also at
-    once, on entering, if nobody answers. ValueError for an empty address, and where that is no number of seconds. Its
-    methods may be called from several tasks of its event loop.
+    ``tls`` are those of its topology. Calls take at most ``deadline_s``, and raise CircuitUnreachable then; so does
+    entering, which waits so long for a circuit that is not there yet. ValueError for an empty address, and where that
+    is no number of seconds. Its methods may be called from several tasks of its event loop.
     """
 
     def __init__(
@@ -71,12 +71,11 @@ class Circuit:
         self._stub: Any
 
     async def __aenter__(self) -> Self:
-        """Connect. Raises CircuitUnreachable, CircuitDenied, CertificateError."""
+        """Connect, once the circuit is there. Raises CircuitUnreachable, CircuitDenied, CertificateError."""
         self._channel = dial(self._where, self._query, self._trust)
         self._stub = CircuitStub(self._channel)
         try:
-            with self._errors():
-                reply = await self._call(self._stub.Describe, wire.DescribeRequest())
+            reply = await self._again(self._stub.Describe, wire.DescribeRequest())
         except BaseException:
             await self._channel.close()
             raise
@@ -315,7 +314,7 @@ class Circuit:
             case grpc.StatusCode.DEADLINE_EXCEEDED:
                 return CircuitUnreachable(
                     f"{where} did not answer within {self._deadline_s:g} s, and may have done it: look at its status, "
-                    f"and send a push again with its number"
+                    f"and send a push again with its number; {self._advice}"
                 )
             case grpc.StatusCode.NOT_FOUND:
                 return CircuitFailed(f"{where}: {error.details()}")

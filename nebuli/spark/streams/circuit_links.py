@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -36,18 +35,9 @@ def linked(place: Place, what: str) -> Iterator[Circuit]:
 
 
 def _entered(place: Place) -> Circuit:
-    """Connect, and try again while nobody is there. Raises CircuitError."""
-    until = time.monotonic() + place.timeout_s
-    while True:
-        circuit = Circuit(place.address, secret=place.secret, tls=place.tls, deadline_s=place.timeout_s)
-        try:
-            return circuit.__enter__()
-        except CircuitDenied:
-            raise
-        except CircuitUnreachable:
-            if time.monotonic() + _PAUSE_S > until:
-                raise
-        pause()
+    """Connect, once the circuit is there. Raises CircuitError."""
+    circuit = Circuit(place.address, secret=place.secret, tls=place.tls, deadline_s=place.timeout_s)
+    return circuit.__enter__()
 
 
 def pause() -> None:

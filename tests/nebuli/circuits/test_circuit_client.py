@@ -310,7 +310,7 @@ async def test_where_no_circuit_is_or_another_secret_it_says_so(serve: Serve) ->
             ):
                 await Circuit(here.address, secret=secret).__aenter__()
     with pytest.raises(circuits.CircuitUnreachable, match=r"is not there.* is 'nebuli run --stepped --serve"):
-        await Circuit(here.address).__aenter__()
+        await Circuit(here.address, deadline_s=1.0).__aenter__()
 
 
 async def test_over_tls_who_is_of_another_authority_or_has_another_secret_is_told(
