@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
@@ -221,12 +222,38 @@ class _FileSink(SinkConnector):
         return (self.path,)
 
 
+def _check_nulls(nulls: tuple[str, ...]) -> tuple[str, ...]:
+    for null in nulls:
+        if set(null) & set('",\r\n'):
+            raise ValueError(
+                f"a null is written without quotes, so its text has no quote, comma or line break; got {null!r}"
+            )
+        if _LIKE_A_VALUE.fullmatch(null):
+            raise ValueError(
+                f"the text of a null is to differ from all numbers, times and bools; got {null!r}"
+            )
+    return nulls
+
+
+_LIKE_A_VALUE = re.compile(r"\s*([+-]?(\.?\d.*|nan|inf|infinity)|true|false)\s*", re.IGNORECASE)
+_Nulls = Annotated[tuple[str, ...], Field(min_length=1), AfterValidator(_check_nulls)]
+"""Of a sink: the first is what it writes, so that source and sink may have the same list."""
+
+
 class CsvSink(_FileSink):
-    """Writes a CSV file; a relative path starts at the working directory of the node's worker."""
+    """Writes a CSV file, a null as the first of ``nulls``, which is not in quotes as texts are.
+
+    A relative path starts at the working directory of the node's worker.
+    """
 
     implementation = "nebuli.connectors.sinks.outputs:csv_file"
 
     type: Literal["CSV"]
+    nulls: _Nulls = ("",)
+
+    @property
+    def types(self) -> frozenset[DataType]:
+        return super().types - {DataType.BINARY}
 
 
 class ParquetSink(_FileSink):
@@ -246,17 +273,18 @@ class PrintSink(SinkConnector):
 
 
 class TcpSink(SinkConnector):
-    """Lines to whoever listens at ``address``."""
+    """Lines to whoever listens at ``address``; in CSV a null is the first of ``nulls``."""
 
     implementation = "nebuli.connectors.sinks.tcp_output:TcpOutput"
 
     type: Literal["TCP"]
     address: Address
     format: LineFormat = "CSV"
+    nulls: _Nulls = ("",)
 
     @property
     def types(self) -> frozenset[DataType]:
-        return super().types - ({DataType.BINARY} if self.format == "JSON" else set())
+        return super().types - {DataType.BINARY}
 
 
 class CollectionSink(SinkConnector):

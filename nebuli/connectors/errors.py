@@ -53,7 +53,9 @@ __all__ = [
     "RowsLate",
     "SinkInUse",
     "UpstreamFailed",
+    "printable",
     "short",
+    "shown_names",
     "unreadable",
     "unwritable",
 ]
@@ -186,6 +188,11 @@ class FragmentStopped(FragmentError):
 def short(text: str, characters: int = _SHOWN_CHARACTERS) -> str:
     """The text, or its beginning: what a source holds is quoted, and may be of any length."""
     return text if len(text) <= characters else text[: characters - 3] + "..."
+
+
+def printable(text: str) -> str:
+    """The text with its control characters escaped: of a file there may be any."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def shown_names(names: Sequence[str], among: Sequence[str] = ()) -> str:

@@ -10,6 +10,7 @@ import os
 import stat
 import sys
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Protocol
 from uuid import uuid4
@@ -22,6 +23,7 @@ from nebuli.connectors.endpoints import Output
 from nebuli.connectors.errors import OutputError, OutputGone, unwritable
 from nebuli.connectors.sinks.file_position import FilePosition
 from nebuli.connectors.sinks.text_table import TextTable
+from nebuli.connectors.sinks.writable_values import ValueUnwritable, check_texts, check_times
 from nebuli.durable_files import make_directory, sync_directory
 
 if TYPE_CHECKING:
@@ -55,16 +57,27 @@ class Rows(Protocol):
         """Write what is kept and what the format ends with; the file stays open."""
 
 
-def csv_rows(file: IO[bytes], schema: pa.Schema) -> Rows:
+class _CsvRows:
+    def __init__(self, file: IO[bytes], schema: pa.Schema, *, null: str, header: bool) -> None:
+        options = pa.csv.WriteOptions(include_header=header, null_string=null)
+        self._writer = pa.csv.CSVWriter(file, schema, write_options=options)
+
+    def write_batch(self, batch: pa.RecordBatch) -> None:
+        check_times(batch)
+        self._writer.write_batch(batch)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def csv_rows(file: IO[bytes], schema: pa.Schema, null: str = "") -> Rows:
     """CSV with a header; texts in quotes, so that an empty one and a null differ."""
-    writer: Rows = pa.csv.CSVWriter(file, schema)
-    return writer
+    return _CsvRows(file, schema, null=null, header=True)
 
 
-def more_csv_rows(file: IO[bytes], schema: pa.Schema) -> Rows:
+def more_csv_rows(file: IO[bytes], schema: pa.Schema, null: str = "") -> Rows:
     """The same below others, without a header."""
-    writer: Rows = pa.csv.CSVWriter(file, schema, write_options=pa.csv.WriteOptions(include_header=False))
-    return writer
+    return _CsvRows(file, schema, null=null, header=False)
 
 
 def parquet_rows(file: IO[bytes], schema: pa.Schema) -> Rows:
@@ -82,6 +95,7 @@ class _File(Output):
         self._rows_of = rows_of
         self._file: IO[bytes] | None = None
         self._rows: Rows | None = None
+        self._written = 0
 
     @property
     def directory(self) -> Path | None:
@@ -101,9 +115,13 @@ class _File(Output):
     def write(self, batch: pa.RecordBatch) -> None:
         assert self._rows is not None
         try:
+            check_texts(batch)
             self._rows.write_batch(batch)
-        except (OSError, pa.ArrowInvalid) as error:  # CSV holds no bytes that are no UTF-8
+        except ValueUnwritable as error:
+            raise error.at(str(self._path), self._written) from None
+        except (OSError, pa.ArrowInvalid) as error:
             raise unwritable(str(self._path), error) from error
+        self._written += batch.num_rows
 
     def _complete(self) -> None:
         """Bring all bytes onto the disk."""
@@ -272,9 +290,10 @@ class WholeFile(_File):
 
 def csv_file(settings: CsvSink) -> Output:
     """Whole where all comes at the end, else as it comes."""
+    rows_of = partial(csv_rows, null=settings.nulls[0])
     if settings.mode == "final":
-        return WholeFile(settings.path, csv_rows)
-    return GrowingFile(settings.path, csv_rows, more_csv_rows)
+        return WholeFile(settings.path, rows_of)
+    return GrowingFile(settings.path, rows_of, partial(more_csv_rows, null=settings.nulls[0]))
 
 
 def parquet_file(settings: ParquetSink) -> Output:

@@ -5,19 +5,22 @@ from __future__ import annotations
 import fcntl
 import io
 import json
+import math
 import os
 import socket
 import struct
 import sys
 import termios
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 
 from nebuli.connectors.endpoints import Output
 from nebuli.connectors.errors import FragmentStopped, OutputError
+from nebuli.connectors.sinks.writable_values import ValueUnwritable, check_texts, check_times
 from nebuli.connectors.sources.tcp_source import connect
 
 if TYPE_CHECKING:
@@ -29,6 +32,7 @@ _LOOK_S = 0.2
 """How often a write that waits for the other side looks whether it is interrupted."""
 _LOOK_AGAIN_S = 0.01
 """How often it is looked whether the other side has what was written."""
+_NO_NUMBERS = {math.inf: "Infinity", -math.inf: "-Infinity"}
 _END_S = 2.0
 """How long the other side is waited for, to end the connection too."""
 
@@ -43,6 +47,7 @@ class TcpOutput(Output):
         self._settings = settings
         self._socket: socket.socket | None = None
         self._interrupted = False
+        self._written = 0
 
     def open(self, schema: pa.Schema) -> None:
         """Connect."""
@@ -58,11 +63,13 @@ class TcpOutput(Output):
     def write(self, batch: pa.RecordBatch) -> None:
         """Write a line for each row."""
         try:
-            lines = memoryview(_csv(batch) if self._settings.format == "CSV" else _json(batch))
-        except pa.ArrowInvalid as error:
-            raise OutputError(
-                f"TCP {self._settings.address}: rows cannot be written as CSV: {error}"
-            ) from error
+            check_texts(batch)
+            check_times(batch)
+        except ValueUnwritable as error:
+            raise error.at(f"TCP {self._settings.address}", self._written) from None
+        is_csv = self._settings.format == "CSV"
+        lines = memoryview(_csv(batch, self._settings.nulls[0]) if is_csv else _json(batch))
+        self._written += batch.num_rows
         try:
             while lines:
                 lines = lines[self._send(lines) :]
@@ -143,12 +150,23 @@ class TcpOutput(Output):
         return OutputError(f"TCP {self._settings.address}: the connection failed: {error}")
 
 
-def _csv(batch: pa.RecordBatch) -> bytes:
+def _csv(batch: pa.RecordBatch, null: str) -> bytes:
     buffer = io.BytesIO()
-    pa.csv.write_csv(batch, buffer, pa.csv.WriteOptions(include_header=False))
+    pa.csv.write_csv(batch, buffer, pa.csv.WriteOptions(include_header=False, null_string=null))
     return buffer.getvalue()
 
 
 def _json(batch: pa.RecordBatch) -> bytes:
-    lines = (json.dumps(row, default=str, ensure_ascii=False) for row in batch.to_pylist())
-    return "".join(f"{line}\n" for line in lines).encode()
+    columns = [_json_values(column) for column in batch.columns]
+    rows = (dict(zip(batch.schema.names, row, strict=True)) for row in zip(*columns, strict=True))
+    return "".join(f"{json.dumps(row, default=str, ensure_ascii=False)}\n" for row in rows).encode()
+
+
+def _json_values(column: pa.Array) -> list[Any]:
+    """The values of a column; JSON has no numbers NaN and Infinity, which are texts here as elsewhere."""
+    values: list[Any] = column.to_pylist()
+    if not pa.types.is_floating(column.type) or pc.all(pc.is_finite(column)).as_py() is not False:
+        return values
+    return [
+        value if value is None or math.isfinite(value) else _NO_NUMBERS.get(value, "NaN") for value in values
+    ]

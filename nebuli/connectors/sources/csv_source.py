@@ -8,6 +8,7 @@ import re
 import zipfile
 import zlib
 from contextlib import closing
+from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -15,14 +16,16 @@ import pyarrow as pa
 import pyarrow.csv
 
 from nebuli.connectors.endpoints import Signal, Source
-from nebuli.connectors.errors import InputError, short, shown_names, unreadable
-from nebuli.connectors.sources.instants import ZONE, instants
+from nebuli.connectors.errors import InputError, shown_names, unreadable
+from nebuli.connectors.formats.csv_errors import CsvComplaint
+from nebuli.connectors.formats.csv_quotes import NEVER_CLOSED, Quotes, null_groups
+from nebuli.connectors.formats.instants import ZONE, TimestampInvalid, instants_or_nulls
 from nebuli.connectors.sources.regular_file import size_of
 from nebuli.dataflow import zset
 from nebuli.dataflow.types import arrow_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Iterator, Mapping
 
     from topology import CsvSource as Settings
     from topology import Schema
@@ -30,12 +33,10 @@ if TYPE_CHECKING:
 __all__ = ["CsvSource"]
 
 _BLOCK_BYTES = 1 << 21
+_GROWTH = 8
 _SNIFFED_ROWS = 1000
-_LONGEST_VALUE = (1 << 31) - 1
-"""What a column of texts can hold; Python's own limit is 128 KiB, less than Arrow reads."""
-_BAD_VALUE = re.compile(r"In CSV column #(\d+): Row #(\d+): CSV conversion error to [^:]*: (.*)", re.DOTALL)
-_BAD_ROW = re.compile(r"CSV parse error: Row #(\d+): Expected (\d+) columns, got (\d+): (.*)", re.DOTALL)
-_QUOTED = re.compile(r"'(.*?)'", re.DOTALL)
+_LONGEST_ROW = 1 << 26
+"""Above this, a row is rather a mistake than a row."""
 _HAS_ZONE = re.compile(ZONE)
 _MAGIC_BYTES = 4
 _COMPRESSED = "decompress it, or give a zip archive of one file"
@@ -48,18 +49,19 @@ _KINDS = {
     b"\xfe\xff": "it is text in UTF-16: write it in UTF-8",
     b"PAR1": "it is a Parquet file: give the source type: Parquet",
 }
-_TIMESTAMP_FORMS = (
-    "expected a form such as 2024-01-31, 2024-01-31T10:00:00, "
-    "2024-01-31T10:00:00Z or 2024-01-31T10:00:00+02:00"
-)
+_TOO_LONG = re.compile("straddling object|Empty CSV file or block")
+"""A row does not end in the block after that in which it begins, or the header in the first."""
 
 
 class CsvSource(Source):
     """One CSV file: a header, then rows; of a zip archive, its only file.
 
-    Columns are found by name, others are passed over. Memory is a few blocks, whatever the file's size.
-    Timestamps without a zone are UTC. Arrow parses a column of one kind, with a zone or without; from the first
-    value of another kind on, timestamps are read as texts, and each value is taken for what it is.
+    Columns are found by name, others are passed over. Memory is a few blocks, whatever the file's size. A text in
+    quotes is never null. A blank line is a row where there is one column, and passed over where there are more.
+
+    Arrow reads the file in the usual way first, and from the first value on that this does not fit, in another one:
+    timestamps, all with a zone or all without (UTC), as texts, each taken for what it is; nulls in quotes, for columns
+    that are no texts; and larger blocks for longer rows.
     """
 
     def __init__(self, settings: Settings, columns: Schema, wake: Callable[[], None]) -> None:
@@ -68,11 +70,15 @@ class CsvSource(Source):
         self._schema = arrow_schema(columns)
         self._nulls = settings.nulls
         self._header: list[str] = []
-        self._file: IO[bytes] | None = None
-        self._reader: pa.csv.CSVStreamingReader | None = None
+        self._files: list[_Blocks] = []
+        self._types_to_parse: dict[str, pa.DataType] = {}
+        self._readers: list[pa.csv.CSVStreamingReader] = []
         self._rows_given = 0
         self._rows_to_skip = 0
         self._reads_texts = False
+        self._takes_quoted_nulls = False
+        self._block_bytes = _BLOCK_BYTES
+        self._header_line = 1
 
     def open(self) -> None:
         """Check the header, and start reading."""
@@ -80,8 +86,11 @@ class CsvSource(Source):
             self.total_bytes = size_of(self._path)
             sample = self._read_sample()
             self._check_header()
-            if sample:
-                self._start_in_one_kind(self._parsed_as(sample))
+            if not sample:
+                self._check_quotes()
+            else:
+                self._types_to_parse = self._parsed_as(sample)
+                self._start_in_some_way()
         except pa.ArrowInvalid as error:
             raise self._blame(error) from error
         except (
@@ -101,7 +110,7 @@ class CsvSource(Source):
 
     def poll(self) -> pa.RecordBatch | Signal:
         """The next block of rows, each with weight 1 unless its weights are read, too."""
-        if self._reader is None:  # a header and nothing below it
+        if not self._readers:  # a header and nothing below it
             return Signal.END
         try:
             batch = self._next_batch().cast(self._schema)
@@ -116,24 +125,28 @@ class CsvSource(Source):
 
     def close(self, reason: str) -> None:
         """Close reader and file."""
-        if self._reader is not None:
-            self._reader.close()
-        if self._file is not None:
-            self._file.close()
+        for each in (*self._readers, *self._files):
+            each.close()
 
     def _read_sample(self) -> list[list[str]]:
         with closing(self._rows()) as rows:
-            header = next((row for row, _ in rows), None)
-            if header is None:
+            self._header, self._header_line = next(((row, line) for row, line in rows if row), ([], 1))
+            if not self._header:
                 raise InputError(
                     f"{self._path} is empty: a header was expected, with {shown_names(self._schema.names)}"
                 )
-            self._header = header
-            return [row for row, _ in (next(rows, ([], 0)) for _ in range(_SNIFFED_ROWS)) if row]
+            sample = []
+            try:
+                for row, _ in islice(rows, _SNIFFED_ROWS):
+                    sample.append(row)
+            except csv.Error:  # a value that is longer than a row may be, as its reader will say
+                sample.append([])
+            return sample
 
     def _check_header(self) -> None:
         missing = [name for name in self._schema.names if name not in self._header]
         if missing:
+            self._check_quotes()
             if (kind := _kind(self._path)) is not None:
                 raise InputError(f"{self._path} is no CSV file: {kind}")
             wanted, found = (shown_names(each, self._header + missing) for each in (missing, self._header))
@@ -157,118 +170,141 @@ class CsvSource(Source):
                     types[name] = pa.timestamp(type_.unit)
         return types
 
-    def _start_in_one_kind(self, types: dict[str, pa.DataType]) -> None:
-        try:
-            self._start(types)
-        except pa.ArrowInvalid as error:
-            if not self._is_about_a_timestamp(error):
-                raise
-            self._start_over_with_texts()
+    def _start_in_some_way(self) -> None:
+        """Open the readers behind the rows that were given, in the way that was found so far, or in another."""
+        while True:
+            self.close("start over")
+            self._rows_to_skip = self._rows_given
+            try:
+                self._start()
+            except pa.ArrowInvalid as error:
+                if not self._finds_another_way(error):
+                    raise
+            else:
+                return
 
-    def _start_over_with_texts(self) -> None:
-        self.close("start over")
-        self._reads_texts = True
-        self._rows_to_skip = self._rows_given
-        self._start(
-            {
-                field.name: pa.string() if pa.types.is_timestamp(field.type) else field.type
-                for field in self._schema
-            }
-        )
+    def _finds_another_way(self, error: pa.ArrowInvalid) -> bool:
+        """Whether the file may be read in another way than in the one that has failed, which is then taken."""
+        if _TOO_LONG.search(str(error)):
+            grows = self._block_bytes < _LONGEST_ROW and self._unclosed_quote() is None
+            self._block_bytes = min(_GROWTH * self._block_bytes, _LONGEST_ROW)
+            return grows
+        found = CsvComplaint.of(error, "the header")
+        if found.column is None:
+            return False
+        if not self._takes_quoted_nulls and found.value in self._nulls:
+            self._takes_quoted_nulls = True
+            return True
+        if not self._reads_texts and pa.types.is_timestamp(
+            self._schema.field(self._header[found.column]).type
+        ):
+            self._reads_texts = True
+            return True
+        return False
 
     def _next_batch(self) -> pa.RecordBatch:
         """The next rows that were not given yet."""
-        assert self._reader is not None
-        try:
-            batch = self._reader.read_next_batch()
-        except pa.ArrowInvalid as error:
-            if self._reads_texts or not self._is_about_a_timestamp(error):
-                raise
-            self._start_over_with_texts()
-            batch = self._reader.read_next_batch()
-        while self._rows_to_skip:
+        while True:
+            try:
+                batch = self._read_batch()
+            except pa.ArrowInvalid as error:
+                if not self._finds_another_way(error):
+                    raise
+                self._start_in_some_way()
+                continue
             skipped = min(self._rows_to_skip, batch.num_rows)
             self._rows_to_skip -= skipped
-            batch = batch.slice(skipped) if skipped < batch.num_rows else self._reader.read_next_batch()
-        return self._with_timestamps(batch) if self._reads_texts else batch
+            if skipped < batch.num_rows or not skipped:
+                batch = batch.slice(skipped)
+                return self._with_timestamps(batch) if self._reads_texts else batch
+
+    def _read_batch(self) -> pa.RecordBatch:
+        parts = [
+            reader.read_next_batch() for reader in self._readers
+        ]  # of the same rows, in blocks of one size
+        if self._files[0].ends_within_quotes:  # Arrow takes all up to there for a value
+            self._check_quotes()
+        if len(parts) == 1:
+            return parts[0]
+        columns = {name: part.column(name) for part in parts for name in part.schema.names}
+        return pa.record_batch({name: columns[name] for name in self._schema.names})
 
     def _with_timestamps(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         for place, field in enumerate(self._schema):
-            if not pa.types.is_timestamp(field.type):
-                continue
-            texts = batch.column(place)
-            try:
-                column = instants(texts, field.type)
-            except pa.ArrowInvalid:
-                raise self._first_bad(texts, field) from None
-            batch = batch.set_column(place, field, column)
+            if pa.types.is_timestamp(field.type):
+                try:
+                    column = instants_or_nulls(batch.column(place), field, self._nulls)
+                except TimestampInvalid as error:
+                    row = self._header_line + self._rows_given + error.row + 1
+                    raise InputError(f"{self._path}, {self._place(row)}, {error}") from None
+                batch = batch.set_column(place, field, column)
         return batch
 
-    def _first_bad(self, texts: pa.Array, field: pa.Field) -> InputError:
-        low, high = 0, len(texts)  # the first bad value is in texts[low:high]
-        while high - low > 1:
-            middle = (low + high) // 2
-            try:
-                instants(texts.slice(low, middle - low), field.type)
-                low = middle
-            except pa.ArrowInvalid:
-                high = middle
-        row = self._rows_given + low + 2  # Arrow counts from 1, and the header
-        return InputError(
-            f"{self._path}, {self._place(row)}, column {field.name}: "
-            f"{short(texts[low].as_py())!r} is no {self._types[field.name]}; {_TIMESTAMP_FORMS}"
-        )
+    def _start(self) -> None:
+        types = {
+            name: pa.string() if self._reads_texts and pa.types.is_timestamp(type_) else type_
+            for name, type_ in self._types_to_parse.items()
+        }
+        self._readers, self._files = [], []
+        for names, quoted_nulls in null_groups(self._schema, split=self._takes_quoted_nulls):
+            self._files.append(_Blocks(_open_bytes(self._path)))
+            reader = self._reader({name: types[name] for name in names}, quoted_nulls=quoted_nulls)
+            self._readers.append(reader)
 
-    def _is_about_a_timestamp(self, error: pa.ArrowInvalid) -> bool:
-        found = _BAD_VALUE.match(str(error))
-        if found is None:
-            return False
-        return bool(pa.types.is_timestamp(self._schema.field(self._header[int(found[1])]).type))
-
-    def _start(self, types: dict[str, pa.DataType]) -> None:
-        self._file = _open_bytes(self._path)
-        self._reader = pa.csv.open_csv(
-            self._file,
+    def _reader(self, types: Mapping[str, pa.DataType], *, quoted_nulls: bool) -> pa.csv.CSVStreamingReader:
+        return pa.csv.open_csv(
+            pa.PythonFile(self._files[-1], mode="r"),
             # One thread: with more, the messages name no row. Blocks come one after the other anyway.
-            read_options=pa.csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES),
-            parse_options=pa.csv.ParseOptions(newlines_in_values=True),
+            read_options=pa.csv.ReadOptions(
+                use_threads=False, block_size=self._block_bytes, skip_rows=self._header_line - 1
+            ),
+            parse_options=pa.csv.ParseOptions(
+                newlines_in_values=True, ignore_empty_lines=not self._has_one_column
+            ),
             convert_options=pa.csv.ConvertOptions(
                 column_types=types,
                 include_columns=list(types),
                 null_values=list(self._nulls),
                 strings_can_be_null=True,
+                quoted_strings_can_be_null=quoted_nulls,
             ),
         )
 
+    @property
+    def _has_one_column(self) -> bool:
+        return len(self._header) == 1
+
     def _blame(self, error: pa.ArrowInvalid) -> InputError:
         """Arrow's complaint, with the line in the file and the column's name."""
-        if found := _BAD_VALUE.match(str(error)):
-            column, row, why = int(found[1]), int(found[2]), found[3]
-            name = self._header[column]
+        found = CsvComplaint.of(error, "the header")
+        if found.column is None or (found.value is not None and "\n" in found.value):
+            self._check_quotes()
+        if _TOO_LONG.search(str(error)):
             return InputError(
-                f"{self._path}, {self._place(row)}, column {name}: {self._complaint(name, why)}"
+                f"{self._path}: a row is longer than {_LONGEST_ROW:,} bytes, the most that is read"
             )
-        if found := _BAD_ROW.match(str(error)):
-            row, expected, got, text = int(found[1]), found[2], found[3], short(found[4])
-            values = "1 value" if got == "1" else f"{got} values"
-            return InputError(
-                f"{self._path}, {self._place(row)}: {values} where the header names {expected}: {text}"
-            )
-        if "straddling object" in str(error):
-            return InputError(
-                f"{self._path}: a row is longer than {_BLOCK_BYTES:,} bytes, the most that is read"
-            )
-        return InputError(f"{self._path}: {error}")
+        place = "" if found.row is None else f", {self._place(found.row)}"
+        types = [self._types.get(name) for name in self._header]
+        by = ": " if found.column is None else ", "
+        return InputError(f"{self._path}{place}{by}{found.sentence(self._header, types)}")
 
-    def _complaint(self, name: str, why: str) -> str:
-        wanted = self._types[name]
-        value = _QUOTED.search(why)
-        if value is None:
-            return f"{why} (the column is {wanted})"
-        return f"{short(value[1])!r} is no {wanted}"
+    def _check_quotes(self) -> None:
+        """Raise InputError where a quote of the file is never closed."""
+        if (line := self._unclosed_quote()) is not None:
+            raise InputError(f"{self._path}, line {line}: {NEVER_CLOSED}")
+
+    def _unclosed_quote(self) -> int | None:
+        """The line of the quote that is open at the end of the file; None: there is none."""
+        with closing(_Blocks(_open_bytes(self._path))) as blocks:
+            while blocks.read(_BLOCK_BYTES):
+                pass
+        if not blocks.ends_within_quotes:
+            return None
+        with _open_bytes(self._path) as file:  # up to there in steps that end where a line may
+            return 1 + sum(_line_ends(piece) for piece in _pieces(file, blocks.quotes.opened_at))
 
     def _place(self, row: int) -> str:
-        """The line at which Arrow's row begins: it counts neither blank lines nor line breaks inside quotes."""
+        """The line at which Arrow's row begins: it does not count line breaks in quotes, nor all blank lines."""
         try:
             with closing(self._rows()) as rows:
                 for number, (_, line) in enumerate(rows, start=1):
@@ -279,15 +315,69 @@ class CsvSource(Source):
         return f"row {row}"
 
     def _rows(self) -> Generator[tuple[list[str], int], None, None]:
-        """The file's rows as text, blank lines left out, with the line on which each begins."""
+        """The file's rows as text, with the line on which each begins; blank lines as Arrow counts them.
+
+        Above the header all are lines that it skips, below it they are rows or nothing.
+        """
         with io.TextIOWrapper(_open_bytes(self._path), "utf-8-sig", errors="replace", newline="") as text:
-            csv.field_size_limit(_LONGEST_VALUE)
+            csv.field_size_limit(_LONGEST_ROW)
             reader = csv.reader(text)
             line = 1
+            above = True
             for row in reader:
-                if row:
+                above = above and not row
+                if row or above or self._has_one_column:
                     yield row, line
                 line = reader.line_num + 1
+
+
+class _Blocks:
+    """A file as Arrow reads it, block by block, which follows its quotes.
+
+    A carriage return comes with what follows it: of one at the end of a block Arrow drops the line feed in the next,
+    also within quotes.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._held = b""
+        self._has_ended = False
+        self.quotes = Quotes()
+
+    @property
+    def ends_within_quotes(self) -> bool:
+        """Whether all was read, and a quote is open."""
+        return self._has_ended and self.quotes.is_open
+
+    @property
+    def closed(self) -> bool:
+        """Whether the file is."""
+        return self._file.closed
+
+    def read(self, size: int) -> bytes:
+        """At most so many bytes; none at the end."""
+        block = self._held + self._file.read(size - len(self._held))
+        self._held = block[-1:] if block[-1:] == b"\r" and len(block) > 1 else b""
+        block = block[: len(block) - len(self._held)]
+        self.quotes.feed(block)
+        self._has_ended = not block
+        return block
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def _pieces(file: IO[bytes], size: int) -> Iterator[bytes]:
+    """The first bytes of a file, none of its pieces with a line feed at its begin that belongs to the one before."""
+    blocks = _Blocks(file)
+    while size > 0 and (block := blocks.read(min(size, _BLOCK_BYTES))):
+        size -= len(block)
+        yield block
+
+
+def _line_ends(text: bytes) -> int:
+    return text.count(b"\n") + text.count(b"\r") - text.count(b"\r\n")
 
 
 def _open_bytes(path: str) -> IO[bytes]:

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import io
-import re
 import socket
 from collections import deque
 from contextlib import suppress
 from threading import Condition, Thread
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import pyarrow.csv
-import pyarrow.json
+import numpy as np
 
 from nebuli.connectors.endpoints import Signal, Source
-from nebuli.connectors.errors import FragmentError, InputError, short
-from nebuli.connectors.sources.instants import instants
+from nebuli.connectors.errors import FragmentError, InputError
+from nebuli.connectors.formats.csv_lines import CsvLines
+from nebuli.connectors.formats.csv_quotes import NEVER_CLOSED, Quotes
+from nebuli.connectors.formats.json_rows import Constant, JsonRows
+from nebuli.connectors.formats.message_bytes import MessageBytes
+from nebuli.connectors.formats.text_rows import RowInvalid
 from nebuli.dataflow import zset
 from nebuli.dataflow.types import arrow_schema
 from netchannel.transports.tcp import keep_alive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import pyarrow as pa
 
     from topology import Schema
     from topology import TcpSource as Settings
@@ -33,9 +35,6 @@ CONNECT_S = 10.0
 _BLOCK_BYTES = 1 << 18
 _QUEUED_BLOCKS = 8
 _LONGEST_LINE = 1 << 24
-_LONGEST_REASON = 300
-_ARROWS_ROW = re.compile(r"Row #\d+: | in row \d+")
-"""Arrow's mention of a row, which it counts from where it began to read."""
 
 
 def connect(address: str) -> socket.socket:
@@ -55,6 +54,7 @@ class TcpSource(Source):
 
     def __init__(self, settings: Settings, columns: Schema, wake: Callable[[], None]) -> None:
         self._settings = settings
+        self._name = f"TCP {settings.address}"
         self._schema = arrow_schema(columns)
         self._wake = wake
         self._socket: socket.socket | None = None
@@ -63,6 +63,8 @@ class TcpSource(Source):
         self._changed = Condition()
         self._closed = False
         self._lines = 0
+        self._is_csv = settings.format == "CSV"
+        self._text = CsvLines(self._schema, settings.nulls) if self._is_csv else _JsonLines(self._schema)
 
     def open(self) -> None:
         """Connect, and begin to receive."""
@@ -70,7 +72,7 @@ class TcpSource(Source):
             self._socket = connect(self._settings.address)
         except OSError as error:
             raise InputError(
-                f"TCP {self._settings.address} cannot be reached ({error}): start what listens there first"
+                f"{self._name} cannot be reached ({error}): start what listens there first"
             ) from error
         self._socket.settimeout(None)
         self._thread = Thread(target=self._receive, name=f"lines from {self._settings.address}", daemon=True)
@@ -104,28 +106,41 @@ class TcpSource(Source):
 
     def _receive(self) -> None:
         assert self._socket is not None
-        begun = b""  # of a line whose end has not come
         try:
-            while data := self._socket.recv(_BLOCK_BYTES):
-                lines, end, rest = (begun + data).rpartition(b"\n")
-                if end:
-                    self._put(lines + end)
-                begun = rest
-                if len(begun) > _LONGEST_LINE:
-                    raise InputError(
-                        f"TCP {self._settings.address}: a line is longer than {_LONGEST_LINE:,} bytes, the most that "
-                        f"is read"
-                    )
-            if begun:
-                self._put(begun + b"\n")
+            self._cut(self._socket)
             self._put(Signal.END)
         except OSError as error:
-            self._put(InputError(f"TCP {self._settings.address}: the connection failed: {error}"))
+            self._put(InputError(f"{self._name}: the connection failed: {error}"))
         except InputError as error:
             self._put(error)
         except Exception as error:  # noqa: BLE001 - whatever it is, the fragment waits for this thread
-            what = f"{type(error).__name__}: {error}"
-            self._put(FragmentError(f"TCP {self._settings.address}: {what}"))
+            self._put(FragmentError(f"{self._name}: {type(error).__name__}: {error}"))
+
+    def _cut(self, connection: socket.socket) -> None:
+        """Put what comes in blocks of whole lines, or whole rows of CSV, in which a line may end within quotes."""
+        quotes = Quotes()
+        begun: list[bytes] = []  # of one whose end has not come
+        size = at = lines = 0  # of what has begun: how long it is, and the bytes and lines before it
+        while data := connection.recv(_BLOCK_BYTES):
+            end = quotes.feed(data).last_row_end(data) if self._is_csv else data.rfind(b"\n") + 1
+            if end:
+                block = b"".join([*begun, data[:end]])
+                self._put(block)
+                at, lines = at + len(block), lines + block.count(b"\n")
+                begun, size = [], 0
+            begun.append(data[end:])
+            size += len(data) - end
+            if size > _LONGEST_LINE:
+                raise InputError(
+                    f"{self._name}, line {lines + 1}: a line is longer than {_LONGEST_LINE:,} bytes, the most that is "
+                    f"read{': is a quote in it never closed?' if self._is_csv and quotes.is_open else ''}"
+                )
+        rest = b"".join(begun)
+        if self._is_csv and quotes.is_open:
+            line = lines + rest.count(b"\n", 0, quotes.opened_at - at) + 1
+            raise InputError(f"{self._name}, line {line}: {NEVER_CLOSED}")
+        if rest:
+            self._put(rest + b"\n")
 
     def _put(self, item: bytes | Signal | FragmentError) -> None:
         with self._changed:
@@ -136,71 +151,22 @@ class TcpSource(Source):
 
     def _rows(self, block: bytes) -> pa.RecordBatch:
         try:
-            rows = self._read(block)
-        except pa.ArrowException as error:
-            raise self._blame(block.split(b"\n")[:-1]) from error
+            rows = self._text.read(block, begins=self._lines == 0)
+        except RowInvalid as error:
+            raise InputError(f"{self._name}, line {self._lines + error.row + 1}: {error}") from error
         self._lines += block.count(b"\n")
         return rows
 
-    def _read(self, block: bytes) -> pa.RecordBatch:
-        return self._typed(
-            self._from_csv(block) if self._settings.format == "CSV" else self._from_json(block)
-        )
 
-    def _blame(self, lines: list[bytes]) -> InputError:
-        """The first of the lines with which they cannot be read, by halves, and what is said of it alone."""
-        good, bad = 0, len(lines)  # so many can be read; so many cannot
-        while bad - good > 1:
-            middle = (good + bad) // 2
-            if self._complaint(lines[:middle]) is None:
-                good = middle
-            else:
-                bad = middle
-        reason = self._complaint(lines[good:bad]) or self._complaint(lines[:bad])
-        return InputError(f"TCP {self._settings.address}, line {self._lines + bad}: {reason}")
+class _JsonLines:
+    """JSON objects, one in each line."""
 
-    def _complaint(self, lines: list[bytes]) -> str | None:
-        block = b"".join(line + b"\n" for line in lines)
-        if not block.strip():  # blank lines, which are passed over
-            return None
-        try:
-            self._read(block)
-        except pa.ArrowException as error:
-            return short(_ARROWS_ROW.sub("", str(error)), _LONGEST_REASON)
-        return None
+    def __init__(self, schema: pa.Schema) -> None:
+        self._rows = JsonRows(schema, Constant)
 
-    def _parsed(self) -> dict[str, pa.DataType]:
-        """The types to parse; timestamps are read as texts, with a zone or without."""
-        return {
-            field.name: pa.string() if pa.types.is_timestamp(field.type) else field.type
-            for field in self._schema
-        }
-
-    def _from_csv(self, block: bytes) -> pa.Table:
-        return pa.csv.read_csv(
-            io.BytesIO(block),
-            read_options=pa.csv.ReadOptions(column_names=self._schema.names, use_threads=False),
-            convert_options=pa.csv.ConvertOptions(
-                column_types=self._parsed(),
-                null_values=list(self._settings.nulls),
-                strings_can_be_null=True,
-            ),
-        )
-
-    def _from_json(self, block: bytes) -> pa.Table:
-        return pa.json.read_json(
-            io.BytesIO(block),
-            read_options=pa.json.ReadOptions(use_threads=False, block_size=max(len(block), 1 << 16)),
-            parse_options=pa.json.ParseOptions(
-                explicit_schema=pa.schema(self._parsed().items()), unexpected_field_behavior="ignore"
-            ),
-        )
-
-    def _typed(self, table: pa.Table) -> pa.RecordBatch:
-        whole = table.combine_chunks()
-        columns = []
-        for field in self._schema:
-            column = whole.column(field.name)
-            column = column.chunk(0) if column.num_chunks else pa.array([], column.type)
-            columns.append(instants(column, field.type) if pa.types.is_timestamp(field.type) else column)
-        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+    def read(self, block: bytes, *, begins: bool) -> pa.RecordBatch:
+        """The rows of a block, which ``begins`` the stream or not. Raises RowInvalid with the line in the block."""
+        lines = MessageBytes.lines(block)
+        at_begin = np.zeros(len(lines), np.bool_)
+        at_begin[0] = begins
+        return self._rows.read(lines, at_begin)[0]

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from nebuli.connectors.errors import short
-from nebuli.connectors.sources.instants import instants
+from nebuli.connectors.formats.instants import instants
 from nebuli.dataflow.types import type_name
 
 if TYPE_CHECKING:

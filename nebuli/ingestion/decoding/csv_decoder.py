@@ -13,14 +13,16 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from nebuli.connectors.errors import short
-from nebuli.connectors.sources.instants import instants
+from nebuli.connectors.formats.csv_quotes import Quotes
+from nebuli.connectors.formats.instants import instants
+from nebuli.connectors.formats.message_bytes import UTF8_MARK, MessageBytes, has
 from nebuli.dataflow import zset
 from nebuli.dataflow.types import type_name
 from nebuli.ingestion.addressed import PAYLOAD
 from nebuli.ingestion.errors import MessageInvalid
 
 from .decoder import Decoder, Facts
-from .message_bytes import UTF8_MARK, MessageBytes, has
+from .payloads import bytes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -91,7 +93,7 @@ class CsvDecoder(Decoder):
                 )
             layout = self._layout(header, messages)
             messages = messages.since(1) if _begins(messages) else messages
-        payloads = MessageBytes.of(messages)
+        payloads = bytes_of(messages)
         pieces = list(self._pieces(payloads, 0, len(payloads), layout, messages)) if len(payloads) else []
         places = np.concatenate([np.empty(0, dtype=np.int64), *(places for _, places in pieces)])
         rows = [rows for rows, _ in pieces] or [zset.empty(self._schema)]
@@ -260,18 +262,10 @@ def _one_row_each(payloads: MessageBytes) -> bool:
 
 
 def _is_open(payload: bytes) -> bool:
-    """Whether a message ends within quotes, as Arrow reads them: they begin at the begin of a value only."""
-    if b'"' not in payload:
-        return False
-    state: Literal["begin", "plain", "quoted", "closed"] = "begin"
-    for each in payload.decode("latin-1"):
-        if state == "quoted":
-            state = "closed" if each == '"' else "quoted"
-        elif each == '"' and state != "plain":  # behind a closed one it stands for a quote
-            state = "quoted"
-        else:
-            state = "begin" if each in ",\r\n" else "plain"
-    return state == "quoted"
+    """Whether a message ends within quotes."""
+    quotes = Quotes()
+    quotes.feed(payload)
+    return quotes.is_open
 
 
 def _one_array(column: pa.ChunkedArray) -> pa.Array:

@@ -17,10 +17,8 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from nebuli.connectors.errors import OutputError
-from nebuli.connectors.testing import VALUES, SinkConformance, SourceConformance
+from nebuli.connectors.testing import SinkConformance, SourceConformance
 from tests.support.keeper import Keeper
-from topology import DataType
 
 Rows = list[dict[str, Any]]
 
@@ -261,13 +259,7 @@ class TestChannelSourceOfAConsumer(TestChannelSource):
     consumer = "job"
 
 
-UTF8 = {**VALUES, DataType.BINARY: [b"a", b""]}
-"""What CSV holds of bytes: text."""
-
-
 class TestCsvSink(SinkConformance):
-    values = UTF8
-
     @pytest.fixture
     def path(self, tmp_path: Path) -> Path:
         return tmp_path / "out" / "result.csv"
@@ -292,11 +284,6 @@ class TestCsvSink(SinkConformance):
             )
         ]
 
-    def test_bytes_that_are_no_text_are_refused_with_the_file(self, settings: dict[str, Any]) -> None:
-        change = pa.record_batch([pa.array([b"\xff"], pa.binary()), pa.array([1])], ["b", "_weight"])
-        with pytest.raises(OutputError, match=r"result\.csv cannot be written: Invalid UTF8"):
-            self._write(settings, "append", change)
-
 
 class TestParquetSink(SinkConformance):
     whole_modes = ("final", "changes", "append")
@@ -316,7 +303,6 @@ class TestParquetSink(SinkConformance):
 
 class TestTcpSink(SinkConformance):
     form = "CSV"
-    values = UTF8
 
     @pytest.fixture
     def settings(self, listener: Listener) -> dict[str, Any]:

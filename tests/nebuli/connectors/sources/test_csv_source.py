@@ -14,6 +14,7 @@ import pytest
 
 from nebuli.connectors.endpoints import Signal
 from nebuli.connectors.errors import InputError, shown_names
+from nebuli.connectors.sources import csv_source
 from nebuli.connectors.sources.csv_source import CsvSource
 from topology import Column, DataType
 from topology import CsvSource as Settings
@@ -239,9 +240,72 @@ def test_a_text_that_is_no_timestamp_is_named_with_the_forms_that_are() -> None:
     )
 
 
-def test_a_long_value_is_read_and_one_beyond_a_block_is_refused() -> None:
-    """Longer than 128 KiB, where Python's own reader stops."""
-    long = "x" * 300_000
-    assert read(f"origin,delay\n{long},1\n").column("origin").to_pylist() == [long]
-    said = message(f"origin,delay\n{long * 20},1\n")
-    assert said == "in.csv: a row is longer than 2,097,152 bytes, the most that is read"
+def test_a_row_longer_than_a_block_is_read_and_one_beyond_the_longest_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Longer than 128 KiB, where Python's own reader stops, and than 2 MiB, a block."""
+    for long in ("x" * 300_000, "x" * 6_000_000):
+        rows = f"origin,delay\nEWR,0\n{long},1\nJFK,2\n"
+        assert read(rows).column("origin").to_pylist() == ["EWR", long, "JFK"]
+    monkeypatch.setattr(csv_source, "_LONGEST_ROW", 1 << 22)
+    said = message(f"origin,delay\n{'x' * 10_000_000},1\n")
+    assert said == "in.csv: a row is longer than 4,194,304 bytes, the most that is read"
+
+
+ONE = (Column(name="origin", type=DataType.STRING),)
+
+
+@pytest.mark.parametrize(
+    ("columns", "text", "line"),
+    [
+        (COLUMNS, 'origin,delay\n"x,1\n' + "EWR,2\n" * 999, 2),
+        (COLUMNS, 'origin,delay\n"E\nW",1\nJFK,2\n"cut in the mid', 5),
+        (COLUMNS, 'origin,delay\r\n5" pipe,1\r\n"cut,2\r\n', 3),
+        (COLUMNS, '\n\norigin,delay\nEWR,1\nJFK,"2', 5),
+        (COLUMNS, 'origin,"delay\nEWR,1\n', 1),
+        (COLUMNS, 'origin,delay\nEWR,1\n"' + "JFK,2\n" * 500_000, 3),
+        (ONE, 'origin,"delay', 1),
+        (ONE, 'origin\n\n"', 3),
+        (ONE, 'origin,delay\nEWR,1\nJFK,"2\n', 3),
+    ],
+)
+def test_a_quote_that_is_never_closed_is_named_with_its_line(
+    columns: tuple[Column, ...], text: str, line: int
+) -> None:
+    """Of a column that is not read, too; no row of a block that it swallows is given before."""
+    assert message(text, columns=columns).startswith(
+        f"in.csv, line {line}: the quote that opens there is never closed: "
+    )
+
+
+def test_a_quote_within_a_value_without_quotes_is_a_character() -> None:
+    assert read('origin,delay\n5" pipe,1\n"a"b"c,2\n').column("origin").to_pylist() == ['5" pipe', 'ab"c']
+
+
+@pytest.mark.parametrize("block_bytes", [1 << 21, 16])
+def test_quotes_tell_a_text_from_a_null(block_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of other types a null may be in quotes: there is no value that it could be taken for."""
+    monkeypatch.setattr(csv_source, "_BLOCK_BYTES", block_bytes)
+    columns = (*COLUMNS, Column(name="at", type=DataType.TIMESTAMP))
+    text = 'origin,delay,at\nNA,1,"NA"\n"NA","NA",2013-01-01\n,2,NA\n"",3,2013-01-01T00:00:00Z\n'
+    table = read(text, columns)
+    day = datetime(2013, 1, 1, tzinfo=UTC)
+    assert table.column("origin").to_pylist() == [None, "NA", "", ""]
+    assert table.column("delay").to_pylist() == [1, None, 2, 3]
+    assert table.column("at").to_pylist() == [None, day, None, day]
+
+
+def test_a_blank_line_is_a_row_where_there_is_one_column() -> None:
+    """As DuckDB has it."""
+    text = '\n\norigin\n\nEWR\n""\n\n'
+    assert read(text, ONE, ("",)).column("origin").to_pylist() == [None, "EWR", "", None]
+    n = (Column(name="n", type=DataType.INT64),)
+    assert message("\nn\n1\n\nx\n", columns=n) == "in.csv, line 4, column n: '' is no int64"
+    assert read("origin,delay\n\nEWR,1\n\n", ONE).column("origin").to_pylist() == ["EWR"]
+
+
+def test_a_line_break_in_quotes_is_whole_where_a_block_ends_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = 'origin\r\n"a\r\nb"\r\n"c\r\n"\r\n'
+    for block_bytes in range(2, len(text)):
+        monkeypatch.setattr(csv_source, "_BLOCK_BYTES", block_bytes)
+        assert read(text, ONE).column("origin").to_pylist() == ["a\r\nb", "c\r\n"]

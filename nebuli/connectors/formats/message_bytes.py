@@ -10,12 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nebuli.dataflow.buffers import text_buffers
-from nebuli.ingestion.addressed import PAYLOAD
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from typing import Self
 
-    from nebuli.ingestion.addressed import Messages
+    from numpy.typing import NDArray
 
 LINE_FEED, RETURN = 10, 13
 UTF8_MARK = "\N{ZERO WIDTH NO-BREAK SPACE}".encode()
@@ -31,9 +30,8 @@ class MessageBytes:
     offsets: NDArray[np.int64]
 
     @classmethod
-    def of(cls, messages: Messages) -> MessageBytes:
-        """Those of messages: the very buffer, where each has its line end already. A null is an empty one."""
-        column = messages.rows.column(PAYLOAD)
+    def of(cls, column: pa.BinaryArray) -> Self:
+        """Those of a column: the very buffer, where each has its line end already. A null is an empty one."""
         if column.null_count:
             column = column.fill_null(b"")
         if not len(column):
@@ -45,6 +43,12 @@ class MessageBytes:
             offsets, data = text_buffers(column)
         start = int(offsets[0])
         return cls(pa.py_buffer(data[start : int(offsets[-1])]), offsets - start)
+
+    @classmethod
+    def lines(cls, block: bytes) -> Self:
+        """The lines of a block, the last of which has its end."""
+        ends = places_of(LINE_FEED, np.frombuffer(block, np.uint8)) + 1
+        return cls(pa.py_buffer(block), np.concatenate([np.zeros(1, np.int64), ends]))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

@@ -1,0 +1,1 @@
+"""Rows as text: CSV and JSON, as sources and the ingestion read them."""

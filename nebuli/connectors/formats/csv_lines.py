@@ -1,0 +1,109 @@
+"""Rows of CSV without a header, from blocks of whole rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.csv
+
+from nebuli.connectors.formats.csv_errors import CsvComplaint
+from nebuli.connectors.formats.csv_quotes import null_groups, row_ends
+from nebuli.connectors.formats.instants import TimestampInvalid, instants_or_nulls
+from nebuli.connectors.formats.message_bytes import UTF8_MARK
+from nebuli.connectors.formats.text_rows import RowInvalid
+from nebuli.dataflow.types import type_name
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["CsvLines"]
+
+
+class CsvLines:
+    """Rows of a schema, whose columns have its order; what is in ``nulls`` is null, but for texts in quotes.
+
+    A blank line is a row where there is one column, and passed over where there are more.
+    """
+
+    def __init__(self, schema: pa.Schema, nulls: Sequence[str]) -> None:
+        self._schema = schema
+        self._nulls = list(nulls)
+        # Whether a zone is there Arrow has to know before: timestamps are read as texts.
+        self._parsed = {
+            field.name: pa.string() if pa.types.is_timestamp(field.type) else field.type for field in schema
+        }
+        self._takes_quoted_nulls = False
+
+    def read(self, block: bytes, *, begins: bool) -> pa.RecordBatch:
+        """The rows of a block, which ``begins`` the stream or not. Raises RowInvalid with the line in the block."""
+        try:
+            return self._read(block, begins=begins)
+        except (pa.ArrowInvalid, TimestampInvalid) as error:
+            raise self._blame(block, error, begins=begins) from error
+
+    def _blame(self, block: bytes, error: Exception, *, begins: bool) -> RowInvalid:
+        """The first row with which the block cannot be read, by halves."""
+        ends = [0, *row_ends(block).tolist()]
+        good, bad = 0, len(ends) - 1  # so many rows can be read; so many cannot
+        while bad - good > 1:
+            middle = (good + bad) // 2
+            try:
+                self._read(block[ends[good] : ends[middle]], begins=begins and not good)
+                good = middle
+            except (pa.ArrowInvalid, TimestampInvalid) as found:
+                bad, error = middle, found
+        return RowInvalid(block.count(b"\n", 0, ends[good]), self._sentence(error))
+
+    def _sentence(self, error: Exception) -> str:
+        if isinstance(error, TimestampInvalid):
+            return str(error)
+        types = [type_name(each) for each in self._schema.types]
+        return CsvComplaint.of(error, "the schema").sentence(self._schema.names, types)
+
+    def _read(self, block: bytes, *, begins: bool) -> pa.RecordBatch:
+        if not begins and block.startswith(UTF8_MARK):
+            block = UTF8_MARK + block  # a mark at the begin of a stream, and of a value elsewhere
+        if not self._takes_quoted_nulls:
+            try:
+                return self._read_parts(block, split=False)
+            except pa.ArrowInvalid:
+                if len(null_groups(self._schema, split=True)) == 1:
+                    raise
+        rows = self._read_parts(block, split=True)
+        self._takes_quoted_nulls = True
+        return rows
+
+    def _read_parts(self, block: bytes, *, split: bool) -> pa.RecordBatch:
+        columns = {}
+        for names, quoted_nulls in null_groups(self._schema, split=split):
+            table = self._table(block, names, quoted_nulls=quoted_nulls).combine_chunks()
+            for name in names:
+                column = table.column(name)
+                columns[name] = column.chunk(0) if column.num_chunks else pa.array([], column.type)
+        made = [
+            instants_or_nulls(columns[field.name], field, self._nulls)
+            if pa.types.is_timestamp(field.type)
+            else columns[field.name]
+            for field in self._schema
+        ]
+        return pa.RecordBatch.from_arrays(made, schema=self._schema)
+
+    def _table(self, block: bytes, names: Sequence[str], *, quoted_nulls: bool) -> pa.Table:
+        return pa.csv.read_csv(
+            pa.BufferReader(block),
+            # In one block, or Arrow would take a line feed within quotes for a row's end, or drop it.
+            read_options=pa.csv.ReadOptions(
+                column_names=self._schema.names, use_threads=False, block_size=len(block) + 1
+            ),
+            parse_options=pa.csv.ParseOptions(
+                newlines_in_values=True, ignore_empty_lines=len(self._schema) > 1
+            ),
+            convert_options=pa.csv.ConvertOptions(
+                column_types={name: self._parsed[name] for name in names},
+                include_columns=names,
+                null_values=self._nulls,
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=quoted_nulls,
+            ),
+        )
