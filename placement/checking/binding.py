@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence
 
     from placement.plan import Query, QueryOperator, Sharding
-    from topology import LogicalSource, Mistake, PhysicalSource, Schema, Sink, Topology
+    from topology import LogicalSource, Mistake, PhysicalSource, Schema, Sink, SinkConnector, Topology
     from topology.mistakes import Location
 
 
@@ -151,6 +151,8 @@ class _Binder(ABC):
                 self._bind_sink(operator)
             case ViewOperator():
                 self._bind_view(operator)
+            case WindowOperator():
+                self._bind_window(operator)
             case _:
                 self._add(operator)
 
@@ -206,20 +208,26 @@ class _Binder(ABC):
                 f"does not end; expected mode changes or append"
             )
             self._fault(operator, ("sink",), message)
-        for column in self._schemas.get(operator.input, ()):
-            if column.type not in sink.types:
-                message = (
-                    f"{sink.name!r} at {node} ({sink.type}) takes no {column.type}, and {column.name} is one"
-                )
-                self._fault(
-                    operator, ("sink",), f"{message}; cast it to {listed(map(str, sorted(sink.types)))}"
-                )
+        self._check_types(operator, "sink", sink, f"{sink.name!r} at {node} ({sink.type})")
         writer = self._writers.setdefault(operator.sink, operator.id)
         if writer != operator.id:
             message = f"{sink.name!r} at {node} is written by sink {writer} already; each is written once"
             self._fault(operator, ("sink",), message)
         self._pins[operator.id] = node
         self._add(BoundSink(id=operator.id, input=operator.input, sink=operator.sink, target=sink))
+
+    def _bind_window(self, operator: WindowOperator) -> None:
+        if operator.late is not None:
+            self._check_types(operator, "late", _late_sink(operator, operator.late), "late (CSV)")
+        self._add(operator)
+
+    def _check_types(
+        self, operator: SinkOperator | WindowOperator, key: str, sink: SinkConnector, name: str
+    ) -> None:
+        for column in self._schemas.get(operator.input, ()):
+            if column.type not in sink.types:
+                message = f"{name} takes no {column.type}, and {column.name} is one"
+                self._fault(operator, (key,), f"{message}; cast it to {listed(map(str, sorted(sink.types)))}")
 
     def _bind_view(self, operator: ViewOperator) -> None:
         if operator.node is not None:
@@ -406,9 +414,12 @@ def _late_output(window: WindowOperator) -> tuple[LateOperator | BoundSink, ...]
     if window.late is None:
         return ()
     rows = LateOperator(id=f"{window.id}>dropped", input=window.id)
-    name = f"{window.id}>late"
-    target = CsvSink(type="CSV", name=name, mode="changes", path=window.late)
-    return rows, BoundSink(id=name, input=rows.id, sink=name, target=target)
+    target = _late_sink(window, window.late)
+    return rows, BoundSink(id=target.name, input=rows.id, sink=target.name, target=target)
+
+
+def _late_sink(window: WindowOperator, path: str) -> CsvSink:
+    return CsvSink(type="CSV", name=f"{window.id}>late", mode="changes", path=path)
 
 
 def _by_operator(settings: Mapping[str, T]) -> tuple[T, ...]:

@@ -145,8 +145,11 @@ def test_its_words_are_the_planners(packages: Packages) -> None:
     assert why == "t.yaml:5:13: expected append as mode of this type, got 'final'"
 
 
-def test_a_sink_is_not_given_columns_of_types_that_it_does_not_take() -> None:
-    target = "{name: out, type: TCP, address: 127.0.0.1:1, format: JSON}"
+@pytest.mark.parametrize(
+    "kind", ["TCP, address: 127.0.0.1:1, format: JSON", "TCP, address: 127.0.0.1:1", "CSV, path: out.csv"]
+)
+def test_a_sink_is_not_given_columns_of_types_that_it_does_not_take(kind: str) -> None:
+    target = f"{{name: out, type: {kind}}}"
     schema = "[{name: n, type: int64}, {name: raw, type: binary}]"
     text = TOPOLOGY.replace("[{name: n, type: int64}]", schema).replace(
         "Queue, topic: clicks", "CSV, path: c.csv"
@@ -159,8 +162,27 @@ def test_a_sink_is_not_given_columns_of_types_that_it_does_not_take() -> None:
     with pytest.raises(InvalidQuery) as caught:
         check(parse_query(json.dumps({"operators": operators}), file="q.json"), topology)
     assert str(caught.value).startswith(
-        "q.json:1:118: sink o: 'out' at 127.0.0.1:9001 (TCP) takes no binary, and raw is one; cast it to one of bool, "
+        f"q.json:1:118: sink o: 'out' at 127.0.0.1:9001 ({kind[:3]}) takes no binary, and raw is one; cast it to one "
+        "of bool, "
     )
+
+
+def test_a_file_of_late_rows_is_not_given_columns_that_csv_does_not_hold() -> None:
+    columns = "[{name: at, type: timestamp}, {name: raw, type: binary}]"
+    text = TOPOLOGY.replace("[{name: n, type: int64}]", columns).replace(
+        "Queue, topic: clicks", "CSV, path: c"
+    )
+    topology = parse_topology(f"{text}    sinks: [{{name: out, type: Print}}]\n")
+    window = {"id": "w", "type": "window", "input": "s", "time": "at", "size": "1 hour", "late": "late.csv"}
+    operators = [
+        {"id": "s", "type": "source", "logical": "events"},
+        window,
+        {"id": "o", "type": "sink", "input": "w", "sink": "out"},
+    ]
+    with pytest.raises(
+        InvalidQuery, match=r"window w: late \(CSV\) takes no binary, and raw is one; cast it to "
+    ):
+        check(parse_query(json.dumps({"operators": operators})), topology)
 
 
 def test_its_keys_are_checked_as_ours_are(packages: Packages) -> None:
