@@ -65,33 +65,40 @@ class Quotes:
     def feed(self, piece: bytes) -> Quoted:
         """Take the next piece."""
         begins_within = self.is_open
-        starts_stream = self._at < len(UTF8_MARK) + 1
-        if starts_stream:
+        if len(self._head) < len(UTF8_MARK):
             self._head = (self._head + piece)[: len(UTF8_MARK)]
-        toggles = self._toggles(piece, starts_stream=starts_stream) if b'"' in piece else ()
+        toggles = self._toggles(piece) if b'"' in piece else ()
         if piece:
             self._last_is_delimiter = bool(_BEFORE_VALUES[piece[-1]])
             self._last_closes = not self.is_open and len(toggles) > 0 and toggles[-1] == len(piece) - 1
         self._at += len(piece)
         return Quoted(toggles, begins_within)
 
-    def _toggles(self, piece: bytes, *, starts_stream: bool) -> Sequence[int] | NDArray[np.int64]:
+    def _toggles(self, piece: bytes) -> Sequence[int] | NDArray[np.int64]:
         octets = np.frombuffer(piece, np.uint8)
         places = np.flatnonzero(octets == _QUOTE)
-        starts = _BEFORE_VALUES[octets[places - 1]]  # whether a value may begin at each
-        if places[0] == 0:
+        # As a rule, every second quote is at the begin of a value, or right after the one that closed it.
+        opening = places[int(self.is_open) :: 2]
+        starts = self._starts(octets, opening)
+        others = opening[~starts]
+        reopens = octets[others - 1] == _QUOTE
+        if len(others) and others[0] == 0:
+            reopens[0] = self._last_closes
+        if not reopens.all():
+            return self._toggles_one_by_one(places.tolist(), self._starts(octets, places).tolist())
+        if starts.any():
+            self.opened_at = self._at + int(opening[starts][-1])
+        self.is_open ^= bool(len(places) & 1)
+        return places
+
+    def _starts(self, octets: NDArray[np.uint8], places: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether a value may begin at each of these places."""
+        starts: NDArray[np.bool_] = _BEFORE_VALUES[octets[places - 1]]
+        if len(places) and places[0] == 0:
             starts[0] = self._last_is_delimiter
-        if starts_stream and self._head == UTF8_MARK:
+        if self._at <= len(UTF8_MARK) and self._head == UTF8_MARK:
             starts[places == len(UTF8_MARK) - self._at] = True
-        # As a rule, every second quote is at the begin of a value or right after the one that closed it.
-        opening = slice(int(self.is_open), None, 2)
-        reopens = np.diff(places, prepend=-1 if self._last_closes else -2) == 1
-        if (starts | reopens)[opening].all():
-            if begins := places[opening][starts[opening]].tolist()[-1:]:
-                self.opened_at = self._at + begins[0]
-            self.is_open ^= bool(len(places) & 1)
-            return places
-        return self._toggles_one_by_one(places.tolist(), starts.tolist())
+        return starts
 
     def _toggles_one_by_one(self, places: list[int], starts: list[bool]) -> list[int]:
         toggles = []

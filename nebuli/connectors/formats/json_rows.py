@@ -104,7 +104,9 @@ class JsonRows:
         try:
             table = pa.json.read_json(
                 pa.BufferReader(payloads.data),
-                read_options=pa.json.ReadOptions(block_size=max(_BLOCK_BYTES, 2 * longest)),
+                read_options=pa.json.ReadOptions(
+                    use_threads=payloads.data.size > _BLOCK_BYTES, block_size=max(_BLOCK_BYTES, 2 * longest)
+                ),
                 parse_options=pa.json.ParseOptions(
                     explicit_schema=self._read_schema, unexpected_field_behavior="ignore"
                 ),

@@ -10,7 +10,8 @@ import zlib
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Literal
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.csv
@@ -71,6 +72,7 @@ class CsvSource(Source):
         self._nulls = settings.nulls
         self._header: list[str] = []
         self._files: list[_Blocks] = []
+        self._ahead: pa.RecordBatch | None = None
         self._types_to_parse: dict[str, pa.DataType] = {}
         self._readers: list[pa.csv.CSVStreamingReader] = []
         self._rows_given = 0
@@ -219,11 +221,22 @@ class CsvSource(Source):
                 return self._with_timestamps(batch) if self._reads_texts else batch
 
     def _read_batch(self) -> pa.RecordBatch:
-        parts = [
-            reader.read_next_batch() for reader in self._readers
-        ]  # of the same rows, in blocks of one size
-        if self._files[0].ends_within_quotes:  # Arrow takes all up to there for a value
-            self._check_quotes()
+        """The next rows; none before what comes after them is known to be rows, and not a value that has no end."""
+        batch = self._ahead
+        if batch is None:
+            raise StopIteration
+        self._ahead = self._parsed_batch()
+        return batch
+
+    def _parsed_batch(self) -> pa.RecordBatch | None:
+        try:
+            parts = [
+                reader.read_next_batch() for reader in self._readers
+            ]  # of the same rows, as blocks are the same
+        except StopIteration:
+            if not self._files[0].end_is_found:
+                self._check_quotes()
+            return None
         if len(parts) == 1:
             return parts[0]
         columns = {name: part.column(name) for part in parts for name in part.schema.names}
@@ -247,9 +260,10 @@ class CsvSource(Source):
         }
         self._readers, self._files = [], []
         for names, quoted_nulls in null_groups(self._schema, split=self._takes_quoted_nulls):
-            self._files.append(_Blocks(_open_bytes(self._path)))
+            self._files.append(_Blocks(_open_bytes(self._path), values=len(self._header)))
             reader = self._reader({name: types[name] for name in names}, quoted_nulls=quoted_nulls)
             self._readers.append(reader)
+        self._ahead = self._parsed_batch()
 
     def _reader(self, types: Mapping[str, pa.DataType], *, quoted_nulls: bool) -> pa.csv.CSVStreamingReader:
         return pa.csv.open_csv(
@@ -259,7 +273,9 @@ class CsvSource(Source):
                 use_threads=False, block_size=self._block_bytes, skip_rows=self._header_line - 1
             ),
             parse_options=pa.csv.ParseOptions(
-                newlines_in_values=True, ignore_empty_lines=not self._has_one_column
+                newlines_in_values=True,
+                ignore_empty_lines=not self._has_one_column,
+                invalid_row_handler=self._files[-1].handle,
             ),
             convert_options=pa.csv.ConvertOptions(
                 column_types=types,
@@ -295,13 +311,14 @@ class CsvSource(Source):
 
     def _unclosed_quote(self) -> int | None:
         """The line of the quote that is open at the end of the file; None: there is none."""
-        with closing(_Blocks(_open_bytes(self._path))) as blocks:
-            while blocks.read(_BLOCK_BYTES):
-                pass
-        if not blocks.ends_within_quotes:
+        quotes = Quotes()
+        with _open_bytes(self._path) as file:
+            for piece in _pieces(file):
+                quotes.feed(piece)
+        if not quotes.is_open:
             return None
-        with _open_bytes(self._path) as file:  # up to there in steps that end where a line may
-            return 1 + sum(_line_ends(piece) for piece in _pieces(file, blocks.quotes.opened_at))
+        with _open_bytes(self._path) as file:
+            return 1 + sum(map(_line_ends, _pieces(file, quotes.opened_at)))
 
     def _place(self, row: int) -> str:
         """The line at which Arrow's row begins: it does not count line breaks in quotes, nor all blank lines."""
@@ -332,22 +349,19 @@ class CsvSource(Source):
 
 
 class _Blocks:
-    """A file as Arrow reads it, block by block, which follows its quotes.
+    """A CSV file as Arrow reads it, block by block, and after it a row that shows where the file ends.
 
-    A carriage return comes with what follows it: of one at the end of a block Arrow drops the line feed in the next,
-    also within quotes.
+    Where a quote is open there, Arrow does not find that row. A carriage return comes with what follows it: of one at
+    the end of a block Arrow drops the line feed in the next, also within quotes.
     """
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: IO[bytes], values: int) -> None:
         self._file = file
         self._held = b""
-        self._has_ended = False
-        self.quotes = Quotes()
-
-    @property
-    def ends_within_quotes(self) -> bool:
-        """Whether all was read, and a quote is open."""
-        return self._has_ended and self.quotes.is_open
+        self._last = b""
+        self._end = uuid4().hex
+        self._rest = f"{self._end}{',' * values}\n".encode()  # has a value too many
+        self.end_is_found = False
 
     @property
     def closed(self) -> bool:
@@ -357,23 +371,39 @@ class _Blocks:
     def read(self, size: int) -> bytes:
         """At most so many bytes; none at the end."""
         block = self._held + self._file.read(size - len(self._held))
-        self._held = block[-1:] if block[-1:] == b"\r" and len(block) > 1 else b""
-        block = block[: len(block) - len(self._held)]
-        self.quotes.feed(block)
-        self._has_ended = not block
-        return block
+        if not block:
+            if self._last not in b"\r\n":
+                self._rest = b"\n" + self._rest
+            self._last = b""
+            block, self._rest = self._rest[:size], self._rest[size:]
+            return block
+        self._last = block[-1:]
+        self._held = self._last if self._last == b"\r" and len(block) > 1 else b""
+        return block[: len(block) - len(self._held)]
+
+    def handle(self, row: pa.csv.InvalidRow) -> Literal["skip", "error"]:
+        """Decide about a row that has more values than the header, or fewer."""
+        if not row.text.startswith(self._end):
+            return "error"
+        self.end_is_found = True
+        return "skip"
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
 
-def _pieces(file: IO[bytes], size: int) -> Iterator[bytes]:
-    """The first bytes of a file, none of its pieces with a line feed at its begin that belongs to the one before."""
-    blocks = _Blocks(file)
-    while size > 0 and (block := blocks.read(min(size, _BLOCK_BYTES))):
-        size -= len(block)
-        yield block
+def _pieces(file: IO[bytes], size: int | None = None) -> Iterator[bytes]:
+    """The first bytes of a file, or all; a carriage return is in one piece with its line feed."""
+    held = b""
+    while (size is None or size > 0) and (
+        read := file.read(_BLOCK_BYTES if size is None else min(size, _BLOCK_BYTES))
+    ):
+        size = None if size is None else size - len(read)
+        piece = held + read
+        held = piece[-1:] if piece[-1:] == b"\r" else b""
+        yield piece[: len(piece) - len(held)]
+    yield held
 
 
 def _line_ends(text: bytes) -> int:
