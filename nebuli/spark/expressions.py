@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nebuli.dataflow.kernels import SPACES, may_fail, type_of
+from nebuli.dataflow.kernels import EXACT_SCALES, MOST_DIGITS, SPACES, SPLITTER, may_fail, type_of
 from placement.sql.typed_tree import Call, ColumnRef, Literal, Node
 from topology.schema import DataType as T
 
@@ -46,6 +46,7 @@ TYPES = {
 """Spark's types by ours. Unsigned integers are in the next signed type, which holds all of their values."""
 
 _FLOATS = (T.FLOAT32, T.FLOAT64)
+_INTEGERS = (T.INT8, T.INT16, T.INT32, T.INT64, T.UINT8, T.UINT16, T.UINT32)
 _NAN, _INFINITY = "double('NaN')", "double('Infinity')"
 _MOST = "1.7976931348623157E308D"
 _BEYOND_FLOAT = "3.4028235677973366E38D"  # what is at least this becomes an infinity as a float32
@@ -182,15 +183,33 @@ def _integer_divide(call: Call, values: list[str]) -> str:
 
 
 def _round(call: Call, values: list[str]) -> str:
-    """Rounding half away from zero, by scaling; a zero keeps its sign."""
+    """Rounding half away from zero, by scaling; a zero keeps its sign. The argument stands in it once."""
     digits = _constant(call, 1)
     value = values[0] if call.type is T.FLOAT64 else f"CAST({values[0]} AS DOUBLE)"
+    if digits < -MOST_DIGITS:
+        return f"element_at(transform(array({values[0]}), v -> CASE WHEN abs(v) <= {_MOST} THEN v * 0 ELSE v END), 1)"
     scale = f"{10.0 ** abs(digits)!r}D"
     up, down = ("*", "/") if digits >= 0 else ("/", "*")
-    scaled = f"({value} {up} {scale})"
-    rounded = f"(round(abs({scaled})) * signum({scaled})) {down} {scale}"
-    result = f"CASE WHEN abs({rounded}) <= {_MOST} THEN {rounded} ELSE {value} END"
+    scaled = f"(v {up} {scale})"
+    size = f"round(abs({scaled}))"
+    if 0 < digits <= EXACT_SCALES:
+        size = f"({size} - {_too_far(digits, scale, scaled)})"
+    rounded = f"({size} * signum({scaled})) {down} {scale}"
+    result = f"CASE WHEN abs({rounded}) <= {_MOST} THEN {rounded} ELSE v END"
+    result = f"element_at(transform(array({value}), v -> {result}), 1)"
     return result if call.type is T.FLOAT64 else _as(call.type, result)
+
+
+def _too_far(digits: int, scale: str, scaled: str) -> str:
+    """1 where a product is a half only because it was rounded up to it, by what its rounding lost; else 0."""
+    wide = 10.0**digits * SPLITTER
+    b = wide - (wide - 10.0**digits)
+    b_low = 10.0**digits - b
+    a = f"(v * {SPLITTER!r}D - (v * {SPLITTER!r}D - v))"
+    parts = f"{a} * {b_low!r}D + (v - {a}) * {b!r}D + (v - {a}) * {b_low!r}D"
+    lost = f"({a} * {b!r}D - {scaled} + {parts})"
+    tie = f"round(abs({scaled})) - abs({scaled}) = 0.5D AND abs({scaled}) < {float(1 << 52)!r}D"
+    return f"CASE WHEN {tie} AND {lost} * signum({scaled}) < 0D THEN 1D ELSE 0D END"
 
 
 def _floor(call: Call, values: list[str]) -> str:
@@ -232,6 +251,8 @@ def _cast(call: Call, values: list[str]) -> str:
         return f"({value} <> {_literal(Literal(0, source))})"
     if source in _FLOATS and target not in _FLOATS:
         return _as(target, _whole(value, target))
+    if source is T.STRING and target in _INTEGERS:  # 19 digits before the point are those of a BIGINT
+        return _as(target, f"round(CAST({value} AS DECIMAL(38, 19)))")
     if target is T.FLOAT32 and source is T.FLOAT64:
         too_large = f"abs({value}) >= {_BEYOND_FLOAT} AND abs({value}) <= {_MOST}"
         message = _text(f"a value is out of range for float32, in {call.sql}")

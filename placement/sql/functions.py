@@ -96,7 +96,9 @@ def _round(t: Translator, node: Expr) -> Node:
         raise ExpressionError(f"an integer cannot be rounded to {digits} digits in {sql}")
     if value.type in rules.INTEGERS:
         return value
-    digits = max(-_MAX_DIGITS, min(digits, _MAX_DIGITS))
+    if digits > _MAX_DIGITS:
+        return value
+    digits = max(-_MAX_DIGITS - 1, digits)
     return Call("round", (value, Literal(digits, T.INT32)), _type(value), sql)
 
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
+from contextlib import suppress
+from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
@@ -111,6 +115,8 @@ d + INTERVAL 1 DAY | d + 1 | 1 + d | d - 1 | d - d | t + INTERVAL 2 WEEKS | d - 
 greatest(i8, i32) | least(i8, i32, 3) | greatest(f, f4) | least(f, f4) | greatest(s, z) | least(d, DATE '2013-01-01')
 NULL IS NULL | NULL IS NOT NULL | (NULL IS NULL) AND b | round(f, 308) | round(f, 309) | round(f, -309) | round(f4, 400)
 substring(s, 2, 4294967295) | substring(s, 4294967295) | round(f, 2147483647) | round(f, -2147483648)
+CAST('7.0' AS BIGINT) | CAST('-7.5' AS INT) | CAST('1.5e1' AS TINYINT) | CAST('9e99' AS INT) | CAST(z || '7.5' AS INT)
+round(f * 0.19e0, 2) | round(f4 * 0.45e0, 1) | round(i32 * 548.15e0, 1) | round(i8 * 1.005e0, 2) | round(f4, -400)
 greatest(b, q) | greatest(f, NULL, 1) | least(f, 'NaN'::DOUBLE) | "w.x" + 1 | TRUE | 1 | 'x' | 1.5e0
 """
 
@@ -175,6 +181,71 @@ def test_constants_beyond_what_duckdb_takes_are_as_good_as_the_largest_that_it_t
 ) -> None:
     _, rows = oracle.query(f"SELECT {large} FROM input", {"input": ROWS})
     assert all(oracle.close(ours, theirs) for ours, (theirs,) in zip(_ours(huge, ROWS)[1], rows, strict=True))
+
+
+_NUMBERS = st.from_regex(r"[+-]?[0-9]{0,19}(\.[0-9]{0,25})?([eE][+-]?[0-9]{1,2})?", fullmatch=True)
+
+
+@settings(deadline=None, max_examples=examples(100))
+@given(
+    _NUMBERS
+    | st.sampled_from(["7.0.0", "1e", "--1", "0x", ".", "-", "", "0e400", " 7.0 ", "127.5", "-128.4"])
+)
+def test_texts_are_cast_to_integers_as_by_duckdb(text: str) -> None:
+    batch = pa.record_batch([pa.array([text, None])], ["s"])
+    for type_ in ("TINYINT", "UINTEGER", "BIGINT"):
+        sql = f"CAST(s AS {type_})"
+        evaluate = compile_expression(parse(sql, (Column(name="s", type=DataType.STRING),)), batch.schema)
+        try:
+            _, rows = oracle.query(f"SELECT {sql} FROM input", {"input": batch})
+        except duckdb.Error:  # which it has of some numbers that fit, such as -0. of an unsigned type
+            with suppress(DataflowError):
+                assert evaluate(batch)[0].as_py() == Decimal(text).to_integral_value(ROUND_HALF_UP)
+        else:
+            assert evaluate(batch).to_pylist() == [value for (value,) in rows]
+
+
+_SCALES = st.integers(-25, 25) | st.sampled_from([-400, -309, -308, 300, 307, 308, 309, 400])
+
+
+@st.composite
+def _near_halves(draw: st.DrawFn) -> tuple[int, list[float]]:
+    """Digits, and values that are halves of the last one, as near to them as can be, or anything."""
+    digits, values = draw(_SCALES), []
+    for whole in draw(st.lists(st.integers(-(10**17), 10**17), min_size=1, max_size=20)):
+        try:
+            half = (whole // 10 ** draw(st.integers(0, 17)) + 0.5) * 10.0**-digits
+        except OverflowError:
+            half = whole + 0.5
+        values += [half, math.nextafter(half, math.inf), math.nextafter(half, -math.inf)]
+    return digits, [*values, *draw(st.lists(st.floats(), max_size=20))]
+
+
+@settings(deadline=None, max_examples=examples(300))
+@given(_near_halves(), st.sampled_from([DataType.FLOAT64, DataType.FLOAT32]))
+def test_rounding_is_that_of_duckdb_to_the_last_bit(drawn: tuple[int, list[float]], type_: DataType) -> None:
+    digits, values = drawn
+    arrow = pa.float64() if type_ is DataType.FLOAT64 else pa.float32()
+    with np.errstate(over="ignore"):
+        batch = pa.record_batch([pa.array(np.array(values).astype(arrow.to_pandas_dtype()))], ["x"])
+    sql = f"round(x, {digits})"
+    _, rows = oracle.query(f"SELECT {sql} FROM input", {"input": batch})
+    ours = compile_expression(parse(sql, (Column(name="x", type=type_),)), batch.schema)(batch)
+
+    assert [repr(each) for each in ours.to_pylist()] == [repr(each) for (each,) in rows]
+
+
+@pytest.mark.parametrize("digits", [0, 1, 2, 3])
+def test_a_hundred_thousand_prices_are_rounded_as_by_duckdb(digits: int) -> None:
+    random = np.random.default_rng(digits)
+    prices = np.round(random.uniform(-1000, 1000, 100_000), digits + 1)
+    batch = pa.record_batch([pa.array(prices)], ["x"])
+    sql = f"round(x, {digits})"
+    with duckdb.connect() as connection:
+        connection.register("input", batch)
+        theirs = connection.sql(f"SELECT {sql} AS y FROM input").to_arrow_table().column("y")
+    ours = compile_expression(parse(sql, (Column(name="x", type=DataType.FLOAT64),)), batch.schema)(batch)
+    assert ours.equals(theirs.combine_chunks())
 
 
 @pytest.mark.parametrize("sql", ["i8 <> 0 AND 10 // i8 > 1", "i8 = 0 OR 10 // i8 > 1"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -80,4 +82,15 @@ BATCHES = test_evaluation._batches().map(lambda batch: batch.select(SCHEMA.names
 @given(st.lists(test_evaluation._expressions(), min_size=1, max_size=8), BATCHES)
 def test_random_expressions_give_what_the_embedded_engine_gives(compute, cases, rows):
     """SP-ENG-1."""
+    check(compute, cases, rows)
+
+
+def test_values_near_halves_are_rounded_as_by_the_embedded_engine(compute):
+    """SP-ENG-1."""
+    halves = [(whole + 0.5) / 10**digits for digits in (0, 1, 2, 5, 22) for whole in range(-60, 60)]
+    values = [math.nextafter(half, to) for half in halves for to in (half, math.inf, -math.inf)]
+    columns = [pa.array([None] * len(values), field.type) for field in SCHEMA]
+    columns[SCHEMA.get_field_index("f")] = pa.array(values)
+    rows = pa.record_batch(columns, schema=SCHEMA)
+    cases = [f"round(f, {digits})" for digits in (0, 1, 2, 5, 22, 23, -1, -400)]
     check(compute, cases, rows)
