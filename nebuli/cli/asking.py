@@ -86,6 +86,17 @@ def refuse_options(query: DeployedQuery, given: Sequence[str], *, stepped: bool)
         )
 
 
+def after_silence(query: DeployedQuery) -> str:
+    """What to do where a worker that the query is to be started at does not answer, to be said behind that."""
+    from nebuli.fleet.supervision import Policy
+
+    back = f"; give 'nebuli start {query.id}' again once it is back"
+    if query.circuit is not None:  # what a member keeps is at its node
+        return back
+    option = "" if query.policy is Policy.REPLACE else " --on-loss replace"
+    return f"{back}, or 'nebuli watch {query.id}{option}', which places the query without it"
+
+
 def after_refusal(query: DeployedQuery, error: WorkerRefused) -> str:
     """What to do about a worker's refusal to start it, to be said behind that."""
     from nebuli.rpc.worker_pb2 import Refusal
@@ -95,7 +106,10 @@ def after_refusal(query: DeployedQuery, error: WorkerRefused) -> str:
         case Refusal.REASON_ALREADY_STARTED if query.circuit is not None:  # and runs, or it would be started
             return f"; 'nebuli status {query.id}' says how it is, and 'nebuli stop {query.id}' stops it"
         case Refusal.REASON_ALREADY_STARTED:
-            return f"; 'nebuli status {query.id}' says how it is, and {again} runs it anew"
+            return (
+                f"; 'nebuli status {query.id}' says how it is, 'nebuli watch {query.id}' has it go on if a worker was "
+                f"lost, and {again} runs it anew"
+            )
         case Refusal.REASON_UNKNOWN_ID:
             return (
                 f": its worker was started anew without its state, or somebody has unregistered it; {again} begins it "

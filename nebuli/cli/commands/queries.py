@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from nebuli.cli import saved
-from nebuli.cli.asking import after_refusal, ran, refuse_options, said, settled, workers_of
+from nebuli.cli.asking import after_refusal, after_silence, ran, refuse_options, said, settled, workers_of
 from nebuli.cli.bounds import DEFAULT, FilePath, Finite, keep_output
 from nebuli.cli.commands import completion
 from nebuli.cli.commands.watch import watching
@@ -249,17 +249,13 @@ def start(
         settings.check()
 
     async def work() -> int:
-        from nebuli.rpc.worker_client import WorkerRefused
-
         query = await _query(files)
         click.echo(query.id)  # first: what is registered has a name, also where it cannot be started
         _say_circuit(query)
         async with workers_of(query) as workers:
-            try:
-                await _begin(query, workers)
-            except WorkerRefused as error:
-                click.echo(f"Error: {error}{after_refusal(query, error)}", err=True)
-                return ExitCode.FAILED
+            code = await _begun(query, workers)
+        if code != ExitCode.DONE:
+            return code
         if watched:
             return await watching(query)
         _say_where_to_look(query)
@@ -285,6 +281,23 @@ def _check_registered(id_: str, settings: _Settings) -> None:
     if settings.engine is not None:
         raise click.UsageError("--engine is for a topology and a query: what is registered has its engines")
     refuse_options(saved.load(id_), settings.of_steps, stepped=settings.stepped)
+
+
+async def _begun(query: DeployedQuery, workers: Workers) -> int:
+    """Start the query, or print why it cannot be and what to do; the exit code. Raises WorkerDenied."""
+    from nebuli.rpc.worker_client import WorkerDenied, WorkerRefused, WorkerUnreachable
+
+    try:
+        await _begin(query, workers)
+    except WorkerRefused as error:
+        click.echo(f"Error: {error}{after_refusal(query, error)}", err=True)
+        return ExitCode.FAILED
+    except WorkerDenied:
+        raise
+    except WorkerUnreachable as error:
+        click.echo(f"Error: {error}{after_silence(query)}", err=True)
+        return ExitCode.UNREACHABLE
+    return ExitCode.DONE
 
 
 async def _begin(query: DeployedQuery, workers: Workers) -> None:

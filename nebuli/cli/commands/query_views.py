@@ -57,6 +57,8 @@ def status(id_: str, as_json: bool) -> int:
 
 
 _NUMBERS = ("rows_in", "rows_out", "late_rows", "state_bytes", "watermark")
+_ERROR_WIDTH = 60
+"""Characters of an error in a table; a longer one is printed in full below it."""
 _Pairs = list[tuple["DeployedFragment", "FragmentStatus | WorkerUnreachable"]]
 
 
@@ -103,7 +105,9 @@ def _fragment(each: DeployedFragment, status: FragmentStatus | WorkerUnreachable
 
 def _text(query: DeployedQuery, state: str, pairs: _Pairs) -> str:
     from nebuli.cli.render import table
+    from nebuli.connectors.errors import short
 
+    fragments = [_fragment(fragment, status) for fragment, status in pairs]
     rows = [
         (
             each["fragment"],
@@ -112,16 +116,18 @@ def _text(query: DeployedQuery, state: str, pairs: _Pairs) -> str:
             "" if each["rows_in"] is None else f"{each['rows_in']:,}",
             "" if each["rows_out"] is None else f"{each['rows_out']:,}",
             f"{each['late_rows']:,}" if each["late_rows"] else "",
-            each["error"],
+            short(each["error"], _ERROR_WIDTH),
         )
-        for each in (_fragment(fragment, status) for fragment, status in pairs)
+        for each in fragments
     ]
     head = f"query {query.id} ({query.name}) is {state}; registered {query.registered}"
     if query.circuit is not None:
         head += f"\nprograms reach it at {query.circuit}"
     if (step := _checkpoint(pairs)) is not None:
         head += f"\nits last checkpoint is at step {step:,}" if step else "\nit has no checkpoint yet"
-    return f"{head}\n\n{table(('fragment', 'node', 'state', 'rows in', 'rows out', 'late', 'error'), rows)}"
+    shown = table(("fragment", "node", "state", "rows in", "rows out", "late", "error"), rows)
+    long = [f"{each['fragment']}: {each['error']}" for each in fragments if len(each["error"]) > _ERROR_WIDTH]
+    return "\n\n".join([head, shown, *long])
 
 
 @click.command(name="list")

@@ -301,7 +301,9 @@ def test_what_is_followed_goes_on_without_a_worker_that_is_gone(site: Site) -> N
     following = Command("logs", id_, "--follow", directory=site.directory / "follow")
     site.workers[1].process.kill()
     following.wait_until_said(f"Error: worker {site.nodes[1]} does not answer at {site.grpc[1]}")
-    assert site.run("start", id_).exit_code == 3
+    ended = site.run("start", id_)
+    assert ended.exit_code == 3
+    assert f"'nebuli watch {id_} --on-loss replace', which places the query without it" in ended.stderr
     assert site.status(id_)["fragments"][0]["state"] == "registered"  # where one cannot be started, none is
     assert site.run("stop", id_).exit_code == 3
     assert "copy/in" in until_told(following, "stopped")
@@ -321,7 +323,9 @@ def test_a_worker_that_is_gone_is_named_and_the_others_are_shown(site: Site) -> 
     ended = site.run("status", id_)
     assert ended.exit_code == 3
     assert "is unreachable" in ended.stdout
-    assert f"worker {site.nodes[1]} does not answer at {site.grpc[1]}" in ended.stdout
+    _, shown, said = ended.stdout.split("\n\n")
+    assert max(map(len, shown.splitlines())) < 150  # columns; a long error is below them
+    assert f"worker {site.nodes[1]} does not answer at {site.grpc[1]}" in said
     states = [each["state"] for each in site.status(id_)["fragments"]]
     assert (states[0] != "unreachable", states[1]) == (True, "unreachable")
     stopped = site.run("stop", id_)
