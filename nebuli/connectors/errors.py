@@ -230,4 +230,4 @@ def unwritable(path: str, error: Exception) -> OutputError:
 
 
 def _reason(error: Exception) -> str:
-    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return printable(error.strerror if isinstance(error, OSError) and error.strerror else str(error))

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from nebuli.connectors.errors import printable
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -20,7 +22,7 @@ class TextTable:
     """A table whose rows come in batches; widths are those of the first, and grow where later rows need."""
 
     def __init__(self, schema: pa.Schema) -> None:
-        self._names = list(schema.names)
+        self._names = [printable(name) for name in schema.names]
         self._right = [_is_number(type_) for type_ in schema.types]
         self._widths = [len(name) for name in self._names]
         self._has_header = False
@@ -62,8 +64,8 @@ def format_value(value: object) -> str:
             text = value.astimezone(UTC).isoformat(" ").replace("+00:00", "Z")
         case bytes():
             text = value.hex()
-        case str() if not value.isprintable():
-            text = value.encode("unicode_escape").decode("ascii")
+        case str():
+            text = printable(value)
         case _:
             text = str(value)
     return text

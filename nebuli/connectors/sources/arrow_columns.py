@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from nebuli.connectors.errors import InputError, shown_names
+from nebuli.connectors.errors import InputError, printable, short, shown_names
 
 __all__ = ["ArrowColumns"]
+
+_LONGEST = 300
 
 
 class ArrowColumns:
@@ -49,7 +51,8 @@ class ArrowColumns:
             try:
                 columns.append(column if column.type == field.type else column.cast(field.type))
             except pa.ArrowInvalid as error:
-                raise InputError(f"{self._place}: column {field.name}: {error}") from error
+                said = printable(short(str(error), _LONGEST))
+                raise InputError(f"{self._place}: column {shown_names([field.name])}: {said}") from error
         return pa.RecordBatch.from_arrays(columns, schema=self.wanted)
 
 

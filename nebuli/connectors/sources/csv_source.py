@@ -20,6 +20,7 @@ from nebuli.connectors.endpoints import Signal, Source
 from nebuli.connectors.errors import InputError, shown_names, unreadable
 from nebuli.connectors.formats.csv_errors import CsvComplaint
 from nebuli.connectors.formats.csv_quotes import NEVER_CLOSED, Quotes, null_groups
+from nebuli.connectors.formats.file_kinds import kind_of_file
 from nebuli.connectors.formats.instants import ZONE, TimestampInvalid, instants_or_nulls
 from nebuli.connectors.sources.regular_file import size_of
 from nebuli.dataflow import zset
@@ -39,17 +40,6 @@ _SNIFFED_ROWS = 1000
 _LONGEST_ROW = 1 << 26
 """Above this, a row is rather a mistake than a row."""
 _HAS_ZONE = re.compile(ZONE)
-_MAGIC_BYTES = 4
-_COMPRESSED = "decompress it, or give a zip archive of one file"
-_KINDS = {
-    b"\x1f\x8b": f"it is compressed with gzip: {_COMPRESSED}",
-    b"BZh": f"it is compressed with bzip2: {_COMPRESSED}",
-    b"\xfd7zX": f"it is compressed with xz: {_COMPRESSED}",
-    b"\x28\xb5\x2f\xfd": f"it is compressed with Zstandard: {_COMPRESSED}",
-    b"\xff\xfe": "it is text in UTF-16: write it in UTF-8",
-    b"\xfe\xff": "it is text in UTF-16: write it in UTF-8",
-    b"PAR1": "it is a Parquet file: give the source type: Parquet",
-}
 _TOO_LONG = re.compile("straddling object|Empty CSV file or block")
 """A row does not end in the block after that in which it begins, or the header in the first."""
 
@@ -149,7 +139,7 @@ class CsvSource(Source):
         missing = [name for name in self._schema.names if name not in self._header]
         if missing:
             self._check_quotes()
-            if (kind := _kind(self._path)) is not None:
+            if (kind := kind_of_file(self._path)) is not None:
                 raise InputError(f"{self._path} is no CSV file: {kind}")
             wanted, found = (shown_names(each, self._header + missing) for each in (missing, self._header))
             raise InputError(
@@ -418,10 +408,3 @@ def _open_bytes(path: str) -> IO[bytes]:
         if len(files) != 1:
             raise InputError(f"{path} holds {len(files)} files; one CSV file was expected")
         return archive.open(files[0])
-
-
-def _kind(path: str) -> str | None:
-    """Return what a file is by its first bytes, and what to do about that; None if it may be text."""
-    with Path(path).open("rb") as file:
-        start = file.read(_MAGIC_BYTES)
-    return next((kind for magic, kind in _KINDS.items() if start.startswith(magic)), None)

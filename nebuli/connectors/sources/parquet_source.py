@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from nebuli.connectors.endpoints import Signal, Source
-from nebuli.connectors.errors import unreadable
+from nebuli.connectors.errors import InputError, unreadable
+from nebuli.connectors.formats.file_kinds import kind_of_file
 from nebuli.connectors.sources.arrow_columns import ArrowColumns
 from nebuli.connectors.sources.regular_file import size_of
 from nebuli.dataflow import zset
@@ -41,7 +42,11 @@ class ParquetSource(Source):
             self._file = pa.parquet.ParquetFile(
                 self._path, pre_buffer=False, coerce_int96_timestamp_unit="us"
             )
-        except (OSError, pa.ArrowInvalid) as error:
+        except OSError as error:
+            raise unreadable(self._path, error) from error
+        except pa.ArrowInvalid as error:
+            if (kind := kind_of_file(self._path)) is not None:
+                raise InputError(f"{self._path} is no Parquet file: {kind}") from error
             raise unreadable(self._path, error) from error
         self._columns.check(self._file.schema_arrow)
         self._batches = self._file.iter_batches(

@@ -14,6 +14,7 @@ from nebuli.connectors.endpoints import Signal, Source
 from nebuli.connectors.errors import FragmentError, InputError
 from nebuli.connectors.formats.csv_lines import CsvLines
 from nebuli.connectors.formats.csv_quotes import NEVER_CLOSED, Quotes
+from nebuli.connectors.formats.file_kinds import kind_of
 from nebuli.connectors.formats.json_rows import Constant, JsonRows
 from nebuli.connectors.formats.message_bytes import MessageBytes
 from nebuli.connectors.formats.text_rows import RowInvalid
@@ -153,6 +154,8 @@ class TcpSource(Source):
         try:
             rows = self._text.read(block, begins=self._lines == 0)
         except RowInvalid as error:
+            if self._lines == 0 and (kind := kind_of(block)) is not None:
+                raise InputError(f"{self._name} sends no lines of {self._settings.format}: {kind}") from error
             raise InputError(f"{self._name}, line {self._lines + error.row + 1}: {error}") from error
         self._lines += block.count(b"\n")
         return rows

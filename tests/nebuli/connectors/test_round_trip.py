@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from datetime import UTC
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -268,3 +269,23 @@ def test_rows_over_tcp_do_not_depend_on_how_they_come(text: str, rows: list[Any]
             finally:
                 reader.close("done")
         assert found == rows, size
+
+
+@pytest.mark.parametrize("kind", ["Parquet", "TCP CSV", "TCP JSON"])
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (gzip.compress(b"a,b\n1,2\n"), "it is compressed with gzip"),
+        ("a,b\n1,2\n".encode("utf-16"), "it is text in UTF-16"),
+        (b"\x1b[2J,\x07\n\0", ""),
+    ],
+    ids=["gzip", "UTF-16", "control characters"],
+)
+def test_what_cannot_be_read_is_named_and_never_shown_raw(
+    kind: str, content: bytes, said: str, tmp_path: Path
+) -> None:
+    columns = (Column(name="a", type=DataType.INT64), Column(name="b", type=DataType.INT64))
+    with pytest.raises(InputError) as caught:
+        Round(kind, [1 << 18]).read(str(tmp_path), content, columns)
+    assert said in str(caught.value)
+    assert str(caught.value).isprintable()
