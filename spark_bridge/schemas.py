@@ -32,7 +32,14 @@ def arrow_schema(schema: DeclaredSchema) -> pa.Schema:
     """
     if not isinstance(schema, pa.Schema):
         schema = _from_spark(schema)
-    return pa.schema([spark_field(field) for field in schema])
+    return pa.schema(list(map(_named, schema)))
+
+
+def _named(field: pa.Field) -> pa.Field:
+    try:
+        return spark_field(field)
+    except SchemaConflict as error:
+        raise SchemaConflict(f"the column {field.name!r}: {error}") from error
 
 
 def _from_spark(schema: StructType | str) -> pa.Schema:
@@ -40,7 +47,8 @@ def _from_spark(schema: StructType | str) -> pa.Schema:
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructField, StructType
 
-    struct: Any = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    given: Any = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    struct: Any = _voids_nullable(given)
     # PySpark 4.1 knows no other zone than UTC, and no parameter for it.
     zone = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
     convert: Any = to_arrow_schema
@@ -53,7 +61,10 @@ def _from_spark(schema: StructType | str) -> pa.Schema:
             )
         try:
             (found,) = convert(StructType([field]), **zone)
-        except PySparkTypeError as error:
+        except (
+            PySparkTypeError,
+            ValueError,
+        ) as error:  # pyarrow raises the second, as for a map's keys of type void
             raise SchemaConflict(
                 f"the column {field.name!r} is {field.dataType.simpleString()}, for which there is no Arrow type: cast "
                 f"it to another one"
@@ -61,6 +72,59 @@ def _from_spark(schema: StructType | str) -> pa.Schema:
         return found
 
     return pa.schema([column(field) for field in struct.fields])
+
+
+def _voids_nullable(kind: Any) -> Any:
+    """``kind`` with nulls wherever it is of type void: Spark says of an empty array that it has none."""
+    from pyspark.sql.types import ArrayType, MapType, NullType, StructField, StructType
+
+    def may_be_null(within: DataType, said: bool) -> bool:
+        return said or isinstance(within, NullType)
+
+    match kind:
+        case ArrayType():
+            return ArrayType(
+                _voids_nullable(kind.elementType), may_be_null(kind.elementType, kind.containsNull)
+            )
+        case MapType():
+            return MapType(
+                _voids_nullable(kind.keyType),
+                _voids_nullable(kind.valueType),
+                may_be_null(kind.valueType, kind.valueContainsNull),
+            )
+        case StructType():
+            return StructType(
+                [
+                    StructField(
+                        each.name, _voids_nullable(each.dataType), may_be_null(each.dataType, each.nullable)
+                    )
+                    for each in kind.fields
+                ]
+            )
+    return kind
+
+
+def check_names(schema: pa.Schema | pa.StructType, what: str, advice: str) -> None:
+    """Raise SchemaConflict for two columns of one name, or two fields of one within a column: Spark goes by names."""
+    names = [field.name for field in schema]
+    for name in names:
+        if (count := names.count(name)) > 1:
+            raise SchemaConflict(
+                f"{what} has {count} columns {name!r}, which Spark cannot tell apart: {advice}; its columns are "
+                f"{', '.join(names)}"
+            )
+    for field in schema:
+        for struct in _structs(field.type):
+            check_names(struct, f"{field.name!r} within {what}", "rename one of them")
+
+
+def _structs(kind: pa.DataType) -> list[pa.StructType]:
+    """The structs next within a type."""
+    if types.is_struct(kind):
+        return [kind]
+    if types.is_map(kind):
+        return [*_structs(kind.key_type), *_structs(kind.item_type)]
+    return _structs(kind.value_type) if types.is_nested(kind) and hasattr(kind, "value_type") else []
 
 
 _SPARKS_OWN = {

@@ -11,7 +11,7 @@ from netchannel import Position, PositionLost, StreamReplaced
 from spark_bridge.clients import make_reader, reader
 from spark_bridge.errors import DataLost, OptionError, SchemaConflict
 from spark_bridge.joining import joined
-from spark_bridge.schemas import Normaliser, arrow_schema
+from spark_bridge.schemas import Normaliser, arrow_schema, check_names
 from spark_bridge.tasks.task import log, settle
 
 from .watching import REASON_S, unheard
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from netchannel import Message
     from netchannel.process.blocking import BlockingChannelReader
-    from spark_bridge.options import Connection, ReadOptions
+    from spark_bridge.options import Connection, ReadOptions, Source
 
     from .offsets import Range
 
@@ -58,7 +58,7 @@ def source_schema(options: ReadOptions) -> pa.Schema:
                     f"with .schema(...), or send something first"
                 ) from error
         assert schema is not None  # of the codec arrow
-        schemas[source.key] = arrow_schema(schema.remove_metadata())
+        schemas[source.key] = _chosen(schema, source, options)
     (key, first), *others = schemas.items()
     for other, schema in others:
         if not schema.equals(first):
@@ -66,10 +66,11 @@ def source_schema(options: ReadOptions) -> pa.Schema:
                 f"channels {key!r} and {other!r} have different schemas: {_line(first)}; {_line(schema)}; read them "
                 f"apart, or give a schema with .schema(...)"
             )
-    return _chosen(first, options)
+    return pa.schema([*first, *METADATA]) if options.metadata else first
 
 
-def _chosen(schema: pa.Schema, options: ReadOptions) -> pa.Schema:
+def _chosen(schema: pa.Schema, source: Source, options: ReadOptions) -> pa.Schema:
+    """The columns of a channel that are read, as Spark has them."""
     if options.columns is not None:
         missing = [name for name in options.columns if name not in schema.names]
         if missing:
@@ -77,13 +78,13 @@ def _chosen(schema: pa.Schema, options: ReadOptions) -> pa.Schema:
             raise SchemaConflict(
                 f"the channels have no column {missing[0]!r}{hint}: theirs are {_line(schema)}"
             )
-        schema = pa.schema([schema.field(name) for name in options.columns])
-    if not options.metadata:
-        return schema
-    taken = [name for name in METADATA.names if name in schema.names]
+        schema = pa.schema([field for name in options.columns for field in schema if field.name == name])
+    taken = [name for name in METADATA.names if options.metadata and name in schema.names]
     if taken:
         raise SchemaConflict(_taken(taken[0]))
-    return pa.schema([*schema, *METADATA])
+    place = f"channel {source.key!r} at {source.endpoint}"
+    check_names(schema, place, "rename one at the sender, or name the columns to read by the option columns")
+    return arrow_schema(schema)
 
 
 def _taken(name: str) -> str:
@@ -97,6 +98,7 @@ def check_declared(schema: pa.Schema, options: ReadOptions) -> None:
         OptionError: the option has no effect on this schema.
         SchemaConflict: a column of ``includeMetadata`` has another type.
     """
+    check_names(schema, "the schema that was given", "rename one of them")
     added = [field.name for field in METADATA if field.name in schema.names] if options.metadata else []
     data = tuple(name for name in schema.names if name not in added)
     if options.columns is not None and options.columns != data:

@@ -13,7 +13,7 @@ from netchannel import ChannelClosedByPeer, EpochRegressed, Group, NetChannelErr
 from spark_bridge.clients import group_client, sender
 from spark_bridge.errors import SchemaConflict, UnsupportedSpark
 from spark_bridge.joining import joined
-from spark_bridge.schemas import Normaliser, arrow_schema
+from spark_bridge.schemas import Normaliser, arrow_schema, check_names
 from spark_bridge.tasks.task import complete, current_task, log, settle
 from spark_bridge.types import with_nulls
 
@@ -75,6 +75,7 @@ class Rows:
             raise SchemaConflict(
                 "the rows have no columns, and PySpark does not hand over how many there are: select one"
             )
+        check_names(target, "what is written", "rename one of them")
         if options.key_columns is not None:
             check_key(target, options.key_columns)
         settle()

@@ -224,3 +224,38 @@ def test_variants_are_refused_with_what_to_do(kind):
         SchemaConflict, match=r"the column 'v' is .*do not carry VARIANT.*to_json.*parse_json"
     ):
         arrow_schema(schema)
+
+
+VOID, PLAIN = types.NullType(), types.StringType()
+
+
+@pytest.mark.parametrize(
+    ("kind", "arrow"),
+    [
+        # Spark's types of array(), array(array()), map('k', array()) and of what has them within.
+        (types.ArrayType(VOID, False), list_of(pa.null())),
+        (types.ArrayType(VOID, True), list_of(pa.null())),
+        (types.ArrayType(types.ArrayType(VOID, False), False), list_of(list_of(pa.null()), nullable=False)),
+        (types.MapType(PLAIN, VOID, False), pa.map_(STRING, pa.null())),
+        (
+            types.MapType(PLAIN, types.ArrayType(VOID, False), False),
+            pa.map_(STRING, pa.field("value", list_of(pa.null()), nullable=False)),
+        ),
+        (types.StructType([types.StructField("a", VOID, False)]), pa.struct({"a": pa.null()})),
+        (types.ArrayType(PLAIN, False), list_of(STRING, nullable=False)),
+    ],
+    ids=str,
+)
+def test_an_array_or_map_of_nothing_is_one_of_nulls(kind, arrow):
+    """Spark says that it has none, which Arrow refuses for its type of nulls."""
+    declared = types.StructType([types.StructField("x", kind, False)])
+    assert arrow_schema(declared) == pa.schema([pa.field("x", arrow, nullable=False)])
+
+
+def test_a_map_without_a_type_for_its_keys_is_named():
+    """As map() is, whose keys no null may be."""
+    declared = types.StructType([types.StructField("m", types.MapType(VOID, VOID, False))])
+    with pytest.raises(
+        SchemaConflict, match=r"the column 'm' is map<void,void>, for which there is no Arrow"
+    ):
+        arrow_schema(declared)

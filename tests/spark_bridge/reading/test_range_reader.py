@@ -233,3 +233,60 @@ async def test_a_next_stream_is_read_without_a_loss_or_is_a_conflict(before, aft
                     await rows
             else:
                 assert await rows == [outcome]
+
+
+PAIR = pa.struct([("x", LONG), ("x", LONG)])
+TWICE = {
+    # The fields of a channel, the columns that are read, and the conflict, or the columns that Spark gets.
+    "read": ([N, ("v", LONG), ("v", LONG)], None, "has 2 columns 'v', .* by the option columns"),
+    "left out": ([N, ("v", LONG), ("v", LONG)], "n", ["n"]),
+    "chosen": ([N, ("v", LONG), ("v", pa.string()), ("v", LONG)], "v", "has 3 columns 'v', "),
+    "other cases": ([("v", LONG), ("V", LONG)], None, ["v", "V"]),
+    "within": ([("s", PAIR)], None, "'s' within channel 'rows' at .* has 2 columns 'x'"),
+    "within a list": (
+        [("s", pa.list_(pa.large_list(PAIR)))],
+        None,
+        "'s' within channel 'rows' at .* has 2 columns 'x'",
+    ),
+    "within a map": (
+        [("s", pa.map_(pa.string(), PAIR))],
+        None,
+        "'s' within channel 'rows' at .* has 2 columns 'x'",
+    ),
+    "within a struct": (
+        [("s", pa.struct({"t": PAIR}))],
+        None,
+        "'t' within 's' within channel 'rows' at .* has 2 columns 'x'",
+    ),
+    "within, left out": ([N, ("s", PAIR)], "n", ["n"]),
+    "no type of Spark": (
+        [N, ("i", pa.month_day_nano_interval())],
+        None,
+        "column 'i': Spark has no type .*interval",
+    ),
+    "no type, left out": ([N, ("i", pa.month_day_nano_interval())], "n", ["n"]),
+}
+
+
+@pytest.mark.parametrize(("fields", "columns", "outcome"), TWICE.values(), ids=TWICE)
+async def test_columns_that_spark_cannot_have_are_named_unless_they_are_left_out(fields, columns, outcome):
+    async with SenderServer("127.0.0.1:0") as sender:
+        sender.retain_channel("rows", RetainPolicy(), schema=pa.schema(fields))
+        given = {"endpoint": sender.address, "channels": "rows"} | ({"columns": columns} if columns else {})
+        schema = asyncio.to_thread(NetchannelDataSource(given).schema)
+        if isinstance(outcome, str):
+            with pytest.raises(SchemaConflict, match=outcome):
+                await schema
+        else:
+            assert (await schema).names == outcome
+
+
+async def test_channels_that_differ_in_columns_that_are_left_out_are_read_together():
+    """As where a producer of one of them has added a column."""
+    async with SenderServer("127.0.0.1:0") as sender:
+        for name, fields in (("a", [N]), ("b", [("more", LONG), N])):
+            sender.retain_channel(name, RetainPolicy(), schema=pa.schema(fields))
+        given = {"endpoint": sender.address, "channels": "a,b"}
+        with pytest.raises(SchemaConflict, match="channels 'a' and 'b' have different schemas"):
+            await asyncio.to_thread(NetchannelDataSource(given).schema)
+        assert (await asyncio.to_thread(NetchannelDataSource(given | {"columns": "n"}).schema)).names == ["n"]

@@ -115,6 +115,21 @@ async def test_attempts_are_dropped_wherever_they_can_be(tmp_path):
             await asyncio.to_thread(publish, only, work, [made], None)
 
 
+def test_two_columns_of_a_name_are_not_written(tmp_path):
+    """Nor two fields of one within a column: a plan names them as it likes, and columns are found by name."""
+    given = write_options({"endpoint": "h:1", "channels": "out"}, "batch write")
+    n = StructField("n", LongType())
+    for rows, said in (
+        (StructType([n, n]), "what is written has 2 columns 'n'"),
+        (
+            StructType([StructField("s", ArrayType(StructType([n, n])))]),
+            "'s' within what is written has 2 columns 'n'",
+        ),
+    ):
+        with pytest.raises(SchemaConflict, match=said):
+            Rows.of(given, rows)
+
+
 async def test_nested_nulls_that_one_plan_forbids_and_another_allows_go_into_one_stream(tmp_path):
     """SP-WR-1: what Spark derives about nulls is not part of the channel's schema, however deep."""
 
