@@ -20,7 +20,7 @@ from spark_bridge.types import with_nulls
 from .routing import Route, by_key, by_partition, check_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from pyspark.sql.types import StructType
 
@@ -149,6 +149,18 @@ class Rows:
             schema=self.schema,
             fault=connection.settings["fault"],
         )
+
+    def without_rows(self, work: Work, made: Iterable[Attempts]) -> Attempts:
+        """Attempts for the channels that no task has written to, whose consumers learn the columns from them."""
+        had = {key for each in made for key in (*dict(each.sealed), *each.over)}
+        sealed, over = [], set()
+        for number, source in enumerate(self.options.connection.sources):
+            if source.key not in had:
+                try:
+                    sealed.append((source.key, self.attempt(number, work, 0).seal()))
+                except EpochRegressed:
+                    over.add(source.key)
+        return Attempts(tuple(sealed), frozenset(over))
 
     def _send(self, work: Work, batches: Iterator[pa.RecordBatch]) -> None:
         """One stream per channel goes on from task to task: each begins at the number that the receiver wants."""

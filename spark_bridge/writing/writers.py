@@ -65,6 +65,8 @@ class BatchWriter(DataSourceArrowWriter):
         if self._rows.options.exactly_once:
             attempts = [message.attempts for message in _written(messages)]
             options = self._rows.options
+            if options.end:
+                attempts.append(self._rows.without_rows(self._work, attempts))
             publish(options, self._work, attempts, None)
             # The receiver of a stream that has ended may be gone by now.
             if options.txn_app_id is None and not options.end:

@@ -87,6 +87,28 @@ async def test_a_group_is_invisible_until_its_commit_and_then_whole_in_partition
         assert await read(inbox, 1) == [(9, b"next")]
 
 
+async def test_an_empty_stream_has_the_schema_of_its_attempts(
+    sender: SenderServer, receiver: ReceiverServer, tmp_path: Path
+) -> None:
+    """As one that is sent directly has that of its sender, whenever it is asked for."""
+    schema = pa.schema([("a", pa.int64()), ("b", pa.list_(pa.string()))])
+    policy = StagingPolicy(tmp_path)
+    async with GroupClient(receiver.address, "c") as client, asyncio.timeout(30):
+        inbox = receiver.register_staged_channel("c", policy, ack="explicit")
+        waiting = asyncio.create_task(inbox.schema())
+        for epoch, end in enumerate((False, True)):
+            group = Group("app", epoch, 0)
+            attempt = sender.register_attempt("c", receiver.address, group, schema=schema)
+            await client.commit("app", epoch, [await attempt.seal()], end=end)
+            assert await waiting == await inbox.schema() == schema
+            if not end:
+                await inbox.detach()
+                inbox = receiver.register_staged_channel("c", policy, ack="explicit")
+                assert await inbox.schema() == schema
+        assert [batch async for batch in inbox] == []
+        assert await inbox.schema() == schema
+
+
 async def test_an_epoch_is_committed_once_and_none_below_it(
     sender: SenderServer, receiver: ReceiverServer, tmp_path: Path
 ) -> None:

@@ -506,6 +506,8 @@ class StagedChannel(Committing):
         if self._ended:
             for attempt in list(self._attempts.values()):
                 attempt.channel.close(f"the stream of channel {self.channel.id!r} has ended", now)
+        if self.files.schema:
+            self.channel.learn(self.files.schema)  # where there is no message to bring it, or not yet
         self.look(now)
 
     def failed(self, error: NetChannelError, now: float) -> None:

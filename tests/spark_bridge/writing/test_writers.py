@@ -40,6 +40,30 @@ async def test_a_batch_write_gives_its_name_up_but_for_one_that_it_was_given(
             assert await client.last_epoch(work.application) == known
 
 
+@pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
+async def test_an_empty_write_has_its_columns(tmp_path: Path, guarantee: str) -> None:
+    """In each of its channels; done again under its version it does nothing."""
+    schema = pa.schema({"n": pa.int64(), "at": pa.timestamp("us", tz="UTC")})
+    given = {"channels": "a,b", "deliveryGuarantee": guarantee}
+    if guarantee == "exactly-once":
+        given |= {"txnAppId": "app", "txnVersion": "0"}
+    async with ReceiverServer() as receiver:
+        inboxes = [
+            receiver.register_staged_channel(name, StagingPolicy(tmp_path))
+            if guarantee == "exactly-once"
+            else receiver.register_channel(name)
+            for name in ("a", "b")
+        ]
+        options = write_options({"endpoint": receiver.address, **given}, "batch write")
+        for _ in range(2 if guarantee == "exactly-once" else 1):
+            writer = BatchWriter(Rows(options, schema))
+            await asyncio.to_thread(writer.commit, [])
+        async with asyncio.timeout(60):
+            for inbox in inboxes:
+                assert [batch async for batch in inbox] == []
+                assert await inbox.schema() == schema
+
+
 def commit(receiver: ReceiverServer, query: str, checkpoints: str | None = None, **given: Any) -> None:
     """Commit batch 0 of a query whose tasks have written nothing, as Spark's driver does."""
     options = write_options({"endpoint": receiver.address, "channels": "out", **given}, "streaming write")
