@@ -35,7 +35,7 @@ def load(topology: str, query: str, engine: EngineName | None = None) -> tuple[T
     if topology == query == STDIN:
         raise click.UsageError("standard input is one file: give the topology or the query by its name")
     try:
-        model = load_topology(topology)
+        model = load_topology(topology, engine)
     except TopologyError as error:
         try:
             text, shown = text_of(query)
@@ -44,19 +44,17 @@ def load(topology: str, query: str, engine: EngineName | None = None) -> tuple[T
         except InvalidQuery as other:
             raise TopologyError((*error.mistakes, *other.mistakes)) from None
         raise
-    if engine is not None:
-        model = model.with_engine(engine)
     text, shown = text_of(query)
     return model, _query_of(text, shown, model)
 
 
-def load_topology(file: str) -> Topology:
+def load_topology(file: str, engine: EngineName | None = None) -> Topology:
     """Read a topology, and say so if it looks like a query. Raises TopologyError."""
     text = _text(file)
     if isinstance(text, Mistake):
         raise TopologyError([text])
     try:
-        return parse_topology(text, _shown(file))
+        return parse_topology(text, _shown(file), engine)
     except TopologyError:
         _refuse_query(file, text)
         raise
@@ -135,9 +133,7 @@ def given(path: str) -> GivenFile:
 
 def parsed(topology: GivenFile, query: GivenFile, engine: EngineName | None) -> tuple[Topology, Query]:
     """What `load` gave when these were the files."""
-    model = parse_topology(topology.text, file=topology.path)
-    if engine is not None:
-        model = model.with_engine(engine)
+    model = parse_topology(topology.text, topology.path, engine)
     return model, _query_of(query.text, query.path, model)
 
 

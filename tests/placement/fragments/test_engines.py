@@ -9,7 +9,7 @@ import pytest
 
 from placement import NotOnEngine, decompose, parse_query, place
 from placement.plan import SparkEngine
-from topology import Topology, TopologyError, parse_topology
+from topology import EngineName, Topology, TopologyError, parse_topology
 
 COLUMNS = [
     {"name": "k", "type": "int64"},
@@ -203,6 +203,21 @@ def test_a_wrong_engine_is_named(engine: str, master: str, mistake: str) -> None
     with pytest.raises(TopologyError) as caught:
         parse_topology(TOPOLOGY.format(engine=engine, master=master), "t.yaml")
     assert mistake in str(caught.value).splitlines()[0]
+
+
+@pytest.mark.parametrize("line", ["", "    engine: embedded\n", "    engine: spark\n"])
+@pytest.mark.parametrize(
+    ("engine", "shown"),
+    [("spark", ("spark", "local[3]", "local[3]")), ("embedded", ("embedded", None, None))],
+)
+def test_an_engine_for_all_nodes_takes_masters_whatever_the_document_says(
+    line: str, engine: EngineName, shown: tuple[str, str | None, str | None]
+) -> None:
+    text = TOPOLOGY.format(engine="embedded", master="local[3]").replace("    engine: embedded\n", line)
+    (node,) = parse_topology(text, "t.yaml", engine).nodes
+    assert (node.engine, node.master, node.spark_master) == shown
+    with pytest.raises(TopologyError, match="expected one of embedded, spark as engine, got 'Spark'"):
+        parse_topology(TOPOLOGY.format(engine="Spark", master="local"), "t.yaml", engine)
 
 
 def test_one_engine_for_all_nodes() -> None:
