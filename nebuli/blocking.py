@@ -158,11 +158,13 @@ class Circuit:
         finally:
             self._thread.end()
 
-    def push(self, handle: str, batch: pa.RecordBatch, *, producer: str, sequence: int) -> int:
+    def push(self, handle: str, batch: pa.RecordBatch | pa.Table, *, producer: str, sequence: int) -> int:
         """As `nebuli.Circuit.push`."""
         return self._wait(self._circuit.push(handle, batch, producer=producer, sequence=sequence))
 
-    def stage(self, handle: str, batch: pa.RecordBatch, *, producer: str, sequence: int) -> str | None:
+    def stage(
+        self, handle: str, batch: pa.RecordBatch | pa.Table, *, producer: str, sequence: int
+    ) -> str | None:
         """As `nebuli.Circuit.stage`."""
         return self._wait(self._circuit.stage(handle, batch, producer=producer, sequence=sequence))
 

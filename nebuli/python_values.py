@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from netchannel.values import with_article
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["rows_of", "values_of"]
+__all__ = ["one_batch", "rows_of", "values_of"]
 
 
 def values_of(column: pa.Array | pa.ChunkedArray) -> list[Any]:
@@ -27,6 +29,23 @@ def rows_of(batches: Iterable[pa.RecordBatch | pa.Table]) -> list[dict[str, Any]
         for batch in batches
         for row in zip(*map(values_of, batch.columns), strict=True)
     ]
+
+
+def one_batch(rows: object) -> pa.RecordBatch:
+    """The rows of a batch or a table as one batch. Raises TypeError for anything else, ValueError for too many."""
+    if isinstance(rows, pa.RecordBatch):
+        return rows
+    if not isinstance(rows, pa.Table):
+        raise TypeError(
+            f"the rows are {with_article(type(rows))}: expected a pyarrow.RecordBatch or a pyarrow.Table; of dicts, "
+            f"pyarrow.RecordBatch.from_pylist(rows, schema=...) makes one"
+        )
+    batches = rows.combine_chunks().to_batches()
+    if len(batches) > 1:
+        raise ValueError(
+            "a column of the table has more than the 2 GiB of a batch: give it in pieces, by to_batches()"
+        )
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=rows.schema)
 
 
 def _value_of(scalar: pa.Scalar) -> Any:

@@ -136,17 +136,25 @@ _AS = {
 }
 
 
+def with_article(kind: type) -> str:
+    """A type's name as a sentence has it: an int, a str, bytes."""
+    name = kind.__name__
+    if name in ("bytes", "NoneType"):
+        return name.removesuffix("Type")
+    return f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"
+
+
 def check_kind(name: str, value: object, kind: type) -> None:
     """Raise TypeError if the setting ``name`` is given and is no ``kind``."""
     if value is not None and not isinstance(value, kind):
-        shown = f"a {type(value).__name__}" if name == "secret" else repr(value)
-        raise TypeError(f"{name} is {shown}: expected a {kind.__name__}{_AS.get(name, '')}")
+        shown = with_article(type(value)) if name == "secret" else repr(value)
+        raise TypeError(f"{name} is {shown}: expected {with_article(kind)}{_AS.get(name, '')}")
 
 
 def check_given(name: str, value: object, kind: type) -> None:
     """Raise TypeError if ``name``, which must be given, is no ``kind``."""
     if not isinstance(value, kind):
-        raise TypeError(f"{name} is {value!r}: expected a {kind.__name__}{_AS.get(name, '')}")
+        raise TypeError(f"{name} is {value!r}: expected {with_article(kind)}{_AS.get(name, '')}")
 
 
 def is_channel_id(text: str) -> bool:

@@ -5,9 +5,11 @@ The planner knows types by name only; ``nebuli.dataflow`` maps them to Arrow. Ev
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 
 class DataType(StrEnum):
@@ -30,13 +32,59 @@ class DataType(StrEnum):
     TIMESTAMP = "timestamp"
 
 
+SQL_NAMES = {
+    "bool": DataType.BOOL,
+    "boolean": DataType.BOOL,
+    "tinyint": DataType.INT8,
+    "smallint": DataType.INT16,
+    "int": DataType.INT32,
+    "integer": DataType.INT32,
+    "bigint": DataType.INT64,
+    "utinyint": DataType.UINT8,
+    "usmallint": DataType.UINT16,
+    "uint": DataType.UINT32,
+    "uinteger": DataType.UINT32,
+    "ubigint": DataType.UINT64,
+    "real": DataType.FLOAT32,
+    "float": DataType.FLOAT32,
+    "double": DataType.FLOAT64,
+    "double precision": DataType.FLOAT64,
+    "text": DataType.STRING,
+    "varchar": DataType.STRING,
+    "string": DataType.STRING,
+    "binary": DataType.BINARY,
+    "blob": DataType.BINARY,
+    "date": DataType.DATE,
+    "timestamp": DataType.TIMESTAMP,
+    "timestamptz": DataType.TIMESTAMP,
+    "timestamp with time zone": DataType.TIMESTAMP,
+}
+"""DuckDB's names of the types, in any case; not its int8, which has eight bytes."""
+_DECIMAL = re.compile(r"(decimal|numeric)\b.*", re.IGNORECASE)
+
+
+def _named(name: object) -> object:
+    """The type that SQL calls so; other names as they are."""
+    if not isinstance(name, str) or isinstance(name, DataType):
+        return name
+    if _DECIMAL.fullmatch(name.strip()):
+        raise ValueError(
+            f"{name!r} is not supported yet: use int64 in the smallest unit, such as cents, or float64"
+        )
+    return SQL_NAMES.get(" ".join(name.lower().split()), name)
+
+
 class Column(BaseModel):
     """One column of a schema."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(min_length=1)
-    type: DataType
+    type: Annotated[
+        DataType,
+        BeforeValidator(_named),
+        WithJsonSchema({"enum": [*dict.fromkeys([*map(str, DataType), *SQL_NAMES])], "type": "string"}),
+    ]
 
 
 Schema = tuple[Column, ...]

@@ -17,6 +17,7 @@ from nebuli.circuits.circuit_status import CircuitStatus
 from nebuli.circuits.circuit_trust import dial
 from nebuli.circuits.errors import CircuitDenied, CircuitFailed, CircuitUnreachable, WrongRows, refused
 from nebuli.circuits.push_limit import MAX_BYTES
+from nebuli.python_values import one_batch
 from nebuli.rpc import circuit_pb2 as wire
 from nebuli.rpc.circuit_pb2_grpc import CircuitStub
 from nebuli.rpc.conventions import QUERY_KEY, REFUSAL_KEY
@@ -91,7 +92,9 @@ class Circuit:
 
     # -- rows in
 
-    async def push(self, handle: str, batch: pa.RecordBatch, *, producer: str, sequence: int) -> int:
+    async def push(
+        self, handle: str, batch: pa.RecordBatch | pa.Table, *, producer: str, sequence: int
+    ) -> int:
         """Have rows counted for the input ``handle``, once; returns when they are durable, and their number with them.
 
         A column ``_weight`` (int64, the last one) says how often each row is there more, or, below zero, less; without
@@ -114,7 +117,9 @@ class Circuit:
         reply = await self._again(self._stub.Push, request)
         return int(reply.step)
 
-    async def stage(self, handle: str, batch: pa.RecordBatch, *, producer: str, sequence: int) -> str | None:
+    async def stage(
+        self, handle: str, batch: pa.RecordBatch | pa.Table, *, producer: str, sequence: int
+    ) -> str | None:
         """Have rows kept for the push of this number that `push_staged` makes: a piece of it, durable and not visible.
 
         Several processes may each stage some. Staged again, the rows are another piece, whose name is to be pushed or
@@ -330,8 +335,8 @@ class Circuit:
         return f"{served} are secret and certificates those of its topology?"
 
 
-def _rows(batch: pa.RecordBatch) -> bytes:
-    rows = encoded(batch)
+def _rows(batch: pa.RecordBatch | pa.Table) -> bytes:
+    rows = encoded(one_batch(batch))
     if len(rows) > MAX_BYTES:
         raise WrongRows(f"the batch has {len(rows)} bytes, and {MAX_BYTES} are taken: push it in pieces")
     return rows

@@ -204,7 +204,7 @@ class _Patient:
             self._say("secret", str(error), remedy, unreachable=True)
             return None
         except (WorkerUnreachable, WorkerRefused) as error:
-            self._say("answer", str(error), self._silent(), unreachable=True)
+            self._say("answer", error.what, self._silent(), unreachable=True)
             return None
         took = time.monotonic() - began
         self._judge(reply, reply.time / 1e6 - (asked + took / 2), took / 2)
@@ -264,7 +264,7 @@ async def _edge(fleet: Fleet, clients: dict[str, WorkerClient], start: str, end:
         async with clients[end].expecting(name):
             reply = await clients[start].probe(name, end, _SEND_MS)
     except (WorkerUnreachable, WorkerRefused) as error:
-        return [Check(subject, "channel", str(error), "see the worker's standard error", unreachable=True)]
+        return [Check(subject, "channel", error.what, "see the worker's standard error", unreachable=True)]
     checks = [judging.channel(subject, end, reply)]
     said = fleet.topology.node(start).links.limits.get(end)
     if checks[0].ok and said is not None:

@@ -41,7 +41,11 @@ _PROBE_S = 15.0
 
 
 class WorkerUnreachable(Exception):
-    """The worker does not answer, or not in time."""
+    """The worker does not answer, or not in time; ``what`` happened, without what to do about it."""
+
+    def __init__(self, what: str, advice: str = "") -> None:
+        self.what = what
+        super().__init__(what + advice)
 
 
 class WorkerDenied(WorkerUnreachable):
@@ -53,6 +57,7 @@ class WorkerRefused(Exception):
 
     def __init__(self, refusal: wire.Refusal) -> None:
         super().__init__(refusal.message)
+        self.what = str(refusal.message)
         self.refusal = refusal
 
 
@@ -196,6 +201,6 @@ class WorkerClient:
                 message = f"worker {self._node} at {self._address} cannot do it: {error.details()}"
                 raise WorkerRefused(wire.Refusal(message=message)) from error
             raise WorkerUnreachable(
-                f"worker {self._node} does not answer at {self._address}: {error.details()}; is it running there? "
-                "'nebuli doctor TOPOLOGY' says more"
+                f"worker {self._node} does not answer at {self._address}: {error.details()}",
+                "; is it running there? 'nebuli doctor TOPOLOGY' says more",
             ) from error

@@ -14,7 +14,7 @@ from netchannel.disk.disk_history import DiskHistory
 from netchannel.disk.open_history import HistoryOpener
 from netchannel.errors import NetChannelError, SchemaMismatch
 from netchannel.statistics import ReceiverChannelStatistics, SenderChannelStatistics
-from netchannel.values import CloseReport, Heads, check_given
+from netchannel.values import CloseReport, Heads, check_given, with_article
 from netchannel.wire.codec import CodecName, make_decoder, make_encoder
 from netchannel.wire.frames import NOTE_LIMIT
 
@@ -157,7 +157,7 @@ def retained_statistics(core: RetainedInbound) -> ReceiverChannelStatistics:
 def check_note(note: bytes) -> None:
     """Raise TypeError or ValueError for what cannot be the note of a message."""
     if not isinstance(note, bytes):
-        raise TypeError(f"a note is a {type(note).__name__}: expected bytes")
+        raise TypeError(f"a note is {with_article(type(note))}: expected bytes")
     if len(note) > NOTE_LIMIT:
         raise ValueError(f"a note has {len(note)} bytes: the limit is {NOTE_LIMIT}")
 

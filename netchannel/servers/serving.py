@@ -12,7 +12,7 @@ from netchannel.core.calls.callees import Callee
 from netchannel.core.complaints import Complaints
 from netchannel.errors import ChannelInUse, NetChannelError
 from netchannel.reporting import log
-from netchannel.values import check_channel_id
+from netchannel.values import check_channel_id, with_article
 
 from .identity import shown
 from .waiting import check_loop
@@ -163,4 +163,4 @@ class Service:
 
 
 def _no_bytes(answer: object) -> TypeError:
-    return TypeError(f"the answer is a {type(answer).__name__}: expected bytes")
+    return TypeError(f"the answer is {with_article(type(answer))}: expected bytes")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import pyarrow as pa
 
 from netchannel.errors import ProtocolError, SchemaMismatch
-from netchannel.values import check_kind
+from netchannel.values import check_kind, with_article
 
 from .allocations import HEADER_ROOM, Allocations
 from .frames import ALONE, Body, Buffer, Scattered
@@ -121,13 +121,13 @@ def _flat(value: Any) -> memoryview:
         flat = view.cast("B") if view.nbytes else memoryview(b"")
     except (TypeError, ValueError, BufferError) as error:
         raise SchemaMismatch(
-            f"a channel with the codec 'bytes' was sent a {type(value).__name__} ({error}): expected bytes or other "
+            f"a channel with the codec 'bytes' was sent {with_article(type(value))} ({error}): expected bytes or other "
             f"memory in one piece (numpy.ascontiguousarray makes it so), which is sent once if it is of allocate(), "
             f"or register the channel with codec='arrow'"
         ) from error
     if "O" in view.format:
         raise SchemaMismatch(
-            f"a channel with the codec 'bytes' was sent a {type(value).__name__} of Python objects, whose memory is "
+            f"a channel with the codec 'bytes' was sent {with_article(type(value))} of Python objects, whose memory is "
             f"addresses of this process: expected bytes"
         )
     return flat
@@ -212,7 +212,7 @@ class ArrowEncoder:
         """Take a pyarrow.RecordBatch of the channel's schema (the first one's, if none was given)."""
         if not isinstance(value, pa.RecordBatch):
             raise SchemaMismatch(
-                f"a channel with the codec 'arrow' was sent a {type(value).__name__}: expected a "
+                f"a channel with the codec 'arrow' was sent {with_article(type(value))}: expected a "
                 f"pyarrow.RecordBatch (a Table has to_batches(); bytes need codec='bytes')"
             )
         if self._schema is None:

@@ -135,7 +135,7 @@ class Engines:
                 f"and sinks here have no key by which rows could be replaced; {_POSSIBLE}"
             )
         else:
-            yield f"{ends}, and Spark would keep every row of a {operator.type} for ever; {_POSSIBLE}"
+            yield f"{ends}, and Spark would keep every row of this {operator.type} forever; {_POSSIBLE}"
 
     def _faults_of_window(self, key: str, window: WindowOperator) -> Iterator[str]:
         if window.idle_after is not None:

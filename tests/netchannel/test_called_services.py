@@ -56,8 +56,8 @@ async def test_what_cannot_be_called_is_named_at_once(receiver: ReceiverServer) 
         await caller.call("s", b"", deadline_s=1)
     async with caller:
         for arguments, deadline_s, kind, message in (
-            (("s", "text"), 1.0, TypeError, "body is 'text': expected a bytes"),
-            (("s", bytearray(1)), 1.0, TypeError, "expected a bytes"),
+            (("s", "text"), 1.0, TypeError, "body is 'text': expected bytes"),
+            (("s", bytearray(1)), 1.0, TypeError, "expected bytes"),
             (("", b""), 1.0, ValueError, "the channel id '' has 0 characters"),
             (("s", b""), 0.0, ValueError, "deadline_s is 0.0: expected seconds, more than 0"),
             (("s", b""), float("inf"), ValueError, "deadline_s is inf"),

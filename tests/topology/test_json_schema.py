@@ -48,7 +48,7 @@ def test_every_query_is_valid(case) -> None:
         (("nodes", 0, "colour"), "red"),
         (("nodes", 0, "physical", 0, "type"), "Csv"),
         (("nodes",), []),
-        (("logical", 0, "schema", 0, "type"), "int"),
+        (("logical", 0, "schema", 0, "type"), "integers"),
         (("nodes", 0, "links", "downstream"), "127.0.0.1:1"),
     ],
 )

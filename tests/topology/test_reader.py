@@ -128,7 +128,7 @@ def test_a_file_with_three_mistakes_prints_three(tmp_path: Path):
             "{downstream: [127.0.0.1:9003], limits: {127.0.0.1:9003: {bandwidth: .inf}}}",
             "expected a finite number as bandwidth, got inf",
         ),
-        ("type: int64", "type: integer", "3:38: expected one of bool, int8, int16, int32, int64, uint8"),
+        ("type: int64", "type: integers", "3:38: expected one of bool, int8, int16, int32, int64, uint8"),
         ("type: CSV", "type: csv", "11:34: unknown type 'csv' (did you mean 'CSV'?); expected one of CSV"),
         (
             "type: Parquet",

@@ -11,6 +11,7 @@ from weakref import WeakSet
 import pyarrow as pa
 
 from nebuli.dataflow.zset import WEIGHT, insertions, weighted, weights_of
+from nebuli.python_values import one_batch
 from nebuli.storage.errors import StagedLost, StorageError, StoreClosed
 from nebuli.storage.shards.shard import DEADLINE_S
 from nebuli.storage.store import Store
@@ -486,11 +487,12 @@ class _Entered:
 def _zset(collection: Collection, rows: Rows) -> pa.RecordBatch:
     """The rows as one Z-set of the collection. Raises RowsMismatch."""
     schema = collection.entry.schema
+    rows = one_batch(rows)
     given = rows.schema.remove_metadata()
     if given.equals(weighted(schema)):
-        batch = _one(rows)
+        batch = rows
     elif given.equals(schema):
-        batch = insertions(_one(rows))
+        batch = insertions(rows)
     else:
         raise RowsMismatch(collection.name, schema, given)
     for field, column in zip(batch.schema, batch.columns, strict=True):
@@ -508,10 +510,3 @@ def _zset(collection: Collection, rows: Rows) -> pa.RecordBatch:
             f"are taken back, at once: sums of more would not be what they should be"
         )
     return batch.replace_schema_metadata(None)
-
-
-def _one(rows: Rows) -> pa.RecordBatch:
-    if isinstance(rows, pa.RecordBatch):
-        return rows
-    batches = rows.combine_chunks().to_batches()
-    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=rows.schema)

@@ -199,6 +199,7 @@ def test_tls_at_one_side_only(make_fleet: MakeFleet, tmp_path: Path) -> None:
         code, checks = diagnosed(fleet, topology)
         line = red(checks)[f"worker {fleet.nodes[worker]}", name]
         assert "TLS" in line["found"] + line["remedy"]
+        assert "nebuli doctor" not in line["found"]
         assert code == 3
 
 

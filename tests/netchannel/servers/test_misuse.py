@@ -237,7 +237,7 @@ async def test_a_note_of_another_kind(receiver: ReceiverServer, sender: SenderSe
     outbox = sender.register_channel("c", to=receiver.address, codec="bytes")
     for before in range(2):
         for note in (None, "", 0, "x"):
-            with pytest.raises(TypeError, match=r"a note is a .*: expected bytes"):
+            with pytest.raises(TypeError, match=r"a note is .*: expected bytes"):
                 await outbox.send(b"message", note)  # type: ignore[arg-type]
         assert outbox.position == before
         await outbox.send(b"message")
@@ -263,7 +263,7 @@ async def test_settings_of_another_kind(receiver: ReceiverServer, sender: Sender
     for position in (("s", 3), "x", 2.5):
         with pytest.raises(TypeError, match="resume_from"):
             receiver.register_channel("c", resume_from=position)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="secret is a bytes: expected a str"):
+    with pytest.raises(TypeError, match="secret is bytes: expected a str"):
         SenderServer(secret=b"s")  # type: ignore[arg-type]
     for setting in ("timing", "message_limit", "max_connections"):
         with pytest.raises(TypeError, match=f"{setting} is 'x': expected a"):
