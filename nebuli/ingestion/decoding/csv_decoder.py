@@ -22,7 +22,7 @@ from nebuli.ingestion.addressed import PAYLOAD
 from nebuli.ingestion.errors import MessageInvalid
 
 from .decoder import Decoder, Facts
-from .payloads import bytes_of
+from .message_payloads import bytes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nebuli.connectors.formats.json_rows import JsonRows, refuse_constant
+from nebuli.connectors.formats.json_objects import JsonRows, refuse_constant
 from nebuli.connectors.formats.text_rows import RowInvalid
 from nebuli.ingestion.errors import MessageInvalid
 
 from .decoder import Decoder
-from .payloads import bytes_of
+from .message_payloads import bytes_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
