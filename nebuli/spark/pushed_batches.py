@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from spark_bridge.errors import UnsupportedSpark
 from spark_bridge.joining import joined
-from spark_bridge.tasks.task import complete
+from spark_bridge.tasks.task import check_no_table, complete
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,7 +53,11 @@ def running_work() -> Work:
 
 
 def whole_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows that Spark gives a task, in fewer batches. Raises InputIncomplete: Spark failed above this task."""
+    """The rows that Spark gives a task, in fewer batches.
+
+    Raises InputIncomplete: Spark failed above this task; OptionError: Spark writes a table of its catalog.
+    """
+    check_no_table()
     return joined(complete(batches), _ROWS)
 
 

@@ -11,7 +11,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
 
-from spark_bridge.errors import ChannelTemplate, InputIncomplete, NotInTask
+from spark_bridge.errors import ChannelTemplate, InputIncomplete, NotInTask, OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -67,6 +67,29 @@ def current_task() -> Task:
             "netchannel.SenderServer and netchannel.ReceiverServer"
         )
     return Task(context.stageId(), context.partitionId(), context.attemptNumber())
+
+
+def check_no_table() -> None:
+    """Raise OptionError in a task that fills a table of Spark's catalog, which nobody could read.
+
+    Spark does not tell a source for what it writes. It runs the write of a table that it creates within the command
+    that creates it, and as no other write but those of ``foreachBatch``, which know their query; if the task fails,
+    Spark drops the table. ``toTable`` creates its table before the query, whose tasks know who has started it.
+    """
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    if context is None:
+        return
+    known = context.getLocalProperty
+    command, write = known("spark.sql.execution.root.id"), known("spark.sql.execution.id")
+    creates = command != write and known("sql.streaming.queryId") is None
+    if creates or (known("callSite.short") or "").startswith("toTable "):
+        raise OptionError(
+            "the rows are written to a table of Spark's catalog, which would not keep where they are, so that nobody "
+            "could read it: write with save(), or start(), in place of saveAsTable, writeTo or toTable; to name "
+            "channels in SQL, use CREATE TEMPORARY VIEW name USING format OPTIONS (...)"
+        )
 
 
 def check_input() -> None:

@@ -14,7 +14,7 @@ from spark_bridge.clients import group_client, sender
 from spark_bridge.errors import SchemaConflict, UnsupportedSpark
 from spark_bridge.joining import joined
 from spark_bridge.schemas import Normaliser, arrow_schema, check_names
-from spark_bridge.tasks.task import complete, current_task, log, settle
+from spark_bridge.tasks.task import check_no_table, complete, current_task, log, settle
 from spark_bridge.types import with_nulls
 
 from .routing import Route, by_key, by_partition, check_key
@@ -85,9 +85,11 @@ class Rows:
         """Send a partition; what the driver is to publish, and where.
 
         Raises:
+            OptionError: Spark writes a table of its catalog.
             InputIncomplete: Spark failed above this task; nothing of it is published.
             netchannel.NetChannelError: what became of a channel.
         """
+        check_no_table()
         try:
             if self.options.exactly_once:
                 return self._stage(work, batches)

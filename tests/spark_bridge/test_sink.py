@@ -191,6 +191,48 @@ async def test_what_cannot_be_written_is_said(spark, tmp_path):
             await run(lambda: save(spark.range(1), receiver, "out", keyColumns="key"))
 
 
+async def test_a_table_of_the_catalog_is_refused_before_anything_is_sent(spark, tmp_path):
+    """SP-OPT-1: nobody could read it, and there is none afterwards. What foreachBatch writes is none."""
+    said = r"a table of Spark's catalog, .*: write with save\(\), or start\(\)"
+    async with ReceiverServer() as receiver:
+        inbox = staged(receiver, "out", tmp_path / "staged")
+        given = {"endpoint": receiver.address, "channels": "out", "endOfStream": "false"}
+        frame = spark.range(3)
+        writer = frame.write.format("netchannel").options(**given)
+        for mode in ("append", "errorifexists"):
+            with pytest.raises(Exception, match=said):
+                await run(partial(writer.mode(mode).saveAsTable, "kept"))
+        with pytest.raises(Exception, match=said):
+            await run(frame.writeTo("kept").using("netchannel").options(**given).create)
+        with pytest.raises(Exception, match=r"\bkept\b.* cannot be found"):
+            await run(lambda: spark.table("kept").collect())
+        query = Query(spark, tmp_path, receiver)
+        query.put("0", range(3))
+
+        def to_table(**trigger) -> None:
+            stream = query._frame.writeStream.format("netchannel").options(
+                endpoint=receiver.address, channels="out"
+            )
+            stream.option("checkpointLocation", str(tmp_path / "other")).trigger(**trigger).toTable(
+                "kept"
+            ).awaitTermination()
+
+        def of_batches() -> None:
+            stream = query._frame.writeStream.option("checkpointLocation", str(tmp_path / "batches"))
+            by_batch = stream.foreachBatch(
+                lambda rows, number: save(rows, receiver, "out", endOfStream="false")
+            )
+            by_batch.trigger(availableNow=True).start().awaitTermination()
+
+        assert await nothing_came(spark, receiver, inbox)
+        await run(of_batches)
+        assert ids(await take(inbox, 3)) == [0, 1, 2]
+        with pytest.raises(Exception, match=said):
+            await run(partial(to_table, availableNow=True))
+        await run(lambda: spark.sql("DROP TABLE IF EXISTS kept"))
+        assert await nothing_came(spark, receiver, inbox)
+
+
 # -- streaming
 
 

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 import spark_bridge
-from spark_bridge.tasks.task import Task
+from spark_bridge import OptionError
+from spark_bridge.tasks.task import Task, check_no_table
 
 ANYWHERE = "127.0.0.1:7000"
 
@@ -90,3 +91,37 @@ def test_outside_a_task_the_error_says_what_to_use():
         spark_bridge.open_outbox("rows", ANYWHERE),
     ):
         pass
+
+
+ID, ROOT, QUERY, CALL = (
+    "spark.sql.execution.id",
+    "spark.sql.execution.root.id",
+    "sql.streaming.queryId",
+    "callSite.short",
+)
+
+
+@pytest.mark.parametrize(
+    ("properties", "refused"),
+    [
+        # What PySpark 4.3 tells tasks of save(), saveAsTable, foreachBatch, start() and toTable; and nothing at all.
+        ({ID: "2", ROOT: "2"}, False),
+        ({ID: "1", ROOT: "0"}, True),
+        ({ID: "12", ROOT: "11", QUERY: "q", CALL: "start at Native.java:0"}, False),
+        ({ID: "3", ROOT: "3", QUERY: "q", CALL: "start at Native.java:0"}, False),
+        ({ID: "3", ROOT: "3", QUERY: "q", CALL: "toTable at Native.java:0"}, True),
+        ({}, False),
+    ],
+    ids=["save", "saveAsTable", "foreachBatch", "start", "toTable", "unknown"],
+)
+def test_a_task_that_fills_a_table_is_told_from_others(monkeypatch, properties, refused):
+    class Context:
+        def getLocalProperty(self, key):  # noqa: N802 - Spark's name
+            return properties.get(key)
+
+    monkeypatch.setattr("pyspark.TaskContext.get", Context)
+    if refused:
+        with pytest.raises(OptionError, match=r"write with save\(\), or start\(\), in place of saveAsTable"):
+            check_no_table()
+    else:
+        check_no_table()
