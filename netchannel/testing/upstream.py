@@ -60,7 +60,7 @@ class Upstream(Suite):
         assert (bytes(message.batch), message.note) == (b"the answer to k=3", b"k=3")
         with pytest.raises(netchannel.MessageTooLarge, match=r"1048577 bytes .* 1048576"):
             inbox.upquery(bytes(MIB + 1))
-        with pytest.raises(TypeError, match="expected a bytes"):
+        with pytest.raises(TypeError, match="expected bytes"):
             inbox.upquery("k=4")  # type: ignore[arg-type]
         assert inbox.statistics().upqueries == outbox.statistics().upqueries == 6
         await outbox.close()

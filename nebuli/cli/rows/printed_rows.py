@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import sys
@@ -17,6 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     import pyarrow as pa
+
+
+_NEEDS_QUOTES = frozenset('",\r\n')
 
 
 def how_many(rows: int) -> str:
@@ -52,10 +53,15 @@ def echo_data(text: str) -> None:
 
 
 def as_csv(lines: Iterable[Sequence[Any]]) -> str:
-    """Lines of CSV."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(lines)
-    return text.getvalue()
+    """Lines of CSV; an empty string is in quotes, and a null is not."""
+    return "".join(f"{','.join(map(_field, line))}\n" for line in lines)
+
+
+def _field(value: Any) -> str:
+    text = "" if value is None else str(value)
+    if (text or value is None) and not _NEEDS_QUOTES.intersection(text):
+        return text
+    return '"' + text.replace('"', '""') + '"'
 
 
 def as_json_line(names: Sequence[str], line: Sequence[Any]) -> str:

@@ -37,3 +37,9 @@ def test_what_programs_read_is_utf_8_whatever_the_terminal(
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(printed, "latin-1"))
     print_rows(pa.table({"größe": ["日本"]}), form)
     assert printed.getvalue().decode("utf-8") == expected
+
+
+def test_csv_tells_nulls_from_empty_texts(capsys: pytest.CaptureFixture[str]) -> None:
+    """Read back, each is what it was; so is a text with quotes, commas and line ends."""
+    print_rows(pa.table({"a": [None, "", 'x"y', "a,b", "c\r\n", " "]}), "csv")
+    assert capsys.readouterr().out == 'a\n\n""\n"x""y"\n"a,b"\n"c\r\n"\n \n'
