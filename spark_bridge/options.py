@@ -80,7 +80,7 @@ def _offset(value: Any) -> bool:
     match value:
         case bool() | {"seq": bool()}:
             return False
-        case {"ended": ended} if type(ended) is not int:
+        case {"ended": ended} if not isinstance(ended, int):
             return False
         case int(number) | {"stream": str(), "seq": int(number)}:
             return 0 <= number < NUMBERS

@@ -56,8 +56,11 @@ def spark_type(kind: pa.DataType) -> pa.DataType:
         return kind
     if name in _ONE_TYPE:
         return _ONE_TYPE[name]
-    if name == "decimal" and kind.precision <= 38:
-        return pa.decimal128(kind.precision, kind.scale)
+    if name == "decimal":
+        # Spark has no scale below 0, which stands for zeros at the end.
+        precision, scale = kind.precision - min(kind.scale, 0), max(kind.scale, 0)
+        if scale <= precision <= 38:
+            return pa.decimal128(precision, scale)
     return _spark_nested(name, kind)
 
 

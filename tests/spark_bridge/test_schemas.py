@@ -51,6 +51,7 @@ def list_of(kind: pa.DataType, *, nullable: bool = True) -> pa.DataType:
             pa.map_(STRING, pa.field("value", LONG, nullable=False)),
         ),
         (pa.array([decimal.Decimal("1.5")], pa.decimal128(5, 1)), pa.decimal128(10, 2)),
+        (pa.array([decimal.Decimal("1.2E+4")], pa.decimal128(5, -2)), pa.decimal128(7, 0)),
         (pa.array([datetime.date(2013, 1, 1)], pa.date64()), pa.date32()),
         (pa.array([datetime.timedelta(1)], pa.duration("s")), pa.duration("us")),
     ],
@@ -156,6 +157,7 @@ def test_an_arrow_schema_is_brought_to_sparks_types():
             "tags": pa.large_list(pa.string_view()),
             "by": pa.map_(pa.large_string(), pa.date64()),
             "price": pa.decimal32(7, 2),
+            "hundreds": pa.decimal128(5, -2),
         }
     )
     assert arrow_schema(declared) == pa.schema(
@@ -168,6 +170,7 @@ def test_an_arrow_schema_is_brought_to_sparks_types():
             "tags": list_of(STRING),
             "by": pa.map_(STRING, pa.date32()),
             "price": pa.decimal128(7, 2),
+            "hundreds": pa.decimal128(7, 0),
         }
     )
 

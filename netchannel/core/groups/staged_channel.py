@@ -346,7 +346,9 @@ class StagedChannel(Committing):
     def asked(self, client: RequestControl, message: messages.Question, now: float) -> bool:
         match message:
             case messages.Commit():
-                self._ask(lambda: self._commit(client, message, now))
+                if (group := (message.application, message.epoch)) in self._grew:
+                    self._grew[group] = now  # no orphan: who waits for room asks again and again
+                self._ask(lambda: self._commit(client, message))
             case messages.Drop():
                 self._ask(lambda: self._drop(client, message))
             case messages.Epoch():
@@ -373,7 +375,7 @@ class StagedChannel(Committing):
         else:
             self.files.do(step)
 
-    def _commit(self, client: RequestControl, message: messages.Commit, now: float) -> Job | None:
+    def _commit(self, client: RequestControl, message: messages.Commit) -> Job | None:
         if answered_by(self.files.epochs, self.channel.id, client, message):
             return None
         if self._over or self._ended:
@@ -386,8 +388,6 @@ class StagedChannel(Committing):
         if against is not None:
             client.deny(message, against.code, f"channel {self.channel.id!r}: {against.message}")
             return None
-        if keys:
-            self._grew[application, epoch] = now  # no orphan, while its commit waits for room
         return self._publish(client, message, [self._sealed[key][0] for key in keys])
 
     def _publish(
