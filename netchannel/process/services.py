@@ -61,9 +61,12 @@ class ServiceThread:
     async def run(self, coroutine: Coroutine[Any, Any, T], undo: Callable[[T], None] | None = None) -> T:
         """`wait` for coroutines of other loops; cancelling counts as an interrupt."""
         future = self._submit(coroutine, undo)
+        waiting = asyncio.shield(asyncio.wrap_future(future))
         try:
-            return await asyncio.shield(asyncio.wrap_future(future))
+            return await waiting
         except asyncio.CancelledError:
+            if waiting.done() and not waiting.cancelled():
+                waiting.exception()  # or asyncio would log that nothing has asked for it
             self._take_back(future, undo)
             raise
 
@@ -71,6 +74,11 @@ class ServiceThread:
         future: Future[T] = Future()
 
         def start() -> None:
+            if (
+                future.cancelled()
+            ):  # else it might take a message, which would be back after the next call has looked
+                coroutine.close()
+                return
             task = self._loop.create_task(coroutine)
             task.add_done_callback(lambda task: _hand_over(task, future, undo))
             future.add_done_callback(lambda _: self._loop.call_soon_threadsafe(task.cancel))

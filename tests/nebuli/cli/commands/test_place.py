@@ -198,7 +198,7 @@ def test_validate_says_on_standard_error_that_files_are_valid(directory: Path):
 @pytest.mark.parametrize(
     ("file", "old", "new", "said"),
     [
-        ("t.yaml", "type: float64", "type: @double", "expected one of bool, int8"),
+        ("t.yaml", "type: float64", "type: @complex", "expected one of bool, int8"),
         ("t.yaml", "nodes:", "nodes: [@", "not valid YAML: "),
         ("q.json", '"k > 0"', '@"kk > 0"', "filter filter1: unknown column"),
         (
