@@ -13,6 +13,9 @@ from topology.connectors import Connectors, SinkConnector, SinkMode, SourceConne
 from topology.policies import FaultSettings
 from topology.schema import DataType
 
+Timestamps = Literal["fail", "truncate"]
+"""Of a timestamp with digits below the microsecond, which is what columns hold: refuse it, or cut them off."""
+
 
 class CsvSource(SourceConnector):
     """A CSV file with a header, plain or the only file of a zip archive; a field in ``nulls`` is null.
@@ -27,6 +30,7 @@ class CsvSource(SourceConnector):
     type: Literal["CSV"]
     path: FilePath
     nulls: tuple[str, ...] = ("",)
+    timestamps: Timestamps = "fail"
 
     @property
     def reads(self) -> str:
@@ -42,6 +46,7 @@ class ParquetSource(SourceConnector):
 
     type: Literal["Parquet"]
     path: FilePath
+    timestamps: Timestamps = "fail"
 
     @property
     def reads(self) -> str:
@@ -64,6 +69,7 @@ class TcpSource(SourceConnector):
     address: Address
     format: LineFormat = "CSV"
     nulls: tuple[str, ...] = ("",)
+    timestamps: Timestamps = "fail"
 
     @property
     def reads(self) -> str:
@@ -147,6 +153,7 @@ class ChannelSource(SourceConnector):
     secret: Secret | None = None
     tls: TlsFiles | None = None
     fault: FaultSettings = FaultSettings()
+    timestamps: Timestamps = "fail"
 
     @model_validator(mode="after")
     def _goes_together(self) -> ChannelSource:

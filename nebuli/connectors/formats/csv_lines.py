@@ -17,6 +17,8 @@ from nebuli.dataflow.types import type_name
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from topology.built_in import Timestamps
+
 __all__ = ["CsvLines"]
 
 
@@ -26,9 +28,10 @@ class CsvLines:
     A blank line is a row where there is one column, and passed over where there are more.
     """
 
-    def __init__(self, schema: pa.Schema, nulls: Sequence[str]) -> None:
+    def __init__(self, schema: pa.Schema, nulls: Sequence[str], timestamps: Timestamps) -> None:
         self._schema = schema
         self._nulls = list(nulls)
+        self._timestamps = timestamps
         # Whether a zone is there Arrow has to know before: timestamps are read as texts.
         self._parsed = {
             field.name: pa.string() if pa.types.is_timestamp(field.type) else field.type for field in schema
@@ -82,7 +85,7 @@ class CsvLines:
                 column = table.column(name)
                 columns[name] = column.chunk(0) if column.num_chunks else pa.array([], column.type)
         made = [
-            instants_or_nulls(columns[field.name], field, self._nulls)
+            instants_or_nulls(columns[field.name], field, self._nulls, self._timestamps)
             if pa.types.is_timestamp(field.type)
             else columns[field.name]
             for field in self._schema

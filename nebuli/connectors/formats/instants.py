@@ -1,4 +1,4 @@
-"""Timestamps in texts."""
+"""Timestamps of sources as those of columns, which hold microseconds."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from nebuli.dataflow.types import type_name
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["ZONE", "TimestampInvalid", "instants", "instants_or_nulls"]
+    from topology.built_in import Timestamps
+
+__all__ = ["ZONE", "TimestampInvalid", "TooFine", "instants", "instants_or_nulls", "whole_microseconds"]
 
 ZONE = r"[T ].*(Z|[+-]\d\d(:?\d\d)?)$"
 """How a text ends that names its zone."""
+_MICROSECONDS = r"^([^.]*\.\d{6})"
 _FORMS = (
     "expected a form such as 2024-01-31, 2024-01-31T10:00:00, "
     "2024-01-31T10:00:00Z or 2024-01-31T10:00:00+02:00"
@@ -24,17 +27,71 @@ _FORMS = (
 
 
 class TimestampInvalid(Exception):
-    """A text of a column is no timestamp. ``row`` counts from 0."""
+    """A text of a column is no timestamp, or too fine a one. ``row`` counts from 0."""
 
-    def __init__(self, field: pa.Field, text: str, row: int) -> None:
-        super().__init__(
-            f"column {shown_names([field.name])}: {short(text)!r} is no {type_name(field.type)}; {_FORMS}"
-        )
+    def __init__(self, field: pa.Field, reason: str, row: int) -> None:
+        super().__init__(f"column {shown_names([field.name])}: {reason}")
         self.row = row
 
 
-def instants(texts: pa.Array, type_: pa.TimestampType) -> pa.Array:
-    """Timestamps, each with a zone or, as UTC, without. Raises pyarrow.ArrowInvalid for what is none."""
+class TooFine(pa.ArrowInvalid):  # type: ignore[misc]  # pyarrow has no types
+    """A timestamp with digits below the microsecond, which are not to be cut."""
+
+    def __init__(self, value: str, timestamps: Timestamps | None) -> None:
+        remedy = (
+            "" if timestamps is None else ", or set `timestamps: truncate` for the source to cut them off"
+        )
+        super().__init__(
+            f"{short(value)!r} has digits below the microsecond, and a timestamp holds six of a second: "
+            f"write no more{remedy}"
+        )
+
+
+def instants(texts: pa.Array, type_: pa.TimestampType, timestamps: Timestamps | None = None) -> pa.Array:
+    """Timestamps, each with a zone or, as UTC, without; zeros below the microsecond are passed over.
+
+    ``timestamps`` is the source's setting for other digits there, None where it has no such setting: then they are
+    refused, too. Raises TooFine for them, and another pyarrow.ArrowInvalid for what is no timestamp.
+    """
+    try:
+        return _parsed(texts, type_)
+    except pa.ArrowInvalid:
+        cut = pc.replace_substring_regex(texts, _MICROSECONDS + r"\d+", r"\1")
+        made = _parsed(cut, type_)
+        finer = texts.filter(pc.match_substring_regex(texts, _MICROSECONDS + r"\d*[1-9]"))
+        if len(finer) and timestamps != "truncate":
+            raise TooFine(finer[0].as_py(), timestamps) from None
+        return made
+
+
+def instants_or_nulls(
+    texts: pa.Array, field: pa.Field, nulls: Sequence[str], timestamps: Timestamps | None = None
+) -> pa.Array:
+    """The same for the texts of a column, some of which stand for a null. Raises TimestampInvalid for the first bad."""
+    null = pc.is_in(texts, pa.array(nulls, pa.string()))
+    if pc.any(null).as_py():
+        texts = pc.if_else(null, pa.scalar(None, pa.string()), texts)
+    try:
+        return instants(texts, field.type, timestamps)
+    except pa.ArrowInvalid:
+        row, reason = _first_bad(texts, field.type, timestamps)
+        raise TimestampInvalid(field, reason, row) from None
+
+
+def whole_microseconds(column: pa.Array, timestamps: Timestamps | None) -> pa.Array:
+    """Timestamps in microseconds, without a zone. Raises TooFine for what is below them, unless it is to be cut."""
+    plain = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+    plain = plain.cast(pa.timestamp(plain.type.unit))
+    if plain.type.unit == "ns":
+        whole = pc.floor_temporal(plain, unit="microsecond")
+        finer = plain.filter(pc.not_equal(whole, plain))
+        if len(finer) and timestamps != "truncate":
+            raise TooFine(finer[0].cast(pa.string()).as_py(), timestamps)
+        plain = whole
+    return plain.cast(pa.timestamp("us"))
+
+
+def _parsed(texts: pa.Array, type_: pa.TimestampType) -> pa.Array:
     zoned = pc.match_substring_regex(texts, ZONE)
     none = pa.scalar(None, pa.string())
     with_zone = pc.if_else(zoned, texts, none).cast(type_)
@@ -42,25 +99,20 @@ def instants(texts: pa.Array, type_: pa.TimestampType) -> pa.Array:
     return pc.coalesce(with_zone, without)
 
 
-def instants_or_nulls(texts: pa.Array, field: pa.Field, nulls: Sequence[str]) -> pa.Array:
-    """The same for the texts of a column, some of which stand for a null. Raises TimestampInvalid for the first bad."""
-    null = pc.is_in(texts, pa.array(nulls, pa.string()))
-    if pc.any(null).as_py():
-        texts = pc.if_else(null, pa.scalar(None, pa.string()), texts)
-    try:
-        return instants(texts, field.type)
-    except pa.ArrowInvalid:
-        row = _first_bad(texts, field.type)
-        raise TimestampInvalid(field, texts[row].as_py(), row) from None
-
-
-def _first_bad(texts: pa.Array, type_: pa.TimestampType) -> int:
-    low, high = 0, len(texts)  # the first bad value is in texts[low:high]
+def _first_bad(texts: pa.Array, type_: pa.TimestampType, timestamps: Timestamps | None) -> tuple[int, str]:
+    """The row of the first bad text, and what is wrong with it."""
+    low, high = 0, len(texts)  # it is in texts[low:high]
     while high - low > 1:
         middle = (low + high) // 2
         try:
-            instants(texts.slice(low, middle - low), type_)
+            instants(texts.slice(low, middle - low), type_, timestamps)
             low = middle
         except pa.ArrowInvalid:
             high = middle
-    return low
+    try:
+        instants(texts.slice(low, 1), type_, timestamps)
+    except TooFine as error:
+        return low, str(error)
+    except pa.ArrowInvalid:
+        pass
+    return low, f"{short(texts[low].as_py())!r} is no {type_name(type_)}; {_FORMS}"

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from nebuli.connectors.errors import short
-from nebuli.connectors.formats.instants import instants
+from nebuli.connectors.formats.instants import TooFine, instants
 from nebuli.connectors.formats.message_bytes import LINE_FEED, RETURN, UTF8_MARK, MessageBytes, places_of
 from nebuli.connectors.formats.text_rows import RowInvalid
 from nebuli.dataflow import zset
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
+
+    from topology.built_in import Timestamps
 
 __all__ = ["Constant", "JsonRows", "refuse_constant"]
 
@@ -55,6 +57,7 @@ class JsonRows:
     - a float is any number within the range of its type, or one of the texts NaN, Infinity and -Infinity; where they
       are no texts, ``constant`` says what they are;
     - a timestamp is a text such as 2024-01-31T10:00:00Z, UTC where it has no zone, or an integer in microseconds;
+      digits of a text below them are taken as ``timestamps`` says;
     - a date is a text such as 2024-01-31, or an integer in days since 1970-01-01;
     - a binary is a text in base64;
     - of a name that an object has several times, the last counts.
@@ -62,8 +65,11 @@ class JsonRows:
     Objects are read by Arrow where that follows this rule, and one by one where it might not.
     """
 
-    def __init__(self, schema: pa.Schema, constant: Callable[[str], object]) -> None:
+    def __init__(
+        self, schema: pa.Schema, constant: Callable[[str], object], timestamps: Timestamps | None = None
+    ) -> None:
         self._schema = schema
+        self._timestamps = timestamps
         self._read_schema = pa.schema([pa.field(each.name, _type_to_read(each.type)) for each in schema])
         self._object = json.JSONDecoder(parse_int=_Integer, parse_float=_Real, parse_constant=constant)
 
@@ -113,7 +119,10 @@ class JsonRows:
             )
             if table.num_rows != len(payloads):
                 return None
-            columns = [_of_type(_one_array(table.column(field.name)), field.type) for field in self._schema]
+            columns = [
+                _of_type(_one_array(table.column(field.name)), field.type, self._timestamps)
+                for field in self._schema
+            ]
         except (pa.ArrowInvalid, _NotExactError, ValueError):
             return None
         return pa.record_batch(columns, schema=self._schema)
@@ -140,7 +149,9 @@ class JsonRows:
             raise _WrongError(f"no JSON ({error}): {_shown(payload)}") from None
         if not isinstance(found, dict):
             raise _WrongError(f"an object was expected: {_shown(payload)}")
-        return [_value(found.get(field.name), field.type, field.name) for field in self._schema]
+        return [
+            _value(found.get(field.name), field.type, field.name, self._timestamps) for field in self._schema
+        ]
 
 
 class _NotExactError(Exception):
@@ -218,10 +229,10 @@ def _type_to_read(type_: pa.DataType) -> pa.DataType:
     return type_
 
 
-def _of_type(column: pa.Array, type_: pa.DataType) -> pa.Array:
+def _of_type(column: pa.Array, type_: pa.DataType, timestamps: Timestamps | None) -> pa.Array:
     """What Arrow has read as the type that is wanted. Raises _NotExactError, ArrowInvalid, ValueError."""
     if pa.types.is_timestamp(type_):
-        return instants(column, type_)
+        return instants(column, type_, timestamps)
     if pa.types.is_date(type_):
         return column.cast(type_)
     if pa.types.is_binary(type_):
@@ -235,7 +246,7 @@ def _of_type(column: pa.Array, type_: pa.DataType) -> pa.Array:
     ):
         raise _NotExactError
     if pa.types.is_struct(type_):
-        fields = [_of_type(column.field(place), each.type) for place, each in enumerate(type_)]
+        fields = [_of_type(column.field(place), each.type, timestamps) for place, each in enumerate(type_)]
         nulls = column.is_null() if column.null_count else None
         return pa.StructArray.from_arrays(fields, fields=list(type_), mask=nulls)
     if pa.types.is_list(type_) and column.type != type_:
@@ -243,25 +254,28 @@ def _of_type(column: pa.Array, type_: pa.DataType) -> pa.Array:
     return column
 
 
-def _value(value: Any, type_: pa.DataType, name: str) -> Any:
+def _value(value: Any, type_: pa.DataType, name: str, timestamps: Timestamps | None) -> Any:
     """A value by the rule, as Arrow takes it. Raises _WrongError."""
     if value is None:
         return None
     try:
         if pa.types.is_struct(type_) and isinstance(value, dict):
             return {
-                each.name: _value(value.get(each.name), each.type, f"{name}.{each.name}") for each in type_
+                each.name: _value(value.get(each.name), each.type, f"{name}.{each.name}", timestamps)
+                for each in type_
             }
         if pa.types.is_list(type_) and isinstance(value, list):
-            return [_value(each, type_.value_type, name) for each in value]
-        return _scalar(value, type_)
+            return [_value(each, type_.value_type, name, timestamps) for each in value]
+        return _scalar(value, type_, timestamps)
+    except TooFine as error:
+        raise _WrongError(f"column {name}: {error}") from None
     except (pa.ArrowInvalid, ValueError, OverflowError, binascii.Error):
         text = value if isinstance(value, str) else json.dumps(value)
         wrong = f"{short(text)!r}" if type(value) is str else short(text)
         raise _WrongError(f"column {name}: {wrong} is no {type_name(type_)}") from None
 
 
-def _scalar(value: Any, type_: pa.DataType) -> Any:
+def _scalar(value: Any, type_: pa.DataType, timestamps: Timestamps | None) -> Any:
     if pa.types.is_boolean(type_) and isinstance(value, bool):
         return value
     if pa.types.is_integer(type_) and isinstance(value, _Integer):
@@ -272,7 +286,7 @@ def _scalar(value: Any, type_: pa.DataType) -> Any:
         if math.isfinite(number):
             return number
     if type(value) is str or (isinstance(value, Constant) and pa.types.is_floating(type_)):
-        return _of_text(value, type_)
+        return _of_text(value, type_, timestamps)
     if pa.types.is_timestamp(type_) and isinstance(value, _Integer):
         return _within(value, 64, signed=True)
     if pa.types.is_date(type_) and isinstance(value, _Integer):
@@ -288,12 +302,12 @@ def _within(number: str, bits: int, *, signed: bool) -> int:
     return value
 
 
-def _of_text(value: str, type_: pa.DataType) -> Any:
+def _of_text(value: str, type_: pa.DataType, timestamps: Timestamps | None) -> Any:
     value.encode()  # half of a surrogate pair is no text: UnicodeEncodeError is a ValueError
     if pa.types.is_string(type_):
         return value
     if pa.types.is_timestamp(type_):
-        return _microseconds(value) or instants(pa.array([value]), type_)[0].value
+        return _microseconds(value) or instants(pa.array([value]), type_, timestamps)[0].value
     if pa.types.is_date(type_):
         return pa.scalar(value).cast(type_).value
     if pa.types.is_binary(type_):

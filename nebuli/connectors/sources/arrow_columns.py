@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pyarrow as pa
 
 from nebuli.connectors.errors import InputError, printable, short, shown_names
+from nebuli.connectors.formats.instants import whole_microseconds
+
+if TYPE_CHECKING:
+    from topology.built_in import Timestamps
 
 __all__ = ["ArrowColumns"]
 
@@ -16,14 +22,24 @@ class ArrowColumns:
 
     Columns are found by name, others are passed over. A column may be narrower than it is wanted (int32 for int64), or
     another form of the same (a dictionary of strings, a timestamp in another unit), or nothing but nulls; anything else
-    is an error, as is a value that does not fit.
+    is an error, as is a value that does not fit; ``timestamps`` is the owner's setting for those with digits below the
+    microsecond.
     """
 
-    def __init__(self, wanted: pa.Schema, place: str, owner: str, asker: str = "the logical source") -> None:
+    def __init__(
+        self,
+        wanted: pa.Schema,
+        place: str,
+        owner: str,
+        asker: str = "the logical source",
+        *,
+        timestamps: Timestamps | None = None,
+    ) -> None:
         self.wanted = wanted
         self._place = place
         self._owner = owner
         self._asker = asker
+        self._timestamps = timestamps
 
     def check(self, found: pa.Schema) -> None:
         """Raise InputError where ``found`` does not have the columns."""
@@ -49,11 +65,16 @@ class ArrowColumns:
         for field in self.wanted:
             column = batch.column(field.name)
             try:
-                columns.append(column if column.type == field.type else column.cast(field.type))
+                columns.append(column if column.type == field.type else self._in_type(column, field.type))
             except pa.ArrowInvalid as error:
                 said = printable(short(str(error), _LONGEST))
                 raise InputError(f"{self._place}: column {shown_names([field.name])}: {said}") from error
         return pa.RecordBatch.from_arrays(columns, schema=self.wanted)
+
+    def _in_type(self, column: pa.Array, type_: pa.DataType) -> pa.Array:
+        if pa.types.is_timestamp(type_) and not pa.types.is_null(column.type):
+            column = whole_microseconds(column, self._timestamps)
+        return column.cast(type_)
 
 
 def _holds(wanted: pa.DataType, found: pa.DataType) -> bool:

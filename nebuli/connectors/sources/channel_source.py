@@ -39,7 +39,9 @@ class KeptChannelSource(Source):
     def __init__(self, settings: Settings, columns: Schema, wake: Callable[[], None]) -> None:
         self._settings = settings
         self._place = settings.reads
-        self._columns = ArrowColumns(arrow_schema(columns), self._place, "channel")
+        self._columns = ArrowColumns(
+            arrow_schema(columns), self._place, "channel", timestamps=settings.timestamps
+        )
         self._wake = wake
         self._first: netchannel.Position | None = None
         self._position: netchannel.Position | None = None

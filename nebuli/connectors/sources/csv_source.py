@@ -60,6 +60,7 @@ class CsvSource(Source):
         self._types = {column.name: column.type for column in columns}
         self._schema = arrow_schema(columns)
         self._nulls = settings.nulls
+        self._timestamps = settings.timestamps
         self._header: list[str] = []
         self._files: list[_Blocks] = []
         self._ahead: pa.RecordBatch | None = None
@@ -236,7 +237,7 @@ class CsvSource(Source):
         for place, field in enumerate(self._schema):
             if pa.types.is_timestamp(field.type):
                 try:
-                    column = instants_or_nulls(batch.column(place), field, self._nulls)
+                    column = instants_or_nulls(batch.column(place), field, self._nulls, self._timestamps)
                 except TimestampInvalid as error:
                     row = self._header_line + self._rows_given + error.row + 1
                     raise InputError(f"{self._path}, {self._place(row)}, {error}") from None

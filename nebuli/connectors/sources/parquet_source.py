@@ -31,7 +31,9 @@ class ParquetSource(Source):
 
     def __init__(self, settings: Settings, columns: Schema, wake: Callable[[], None]) -> None:
         self._path = settings.path
-        self._columns = ArrowColumns(arrow_schema(columns), settings.path, "file")
+        self._columns = ArrowColumns(
+            arrow_schema(columns), settings.path, "file", timestamps=settings.timestamps
+        )
         self._file: pa.parquet.ParquetFile | None = None
         self._batches: Iterator[pa.RecordBatch] = iter(())
 

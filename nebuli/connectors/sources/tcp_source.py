@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from topology import Schema
     from topology import TcpSource as Settings
+    from topology.built_in import Timestamps
 
 __all__ = ["TcpSource", "connect"]
 
@@ -65,7 +66,11 @@ class TcpSource(Source):
         self._closed = False
         self._lines = 0
         self._is_csv = settings.format == "CSV"
-        self._text = CsvLines(self._schema, settings.nulls) if self._is_csv else _JsonLines(self._schema)
+        self._text = (
+            CsvLines(self._schema, settings.nulls, settings.timestamps)
+            if self._is_csv
+            else _JsonLines(self._schema, settings.timestamps)
+        )
 
     def open(self) -> None:
         """Connect, and begin to receive."""
@@ -164,8 +169,8 @@ class TcpSource(Source):
 class _JsonLines:
     """JSON objects, one in each line."""
 
-    def __init__(self, schema: pa.Schema) -> None:
-        self._rows = JsonRows(schema, Constant)
+    def __init__(self, schema: pa.Schema, timestamps: Timestamps) -> None:
+        self._rows = JsonRows(schema, Constant, timestamps)
 
     def read(self, block: bytes, *, begins: bool) -> pa.RecordBatch:
         """The rows of a block, which ``begins`` the stream or not. Raises RowInvalid with the line in the block."""

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from nebuli.connectors.errors import short
-from nebuli.connectors.formats.instants import instants
+from nebuli.connectors.formats.instants import TooFine, instants
 from nebuli.dataflow.types import type_name
 
 if TYPE_CHECKING:
@@ -76,6 +76,8 @@ def converts(writer: Any, type_: pa.DataType, names: Mapping[str, Any], column: 
     def checked(value: Any) -> Any:
         try:
             return convert(value)
+        except TooFine as error:
+            raise Unfit(f"column {column}: {error}") from None
         except (ValueError, OverflowError, pa.ArrowInvalid):
             raise Unfit(f"column {column}: {short(str(value))!r} is no {type_name(type_)}") from None
 

@@ -14,7 +14,7 @@ import pyarrow.csv
 
 from nebuli.connectors.errors import short
 from nebuli.connectors.formats.csv_quotes import Quotes
-from nebuli.connectors.formats.instants import instants
+from nebuli.connectors.formats.instants import TimestampInvalid, instants, instants_or_nulls
 from nebuli.connectors.formats.message_bytes import UTF8_MARK, MessageBytes, has
 from nebuli.dataflow import zset
 from nebuli.dataflow.types import type_name
@@ -222,9 +222,11 @@ class CsvDecoder(Decoder):
             try:
                 if pa.types.is_timestamp(field.type):
                     (texts,) = self._table(data, layout, {field.name: pa.string()}, len(payload))
-                    instants(texts, field.type)
+                    instants_or_nulls(texts, field, ())
                 else:
                     self._table(data, layout, {field.name: field.type}, len(payload))
+            except TimestampInvalid as bad:
+                return str(bad)
             except pa.ArrowInvalid as bad:
                 (values,) = self._table(data, layout, {field.name: pa.binary()}, len(payload))
                 found = _IN_ROW.search(str(bad))
