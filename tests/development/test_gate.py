@@ -176,6 +176,25 @@ def test_a_gate_test_that_takes_long_and_is_no_story_fails(
 
 
 @pytest.mark.processes
+@pytest.mark.parametrize(("mark", "code"), [("processes(1)", 1), ("processes(2)", 0)])
+def test_a_gate_test_starts_no_more_processes_than_its_mark_allows(
+    tmp_path: Path, mark: str, code: int
+) -> None:
+    text = f"""
+import subprocess
+
+import pytest
+
+@pytest.mark.{mark}
+def test_it():
+    subprocess.run(["true"])
+    subprocess.run(["true"])
+"""
+    ended, printed = pytest_on(tmp_path, text, "--gate")
+    assert (ended, "mark it `processes(2)`" in printed) == (code, bool(code))
+
+
+@pytest.mark.processes
 def test_a_costly_test_is_recorded_with_what_its_processes_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
