@@ -227,6 +227,11 @@ class WindowOperator(UnaryOperator):
         return self
 
 
+def window_times(operators: Iterable[object]) -> dict[str, str]:
+    """The column that has the time of rows, by the id of each window among operators."""
+    return {each.id: each.time for each in operators if isinstance(each, WindowOperator)}
+
+
 class ViewOperator(UnaryOperator):
     """Rows of its input are read here by ``key``, and go on unchanged to whoever reads it, if anybody does.
 

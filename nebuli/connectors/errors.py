@@ -15,6 +15,7 @@
     │   │   └── OutputEmptied    but for an empty file
     │   └── OutputForgotten  what a sink is to be written from the beginning with is not kept any more
     ├── RowsLate         rows came when their window was over, and the query is to fail then
+    ├── RowsWithoutTime  rows came to a window whose time is null, and the query is to fail then
     ├── InputLost        a part of what it reads is gone with the process that had it
     ├── NeighbourEnded   a fragment at the other end of a channel is over, with its reason
     │   ├── UpstreamFailed   one that this one reads has failed
@@ -33,7 +34,7 @@ from typing import TYPE_CHECKING
 from nebuli.disk_room import what_to_do
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 __all__ = [
     "DownstreamLeft",
@@ -51,13 +52,16 @@ __all__ = [
     "OutputForgotten",
     "OutputGone",
     "RowsLate",
+    "RowsWithoutTime",
     "SinkInUse",
     "UpstreamFailed",
+    "fill_in_times",
     "printable",
     "short",
     "shown_names",
     "unreadable",
     "unwritable",
+    "without_time",
 ]
 
 _SHOWN_NAMES = 50
@@ -165,6 +169,17 @@ class RowsLate(FragmentError):
         )
 
 
+class RowsWithoutTime(FragmentError):
+    """Rows came to windows whose time is null, by operator; ``times`` are the windows' columns, by operator too."""
+
+    def __init__(self, rows: Mapping[str, int], times: Mapping[str, str]) -> None:
+        where = ", ".join(without_time(count, times[id_], id_) for id_, count in rows.items())
+        super().__init__(
+            f"rows without a time are in no window: {where}; the query is to fail then (--late fail): "
+            f"{fill_in_times(times[id_] for id_ in rows)}, or take --late warn"
+        )
+
+
 class NeighbourEnded(FragmentError):
     """A fragment at the other end of a channel is over. ``origin`` is what it gave as the reason, if it could."""
 
@@ -212,6 +227,17 @@ def shown_names(names: Sequence[str], among: Sequence[str] = ()) -> str:
     ]
     rest = len(names) - len(shown)
     return ", ".join(shown) + (f" and {rest:,} more" if rest else "")
+
+
+def without_time(rows: int, column: str, operator: str) -> str:
+    """How many rows had no time in the column that the window ``operator`` goes by."""
+    return f"{rows:,} at operator {operator}, where column {shown_names([column])} is NULL"
+
+
+def fill_in_times(columns: Iterable[str]) -> str:
+    """The remedy for rows that have no time in one of these columns."""
+    predicates = (f"{shown_names([column])} IS NOT NULL" for column in dict.fromkeys(columns))
+    return f"filter them out before the window ({', '.join(predicates)}), or fill in the time"
 
 
 def unreadable(path: str, error: Exception) -> InputError:

@@ -170,6 +170,16 @@ class RowsLate:
     rows: int
 
 
+@dataclass(frozen=True, slots=True)
+class RowsWithoutTime:
+    """So many rows had no time in a window's column, since the circuit's first step. For whoever watches."""
+
+    member: int
+    operator: str
+    column: str
+    rows: int
+
+
 Order = (
     Tell
     | ClaimEpoch
@@ -177,6 +187,7 @@ Order = (
     | CheckpointMade
     | CheckpointFailed
     | RowsLate
+    | RowsWithoutTime
     | InputsEnded
     | RecordEnd
     | Finished

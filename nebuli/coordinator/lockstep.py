@@ -53,6 +53,7 @@ from nebuli.coordinator.events import (
     PauseAsked,
     RecordEnd,
     RowsLate,
+    RowsWithoutTime,
     ShutdownAsked,
     StartAsked,
     Tell,
@@ -297,8 +298,8 @@ class Lockstep:
                 self._is_stopped(member, step, message)
             case say.Left():
                 self._leave(member, message)
-            case say.Late(_, operator, rows):
-                self._orders.append(RowsLate(member, operator, rows))
+            case say.Late() | say.WithoutTime():
+                self._orders.append(_dropped(member, message))
 
     def _check(self, allowed: bool, member: int, message: say.FromMember) -> None:
         if not allowed:
@@ -510,3 +511,9 @@ class Lockstep:
             why = "the circuit was shut down without one"
             self._orders.append(CheckpointFailed(self.next_step, why, requests))
         self._orders.append(Finished(step))
+
+
+def _dropped(member: int, said: say.Late | say.WithoutTime) -> RowsLate | RowsWithoutTime:
+    if isinstance(said, say.Late):
+        return RowsLate(member, said.operator, said.rows)
+    return RowsWithoutTime(member, said.operator, said.column, said.rows)

@@ -250,6 +250,16 @@ class Late:
 
 
 @dataclass(frozen=True, slots=True)
+class WithoutTime:
+    """So many rows had no time in a window's column here, since the circuit's first step; before a version is said."""
+
+    epoch: int
+    operator: str
+    column: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class Aborted:
     """It could not be done; ``lasting`` if it could not be done a second time either.
 
@@ -286,6 +296,7 @@ FromMember = (
     | IsStopped
     | Left
     | Late
+    | WithoutTime
     | Aborted
     | Refused
 )
@@ -316,6 +327,7 @@ _KINDS_OF_MEMBER: Mapping[str, type[FromMember]] = {
     "stopped": IsStopped,
     "left": Left,
     "late": Late,
+    "without time": WithoutTime,
     "aborted": Aborted,
     "refused": Refused,
 }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 from nebuli.dataflow.errors import DataflowError, StateTooLarge
 from nebuli.dataflow.running import output_columns, own_bound, running
 from nebuli.dataflow.types import arrow_schema
-from nebuli.dataflow.window import Windows
+from nebuli.dataflow.window import Window, Windows
 from nebuli.dataflow.zset import weighted
 from placement.sql.typing_rules import MOMENTS
 
@@ -28,13 +28,15 @@ if TYPE_CHECKING:
 class OperatorStatistics:
     """What went through an operator so far, counted in rows of its Z-sets, and the bytes of its state now.
 
-    ``late_rows`` are those of them that came when their window was over, and were dropped.
+    ``late_rows`` are those of them that came when their window was over, and ``rows_without_time`` those whose time is
+    null: a window drops both.
     """
 
     rows_in: int
     rows_out: int
     state_bytes: int
     late_rows: int
+    rows_without_time: int = 0
 
 
 @dataclass(slots=True)
@@ -89,7 +91,11 @@ class Node:
     @property
     def statistics(self) -> OperatorStatistics:
         """What went through it so far."""
-        return OperatorStatistics(self.rows_in, self.rows_out, self.state_bytes, self.operator.late_rows)
+        operator = self.operator
+        without_time = operator.rows_without_time if isinstance(operator, Window) else 0
+        return OperatorStatistics(
+            self.rows_in, self.rows_out, self.state_bytes, operator.late_rows, without_time
+        )
 
 
 def check_event_time(nodes: Mapping[str, Node], operator: str, name: str) -> None:

@@ -33,8 +33,8 @@ _HASH_BITS = np.uint64(64) - _WINDOW_BITS
 class Window(Stateless):
     """Gives each row once for every window that its time falls into, with the window's start and end.
 
-    A row whose window is over, and one without a time, is late: it is counted, and kept for ``take_late`` if
-    somebody asks for it.
+    A row whose window is over is late, and one without a time is in no window. Both are dropped, counted apart, and
+    kept for ``take_late`` if somebody asks for them.
     """
 
     def __init__(self, settings: WindowOperator, output: Schema) -> None:
@@ -46,6 +46,7 @@ class Window(Stateless):
         self._keeps_late = settings.late is not None
         self._late: list[pa.RecordBatch] = []
         self.late_rows = 0
+        self.rows_without_time = 0
 
     def push(self, port: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Give the rows of a batch that are in time, a batch for each of the windows that a row can be in."""
@@ -54,14 +55,16 @@ class Window(Stateless):
         times = column.fill_null(0).to_numpy()
         self._check(times)
         if not has_time.all():
-            self._add_late(self._with_windows(batch, ~has_time, None))
+            self.rows_without_time += len(times) - int(has_time.sum())
+            self._keep(self._with_windows(batch, ~has_time, None))
         last_starts = times // self._slide * self._slide
         for back in range(-(-self._size // self._slide)):
             starts = last_starts - back * self._slide
             inside = has_time & (starts + self._size > times)
             over = starts + self._size <= self._watermark
             if (late := inside & over).any():
-                self._add_late(self._with_windows(batch, late, starts))
+                self.late_rows += int(late.sum())
+                self._keep(self._with_windows(batch, late, starts))
             yield self._with_windows(batch, inside & ~over, starts)
 
     def advance(self, watermark: int) -> Iterator[pa.RecordBatch]:
@@ -71,21 +74,25 @@ class Window(Stateless):
 
     @property
     def memory(self) -> dict[str, int | None]:
-        """Where event time is, and how many rows were late."""
-        return {"watermark": self._watermark, "late_rows": self.late_rows}
+        """Where event time is, how many rows were late, and how many had no time."""
+        return {
+            "watermark": self._watermark,
+            "late_rows": self.late_rows,
+            "rows_without_time": self.rows_without_time,
+        }
 
     def recall(self, memory: Mapping[str, int | None]) -> None:
         """Have it be as it was."""
         self._watermark = memory["watermark"] or 0
         self.late_rows = memory["late_rows"] or 0
+        self.rows_without_time = memory.get("rows_without_time") or 0  # once counted among the late ones
 
     def take_late(self) -> list[pa.RecordBatch]:
-        """What was late since the last time that somebody asked."""
+        """What was dropped since the last time that somebody asked."""
         late, self._late = self._late, []
         return late
 
-    def _add_late(self, rows: pa.RecordBatch) -> None:
-        self.late_rows += rows.num_rows
+    def _keep(self, rows: pa.RecordBatch) -> None:
         if self._keeps_late:
             self._late.append(rows)
 

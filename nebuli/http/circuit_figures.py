@@ -24,6 +24,7 @@ _COUNTED = {
     "rows_in": "rows that came into",
     "rows_out": "rows that were given by",
     "late_rows": "rows too late at",
+    "rows_without_time": "rows whose time is null at",
 }
 _GAUGES = {
     "step": "the step that the member is before, or in",
@@ -64,7 +65,7 @@ class CircuitFigures:
         for member, figures in enumerate(found):
             for operator, counts in figures.get("operators", {}).items():
                 for name in _COUNTED:
-                    self._count(member, operator, name, int(counts[name]))
+                    self._count(member, operator, name, int(counts.get(name, 0)))
         return list(found)
 
     async def _member(self, number: int) -> dict[str, Any]:

@@ -6,11 +6,11 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from nebuli.connectors.errors import FragmentError, InputError, RowsLate
+from nebuli.connectors.errors import FragmentError, InputError, RowsLate, RowsWithoutTime
 from nebuli.coordinator import tasks as do
 from nebuli.coordinator.errors import CoordinationError
 from nebuli.coordinator.following import Following
-from nebuli.coordinator.messages import Dismiss, Late, Refused
+from nebuli.coordinator.messages import Dismiss, Late, Refused, WithoutTime
 from nebuli.dataflow import DataflowError, Sending, SteppedCircuit
 from nebuli.dataflow.errors import StateUnusable
 from nebuli.members.calls.pins import Pins
@@ -20,6 +20,7 @@ from nebuli.members.inputs.step_inputs import StepInputs
 from nebuli.storage.errors import Locked, LogTaken, NotYet, StorageError, StoreBusy, Unclear
 from nebuli.storage.logs.output_log import time_row
 from netchannel import NetChannelError
+from placement.plan import window_times
 from placement.stepped import TIME
 
 if TYPE_CHECKING:
@@ -172,6 +173,12 @@ class Member:
         return {key: each.late_rows for key, each in self._circuit.statistics().items() if each.late_rows}
 
     @property
+    def without_time(self) -> Mapping[str, int]:
+        """Rows whose time was null, by window, since the first step, with the state."""
+        counted = self._circuit.statistics()
+        return {key: each.rows_without_time for key, each in counted.items() if each.rows_without_time}
+
+    @property
     def statistics(self) -> Mapping[str, OperatorStatistics]:
         """What went through each operator in this epoch."""
         return self._circuit.statistics()
@@ -311,7 +318,7 @@ class Member:
                 self._happen(do.HasStepped(epoch))
             case do.CommitState(epoch, attempt):
                 await self._commit()
-                self._say_late(epoch)
+                self._say_dropped(epoch)
                 self._happen(do.HasCommitted(epoch, attempt))
             case do.DropState():
                 await self._stop_writing()
@@ -321,7 +328,7 @@ class Member:
                 await self._trim(step)
             case do.CloseState(epoch, step):
                 await self._close(step)
-                self._say_late(epoch)
+                self._say_dropped(epoch)
                 self._happen(do.HasClosed(epoch))
                 self.closed.set()
 
@@ -331,8 +338,11 @@ class Member:
         inputs, sources = await self._inputs.of(step, replayed=replayed, ended=ended)
         self.taken.set()
         outputs = await self._exchanged(step, self._circuit.step(inputs, sources, ended=ended))
-        if self._fails_late and (late := self.late):
-            raise RowsLate(late)  # before anybody sees what came out
+        if self._fails_late:  # before anybody sees what came out
+            if late := self.late:
+                raise RowsLate(late)
+            if without_time := self.without_time:
+                raise RowsWithoutTime(without_time, window_times(self._plan.operators))
         if self._outputs is not None:
             if TIME in self._outputs.schemas:
                 outputs = {**outputs, TIME: time_row(await self.readings.time(step))}
@@ -363,9 +373,12 @@ class Member:
             outputs: dict[str, pa.RecordBatch] = stop.value
         return {key: rows for key, rows in outputs.items() if self._plan.homes[key] == self.number}
 
-    def _say_late(self, epoch: int) -> None:
+    def _say_dropped(self, epoch: int) -> None:
         for operator, rows in self.late.items():
             self._say(Late(epoch, operator, rows))
+        times = window_times(self._plan.operators)
+        for operator, rows in self.without_time.items():
+            self._say(WithoutTime(epoch, operator, times[operator], rows))
 
     # -- checkpoints
 

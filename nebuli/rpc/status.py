@@ -75,7 +75,8 @@ class FragmentStatus:
     """A fragment at one moment. Rows in are rows of Z-sets, rows out what its sink has sent or written.
 
     Bytes are those of the Z-sets in and out, in memory. ``late`` are the rows that came when their window was over, and
-    were dropped, by the operator that did; ``state_bytes`` is what its operators keep now; ``watermark`` is how far
+    were dropped, by the operator that did; ``without_time`` are those that a window dropped as their time was null, by
+    the window; ``state_bytes`` is what its operators keep now; ``watermark`` is how far
     event time has come in it, in microseconds since 1970, if it has come anywhere. ``phase`` is what it is at where
     that takes long: of Spark. ``checkpoint`` is, of the coordinator of a query in steps, the step that comes behind the
     last one that all members have, if that is known: 0 where they have none but the beginning. ``circuit`` is, of the
@@ -101,11 +102,17 @@ class FragmentStatus:
     checkpoint: int | None = None
     circuit: str = ""
     views: tuple[ViewStatus, ...] = ()
+    without_time: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def late_rows(self) -> int:
         """Rows that came too late for any of the operators."""
         return sum(self.late.values())
+
+    @property
+    def rows_without_time(self) -> int:
+        """Rows whose time was null at any of the windows."""
+        return sum(self.without_time.values())
 
     @property
     def message(self) -> wire.FragmentStatus:
@@ -121,7 +128,7 @@ class FragmentStatus:
         values = {each.name: getattr(message, each.name) for each in fields(cls)}
         values["state"] = FragmentState[wire.State.Name(message.state).removeprefix("STATE_")]
         values["cause"] = Cause[wire.Cause.Name(message.cause).removeprefix("CAUSE_")]
-        values["late"] = dict(message.late)
+        values |= {"late": dict(message.late), "without_time": dict(message.without_time)}
         values["views"] = tuple(map(ViewStatus.of, message.views))
         for name in ("watermark", "checkpoint"):
             values[name] = getattr(message, name) if message.HasField(name) else None

@@ -292,8 +292,15 @@ class ProbeReply(_message.Message):
     def __init__(self, error: _Optional[str] = ..., reached: bool = ..., opened_us: _Optional[int] = ..., round_trip_min_us: _Optional[int] = ..., round_trip_us: _Optional[int] = ..., throughput: _Optional[int] = ...) -> None: ...
 
 class FragmentStatus(_message.Message):
-    __slots__ = ("id", "fragment", "state", "cause", "error", "rows_in", "rows_out", "bytes_in", "bytes_out", "pid", "late", "state_bytes", "watermark", "phase", "checkpoint", "circuit", "views")
+    __slots__ = ("id", "fragment", "state", "cause", "error", "rows_in", "rows_out", "bytes_in", "bytes_out", "pid", "late", "state_bytes", "watermark", "phase", "checkpoint", "circuit", "views", "without_time")
     class LateEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class WithoutTimeEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -317,6 +324,7 @@ class FragmentStatus(_message.Message):
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     CIRCUIT_FIELD_NUMBER: _ClassVar[int]
     VIEWS_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_TIME_FIELD_NUMBER: _ClassVar[int]
     id: str
     fragment: str
     state: State
@@ -334,7 +342,8 @@ class FragmentStatus(_message.Message):
     checkpoint: int
     circuit: str
     views: _containers.RepeatedCompositeFieldContainer[ViewStatus]
-    def __init__(self, id: _Optional[str] = ..., fragment: _Optional[str] = ..., state: _Optional[_Union[State, str]] = ..., cause: _Optional[_Union[Cause, str]] = ..., error: _Optional[str] = ..., rows_in: _Optional[int] = ..., rows_out: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., pid: _Optional[int] = ..., late: _Optional[_Mapping[str, int]] = ..., state_bytes: _Optional[int] = ..., watermark: _Optional[int] = ..., phase: _Optional[str] = ..., checkpoint: _Optional[int] = ..., circuit: _Optional[str] = ..., views: _Optional[_Iterable[_Union[ViewStatus, _Mapping]]] = ...) -> None: ...
+    without_time: _containers.ScalarMap[str, int]
+    def __init__(self, id: _Optional[str] = ..., fragment: _Optional[str] = ..., state: _Optional[_Union[State, str]] = ..., cause: _Optional[_Union[Cause, str]] = ..., error: _Optional[str] = ..., rows_in: _Optional[int] = ..., rows_out: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., pid: _Optional[int] = ..., late: _Optional[_Mapping[str, int]] = ..., state_bytes: _Optional[int] = ..., watermark: _Optional[int] = ..., phase: _Optional[str] = ..., checkpoint: _Optional[int] = ..., circuit: _Optional[str] = ..., views: _Optional[_Iterable[_Union[ViewStatus, _Mapping]]] = ..., without_time: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class ViewStatus(_message.Message):
     __slots__ = ("name", "key", "partial", "keys", "bytes", "lookups", "hits", "upqueries", "evictions")

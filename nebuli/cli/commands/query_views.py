@@ -56,7 +56,7 @@ def status(id_: str, as_json: bool) -> int:
     return ran(work())
 
 
-_NUMBERS = ("rows_in", "rows_out", "late_rows", "state_bytes", "watermark")
+_NUMBERS = ("rows_in", "rows_out", "late_rows", "rows_without_time", "state_bytes", "watermark")
 _ERROR_WIDTH = 60
 """Characters of an error in a table; a longer one is printed in full below it."""
 _Pairs = list[tuple["DeployedFragment", "FragmentStatus | WorkerUnreachable"]]
@@ -92,6 +92,7 @@ def _fragment(each: DeployedFragment, status: FragmentStatus | WorkerUnreachable
             "state": "unreachable",
             **dict.fromkeys(_NUMBERS),
             "late": None,
+            "without_time": None,
             "error": str(status),
         }
     return {
@@ -99,6 +100,7 @@ def _fragment(each: DeployedFragment, status: FragmentStatus | WorkerUnreachable
         "state": str(status.state),
         **{name: getattr(status, name) for name in _NUMBERS},
         "late": dict(status.late),
+        "without_time": dict(status.without_time),
         "error": status.error,
     }
 
@@ -115,7 +117,7 @@ def _text(query: DeployedQuery, state: str, pairs: _Pairs) -> str:
             each["state"],
             "" if each["rows_in"] is None else f"{each['rows_in']:,}",
             "" if each["rows_out"] is None else f"{each['rows_out']:,}",
-            f"{each['late_rows']:,}" if each["late_rows"] else "",
+            *(f"{each[name]:,}" if each[name] else "" for name in ("late_rows", "rows_without_time")),
             short(each["error"], _ERROR_WIDTH),
         )
         for each in fragments
@@ -125,7 +127,7 @@ def _text(query: DeployedQuery, state: str, pairs: _Pairs) -> str:
         head += f"\nprograms reach it at {query.circuit}"
     if (step := _checkpoint(pairs)) is not None:
         head += f"\nits last checkpoint is at step {step:,}" if step else "\nit has no checkpoint yet"
-    shown = table(("fragment", "node", "state", "rows in", "rows out", "late", "error"), rows)
+    shown = table(("fragment", "node", "state", "rows in", "rows out", "late", "without time", "error"), rows)
     long = [f"{each['fragment']}: {each['error']}" for each in fragments if len(each["error"]) > _ERROR_WIDTH]
     return "\n\n".join([head, shown, *long])
 

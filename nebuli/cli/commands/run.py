@@ -60,8 +60,8 @@ _PROGRESS_S = 5.0
     type=click.Choice(["fail", "warn", "ignore"]),
     default="warn",
     show_default=True,
-    help="What it does about rows that come when their window is over: it fails at the first, counts them and says how "
-    "many at its end, or says nothing.",
+    help="What it does about rows that windows drop, as they are late or have no time: it fails at the first, counts "
+    "them and prints how many at its end, or prints nothing.",
 )
 @engine_option
 @max_state_bytes
@@ -129,8 +129,8 @@ def run(
         )
         if of_late is Late.FAIL and (unknown := uncounted(fragments)):
             raise click.ClickException(
-                f"--late fail: at {unknown} nobody would know, since Spark drops late rows and does not say how many; "
-                f"take --engine embedded, or --late warn"
+                f"--late fail: Spark drops rows that are late or have no time at {unknown}, and does not report how "
+                f"many; take --engine embedded, or --late warn"
             )
         given = {
             name: address for name, address in (("--serve", serve), ("--http", http)) if address is not None
@@ -421,7 +421,7 @@ class _Progress:
 
     def to_data(self) -> dict[str, Any]:
         """How long it took, and how each fragment was at last, as JSON shows it."""
-        numbers = ("rows_in", "rows_out", "late_rows", "error")
+        numbers = ("rows_in", "rows_out", "late_rows", "rows_without_time", "error")
         return {
             "seconds": round(time.monotonic() - self._began, 3),
             "fragments": [

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from nebuli.connectors.errors import fill_in_times, without_time
 from nebuli.coordinator import events as ev
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from nebuli.coordinator.events import Order
 
@@ -39,6 +40,9 @@ class ProgressInSteps:
         self._checkpoints = 0
         self._saved = 0  # at the beginning there is nothing to be saved, and none to be said
         self._late: dict[tuple[int, str], int] = {}
+        self._without_time: dict[tuple[int, str], int] = {}
+        self._times: dict[str, str] = {}
+        """The column that has the time of rows, by the window that has dropped some."""
         self.say(f"starting {self._counted()}")
 
     def say(self, text: str) -> None:
@@ -73,6 +77,9 @@ class ProgressInSteps:
                 self.say(f"no checkpoint at step {step:,}: {why}; steps go on")
             case ev.RowsLate(member, operator, rows):
                 self._late[member, operator] = rows
+            case ev.RowsWithoutTime(member, operator, column, rows):
+                self._without_time[member, operator] = rows
+                self._times[operator] = column
             case ev.InputsEnded(step):
                 self._step = step
                 self.say(f"all inputs have ended, after {step:,} {'step' if step == 1 else 'steps'}")
@@ -84,6 +91,7 @@ class ProgressInSteps:
         self._members = members
         self._epochs = 0
         self._late.clear()
+        self._without_time.clear()
 
     def _running(self, step: int) -> str:
         where = f"on from step {step:,}" if step else "from the beginning"
@@ -94,21 +102,29 @@ class ProgressInSteps:
 
     def late_rows(self) -> dict[str, int]:
         """How many rows were late since the circuit's first step, by operator."""
-        total: Counter[str] = Counter()
-        for (_, operator), rows in self._late.items():
-            total[operator] += rows
-        return dict(sorted(total.items()))
+        return _by_operator(self._late)
 
-    def warning(self) -> str | None:
-        """What is to be said at the end of rows that were dropped."""
-        late = self.late_rows()
-        if not late:
-            return None
-        where = ", ".join(f"{rows:,} at operator {operator}" for operator, rows in late.items())
-        return (
-            f"late rows, which are not in the result: {sum(late.values()):,}, as their windows were over: {where}; "
-            f"give the window more lateness, and begin anew with another --state"
-        )
+    def rows_without_time(self) -> dict[str, int]:
+        """How many rows had no time since the circuit's first step, by window."""
+        return _by_operator(self._without_time)
+
+    def warnings(self) -> list[str]:
+        """Sentences for the end about rows that were dropped: the late ones, and those without a time."""
+        found = []
+        if late := self.late_rows():
+            where = ", ".join(f"{rows:,} at operator {operator}" for operator, rows in late.items())
+            found.append(
+                f"late rows, which are not in the result: {sum(late.values()):,}, as their windows were over: {where}; "
+                f"give the window more lateness, and begin anew with another --state"
+            )
+        if dropped := self.rows_without_time():
+            where = ", ".join(without_time(rows, self._times[key], key) for key, rows in dropped.items())
+            found.append(
+                f"rows without a time, which are not in the result: {sum(dropped.values()):,}, as they are in no "
+                f"window: {where}; {fill_in_times(self._times[key] for key in dropped)}, and start from scratch with "
+                f"another --state"
+            )
+        return found
 
     def to_data(self) -> dict[str, Any]:
         """How long it took, and what came of it, as JSON shows it."""
@@ -119,4 +135,12 @@ class ProgressInSteps:
             "checkpoints": self._checkpoints,
             "epochs": self._epochs,
             "late_rows": self.late_rows(),
+            "rows_without_time": self.rows_without_time(),
         }
+
+
+def _by_operator(rows: Mapping[tuple[int, str], int]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for (_, operator), count in rows.items():
+        total[operator] += count
+    return dict(sorted(total.items()))

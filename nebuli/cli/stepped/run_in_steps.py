@@ -211,8 +211,9 @@ def run_in_steps(
     progress = ProgressInSteps(in_steps.plan.members)
     progress.take_logs()
     code, error = _outcome(settings, progress)
-    if late == "warn" and (warning := progress.warning()) is not None:
-        click.echo(f"Warning: {warning}", err=True)
+    if late == "warn":
+        for text in progress.warnings():
+            click.echo(f"Warning: {text}", err=True)
     if code == ExitCode.DONE:
         progress.say("done")
     if as_json:

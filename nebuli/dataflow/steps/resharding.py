@@ -147,7 +147,7 @@ def _combined(
 def _one(name: str, member: int, values: Sequence[int | None]) -> int | None:
     known = [each for each in values if each is not None]
     match name:
-        case "late_rows":  # each was counted by one member
+        case "late_rows" | "rows_without_time":  # each was counted by one member
             return sum(known) if member == 0 else 0
         case "complete":  # where one has not all rows, nobody has
             return min(known)

@@ -79,7 +79,14 @@ class MemberRunner(StepRunner):
         rows_in = member.log.rows + sum(each.rows_read for each in member.readings)
         rows_out = 0 if self._sinks is None else self._sinks.rows
         phase = f"step {member.step:,}"
-        return replace(self._status, rows_in=rows_in, rows_out=rows_out, late=member.late, phase=phase)
+        return replace(
+            self._status,
+            rows_in=rows_in,
+            rows_out=rows_out,
+            late=member.late,
+            without_time=member.without_time,
+            phase=phase,
+        )
 
     async def _take_over(self, takeover: Takeover, feeds: Sequence[Feed]) -> None:
         """Begin with what others have, once, and read ``feeds`` on. Raises TakeoverLost, and as `take`."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nebuli.connectors.endpoints import Signal
-from nebuli.connectors.errors import FragmentStopped, RowsLate
+from nebuli.connectors.errors import FragmentStopped, RowsLate, RowsWithoutTime
 from nebuli.connectors.positions import Lineage
 from nebuli.dataflow import Progress
 from nebuli.engines import engine_of
@@ -16,7 +16,7 @@ from nebuli.exactness import is_exact
 from nebuli.worker.fragment.fragment_thread import FragmentThread
 from nebuli.worker.fragment.idleness import Idleness
 from nebuli.worker.fragment.late_rows import LateRows
-from placement.plan import BoundSink, BoundSource, Fragment, Late, NetworkSink, NetworkSource
+from placement.plan import BoundSink, BoundSource, Fragment, Late, NetworkSink, NetworkSource, window_times
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -163,5 +163,14 @@ class FragmentRunner(FragmentThread):
         self._status.late = late
         self._status.state_bytes = sum(each.state_bytes for each in statistics.values())
         self._status.watermark = self._engine.watermark
-        if late and self.fragment.late is Late.FAIL:
-            raise RowsLate(late)  # before its end: so whoever reads this fragment publishes nothing
+        without_time = {
+            id_: each.rows_without_time for id_, each in statistics.items() if each.rows_without_time
+        }
+        self._status.without_time = without_time
+        if (
+            self.fragment.late is Late.FAIL
+        ):  # before its end: so whoever reads this fragment publishes nothing
+            if late:
+                raise RowsLate(late)
+            if without_time:
+                raise RowsWithoutTime(without_time, window_times(self.fragment.operators))

@@ -31,6 +31,7 @@ _COUNTERS = {
     "bytes_in": "Bytes, in memory, of what came into the fragment.",
     "bytes_out": "Bytes, in memory, of what was computed from them.",
     "late_rows": "Rows that came when their window was over, and were dropped.",
+    "rows_without_time": "Rows whose time was null at a window, and were dropped.",
 }
 _VIEW_COUNTERS = {
     "lookups": "Keys that were looked up.",

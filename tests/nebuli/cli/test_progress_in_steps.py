@@ -37,13 +37,29 @@ def test_a_recovery_is_said_with_its_reason_and_where_it_goes_on(capsys: pytest.
 def test_late_rows_are_those_that_members_said_last_added_up() -> None:
     """They say how many there were since the first step, again and again."""
     progress = ProgressInSteps(2)
-    assert progress.warning() is None
+    assert progress.warnings() == []
     for member, rows in ((0, 2), (1, 3), (0, 5)):
         progress.hear(ev.RowsLate(member, "hours", rows))
     assert progress.late_rows() == {"hours": 8}
-    warning = progress.warning()
-    assert warning is not None
+    (warning,) = progress.warnings()
     assert "late rows, which are not in the result: 8," in warning
+
+
+def test_rows_without_a_time_are_added_up_apart_and_said_with_their_column() -> None:
+    progress = ProgressInSteps(2)
+    for member, rows in ((0, 2), (1, 3), (0, 5)):
+        progress.hear(ev.RowsWithoutTime(member, "hours", "at", rows))
+    progress.hear(ev.RowsLate(0, "hours", 1))
+    data = progress.to_data()
+    assert (data["late_rows"], data["rows_without_time"]) == ({"hours": 1}, {"hours": 8})
+    _, warning = progress.warnings()
+    assert warning == (
+        "rows without a time, which are not in the result: 8, as they are in no window: 8 at operator hours, where "
+        "column at is NULL; filter them out before the window (at IS NOT NULL), or fill in the time, and start from "
+        "scratch with another --state"
+    )
+    progress.scaled(1)
+    assert progress.warnings() == []
 
 
 def test_how_it_ended_counts_epochs_and_checkpoints_of_this_run() -> None:
@@ -58,4 +74,11 @@ def test_how_it_ended_counts_epochs_and_checkpoints_of_this_run() -> None:
         progress.hear(order)
     data = progress.to_data()
     del data["seconds"]
-    assert data == {"members": 2, "steps": 50, "checkpoints": 2, "epochs": 2, "late_rows": {}}
+    assert data == {
+        "members": 2,
+        "steps": 50,
+        "checkpoints": 2,
+        "epochs": 2,
+        "late_rows": {},
+        "rows_without_time": {},
+    }

@@ -484,8 +484,11 @@ def test_a_member_that_aborts_ends_the_epoch_and_one_that_will_again_is_fatal() 
     assert caught.value.of_input
 
 
-def test_what_members_count_as_late_is_told_to_whoever_watches() -> None:
+def test_what_members_count_as_dropped_is_told_to_whoever_watches() -> None:
     assert running().hear(1, say.Late(1, "hours", 3)) == [ev.RowsLate(1, "hours", 3)]
+    assert running().hear(1, say.WithoutTime(1, "hours", "at", 3)) == [
+        ev.RowsWithoutTime(1, "hours", "at", 3)
+    ]
 
 
 def test_another_process_in_a_members_place_ends_the_epoch() -> None:

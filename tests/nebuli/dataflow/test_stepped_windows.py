@@ -124,13 +124,15 @@ def test_a_window_is_given_in_the_step_in_which_its_end_is_passed(
     running = Members(first, seed, spread, then)
     marks = {name: Watermark(lateness) for name in "ab"}
     groups: dict[tuple[int, Any], list[float | None]] = {}
-    all_late = 0
+    all_late = all_without_time = 0
     for step in steps:
         before = min(mark.reached for mark in marks.values())
         dropped = Counter[Any]()
         for name, changes in step.items():
             rows, late = in_time(changes, size, slide, before)
-            all_late += len(late)
+            without_time = sum(start is None for (_, start), _ in late)
+            all_without_time += without_time
+            all_late += len(late) - without_time
             for ((seconds, key, value), start), weight in late:
                 time = None if seconds is None else at(seconds)
                 ends = (None, None) if start is None else (at(start), at(start + size))
@@ -149,7 +151,9 @@ def test_a_window_is_given_in_the_step_in_which_its_end_is_passed(
         given = running.step(step)
         assert rows_of(given["out"]) == wanted
         assert rows_of(given["w>late"]) == Counter({row: weight for row, weight in dropped.items() if weight})
-        assert sum(each.statistics()["w"].late_rows for each in running.circuits) == all_late
+        counted = [each.statistics()["w"] for each in running.circuits]
+        assert sum(each.late_rows for each in counted) == all_late
+        assert sum(each.rows_without_time for each in counted) == all_without_time
 
 
 GIVEN = st.lists(st.tuples(ROWS, st.just(1)), max_size=3)

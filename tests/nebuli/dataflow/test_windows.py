@@ -270,7 +270,9 @@ def test_late_rows_are_counted_kept_and_left_out(
     for ((_, key, _), start), count in in_time.items():
         groups[at(start + size), key] += count
     assert counted(out) == Counter((*group, count) for group, count in groups.items())
-    assert running.statistics()["w"].late_rows == late.total()
+    without_time = sum(count for (_, start), count in late.items() if start is None)
+    statistics = running.statistics()["w"]
+    assert (statistics.late_rows, statistics.rows_without_time) == (late.total() - without_time, without_time)
     assert counted(kept) == Counter(
         {
             (

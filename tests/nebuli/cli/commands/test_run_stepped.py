@@ -129,7 +129,14 @@ def test_as_json_it_says_how_it_ended(case: Case) -> None:
     assert 0 < seconds < 240
     assert data.pop("steps") >= 2
     assert data.pop("checkpoints") >= 1
-    assert data == {"exit_code": 0, "error": None, "members": 2, "epochs": 1, "late_rows": {}}
+    assert data == {
+        "exit_code": 0,
+        "error": None,
+        "members": 2,
+        "epochs": 1,
+        "late_rows": {},
+        "rows_without_time": {},
+    }
     case.sink = {"type": "Print"}
     assert "out (Print) both go to standard output" in case.run("--json", state="other").error
 
@@ -201,7 +208,7 @@ def with_windows(case: Case, *options: str, **more: str) -> Case:
     early = ["x,1,2024-01-01T00:30:00", "x,2,2024-01-01T05:00:00"]
     case.write("a.csv", *early)
     assert case.run(*options).exit_code == 0
-    case.write("a.csv", *early, "y,3,2024-01-01T00:40:00", "y,4,2024-01-01T00:50:00")
+    case.write("a.csv", *early, "y,3,2024-01-01T00:40:00", "y,4,2024-01-01T00:50:00", "y,5,")
     return case
 
 
@@ -213,7 +220,9 @@ def test_rows_that_were_late_are_said_at_the_end(case: Case) -> None:
         "Warning: late rows, which are not in the result: 2, as their windows were over: 2 at operator hours"
         in ended.stderr
     )
-    assert json.loads(ended.stdout)["late_rows"] == {"hours": 2}
+    assert "Warning: rows without a time, which are not in the result: 1, " in ended.stderr
+    data = json.loads(ended.stdout)
+    assert (data["late_rows"], data["rows_without_time"]) == ({"hours": 2}, {"hours": 1})
     again = case.run("--late", "ignore")
     assert again.exit_code == 0
     assert "Warning" not in again.stderr
@@ -261,6 +270,7 @@ def test_late_rows_go_to_the_place_that_the_query_has_for_them(case: Case, membe
         assert sorted(rows) == [
             f'"y",3,2024-01-01 00:40:00.000000Z,{hour},1',
             f'"y",4,2024-01-01 00:50:00.000000Z,{hour},1',
+            '"y",5,,,,1',
         ]
 
 

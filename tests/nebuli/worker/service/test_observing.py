@@ -78,6 +78,7 @@ def test_metrics_are_those_of_fragments_and_channels(tmp_path: Path) -> None:
         found = wait_for(with_both, "metrics of the channel, too")
         assert found["nebuli_fragment_rows_in_total", "copy", copied] == 3
         assert found["nebuli_fragment_late_rows_total", "copy", copied] == 0
+        assert found["nebuli_fragment_rows_without_time_total", "copy", copied] == 0
         assert found["nebuli_fragment_state_bytes", "copy", copied] == 0
         assert ("nebuli_fragment_watermark_seconds", "copy", copied) not in found
         assert found["nebuli_fragment_state", "copy", copied, "finished"] == 1
