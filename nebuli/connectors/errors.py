@@ -12,7 +12,6 @@
     │   ├── SinkIsSource     the query reads the file, too, or writes it otherwise
     │   ├── OutputChanged    what was written before is not there any more, as it was
     │   ├── OutputGone       what was written before is not there at all
-    │   │   └── OutputEmptied    but for an empty file
     │   └── OutputForgotten  what a sink is to be written from the beginning with is not kept any more
     ├── RowsLate         rows came when their window was over, and the query is to fail then
     ├── RowsWithoutTime  rows came to a window whose time is null, and the query is to fail then
@@ -47,7 +46,6 @@ __all__ = [
     "InputReplaced",
     "NeighbourEnded",
     "OutputChanged",
-    "OutputEmptied",
     "OutputError",
     "OutputForgotten",
     "OutputGone",
@@ -131,19 +129,19 @@ class SinkInUse(OutputError):
 class OutputChanged(OutputError):
     """What was written before is not there any more as it was: it is not gone on with, and not written over."""
 
-    def __init__(self, path: str, what: str) -> None:
-        super().__init__(
-            f"{path} {what}: it was changed since; put it back as it was, or move it away and begin anew with another "
-            f"state folder"
-        )
+    def __init__(
+        self,
+        path: str,
+        what: str,
+        remedy: str = (
+            "it was changed since; put it back as it was, or move it away and begin anew with another state folder"
+        ),
+    ) -> None:
+        super().__init__(f"{path} {what}: {remedy}")
 
 
 class OutputGone(OutputError):
-    """What was written before is not there at all."""
-
-
-class OutputEmptied(OutputGone):
-    """There is an empty file in its place: so somebody says that it is to be gone on without what was there."""
+    """What was written before is not there at all, or an empty file in its place."""
 
 
 class OutputForgotten(OutputError):

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from nebuli.connectors.endpoints import DatedOutput, Resumable
-from nebuli.connectors.errors import FragmentError, OutputEmptied, OutputForgotten, OutputGone
+from nebuli.connectors.errors import FragmentError, OutputForgotten, OutputGone
 from nebuli.connectors.provider import output_of, sink_over
 from nebuli.connectors.sinks.outputs import Nothing
 from nebuli.dataflow.zset import weights_of
@@ -88,6 +88,8 @@ class Delivery:
         self._has_opened = self._is_between = False
         self._written = self._kept = 0
         self._delivered = await log.delivered(self._output)
+        # A sink that has lost what it had may need it, and members trim before it is open.
+        await log.keep_all(self._output)
         self._working = asyncio.create_task(self._work())
 
     def open_now(self) -> None:
@@ -105,7 +107,7 @@ class Delivery:
             if first:
                 raise OutputForgotten(self._output, self._kind, first)
             await asyncio.to_thread(self._sink.open, schema)
-            await self._keep_beginning(0)
+            await self._keep_beginning()
             return 0
         self._resumable.resume(position.text)
         start, self.rows = position.step, position.rows
@@ -113,18 +115,23 @@ class Delivery:
             await asyncio.to_thread(self._sink.open, schema)
         except OutputGone as gone:
             await asyncio.to_thread(self._sink.abort, str(gone))
-            start = self._start_anew(gone, position, first)
-            self.rows = position.rows if start else 0
+            if first:
+                raise OutputGone(
+                    f"{gone}, all that came of the steps below {position.step:,}, which are not kept any more (see "
+                    f"--keep-output): put it back as it was, or begin again with another state folder"
+                ) from gone
+            _log.warning("%s: it is written anew, as all steps are kept", gone)
+            start = self.rows = 0
             self._made()
             await asyncio.to_thread(self._sink.open, schema)
-            await self._keep_beginning(start)
+            await self._keep_beginning()
         return start
 
-    async def _keep_beginning(self, step: int) -> None:
+    async def _keep_beginning(self) -> None:
         """Before the first rows: whoever is killed behind them goes on as the one that has written them."""
         if self._resumable is not None:
             text = await asyncio.to_thread(self._resumable.sync)
-            await self._delivered.keep(Position(step, self._kind, text, self.rows))
+            await self._delivered.keep(Position(0, self._kind, text, self.rows))
 
     async def _open_net(self, schema: pa.Schema, first: int) -> int:
         """The same in mode ``final``: behind what is added up."""
@@ -136,19 +143,6 @@ class Delivery:
             await asyncio.to_thread(self._sink.write, rows)
         self._takes_back = net.step > 0
         return net.step
-
-    def _start_anew(self, gone: OutputGone, position: Position, first: int) -> int:
-        """Where a sink begins that has lost what it had."""
-        if first == 0:
-            _log.warning("%s: it is written anew, as all steps are kept", gone)
-            return 0
-        if isinstance(gone, OutputEmptied):
-            _log.warning("%s: it is gone on with at step %d, without what was there", gone, position.step)
-            return position.step
-        raise OutputGone(
-            f"{gone}, all that came of the steps below {position.step:,}, which are not kept any more: put it back, or "
-            f"make an empty file there, to go on without that"
-        ) from gone
 
     # -- while it runs
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 import xxhash
 
-from nebuli.connectors.errors import OutputChanged, OutputEmptied
+from nebuli.connectors.errors import OutputChanged, OutputGone
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,10 +40,10 @@ class FilePosition:
         return json.dumps(asdict(self))
 
     def check(self, descriptor: int, path: Path) -> None:
-        """Raise OutputEmptied or OutputChanged where a file does not have what was synced; OSError."""
+        """Raise OutputGone or OutputChanged where a file does not have what was synced; OSError."""
         there = os.fstat(descriptor).st_size
         if self.size and not there:
-            raise OutputEmptied(f"{path} is empty, and {self.size:,} bytes had been written to it")
+            raise OutputGone(f"{path} is empty, and {self.size:,} bytes had been written to it")
         if there < self.size:
             raise OutputChanged(str(path), f"has {there:,} bytes, and {self.size:,} had been written to it")
         if _checksum(descriptor, self.size) != self.block:

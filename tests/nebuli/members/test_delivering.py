@@ -5,14 +5,14 @@ import errno
 import os
 import socket
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from nebuli import Collections
-from nebuli.connectors.errors import OutputError, OutputForgotten
+from nebuli.connectors.errors import OutputError, OutputForgotten, OutputGone
 from nebuli.connectors.sinks.modes import AppendSink
 from nebuli.dataflow.zset import weighted
 from nebuli.members import delivering
@@ -306,11 +306,53 @@ async def test_what_comes_behind_a_result_that_counts_is_in_the_next_one(log: Ou
     await write(log, 3)
     await again.finish(4)
     assert again.rows == 4
-    file.write_bytes(b"")
-    await log.trim(4)
-    emptied = await begun(log, growing(file))
-    assert emptied.rows == 4
-    await emptied.abort("the test is over")
+
+
+def empty(file: Path) -> None:
+    os.truncate(file, 0)
+
+
+@pytest.mark.parametrize("lose", [empty, Path.unlink])
+async def test_a_lost_file_is_written_whole_from_steps_that_members_trim_meanwhile(
+    log: OutputLog, file: Path, lose: Callable[[Path], None]
+) -> None:
+    """Members trim as soon as they run, and the sink is opened a moment later."""
+    first = await begun(log, growing(file))
+    await write(log, 0, 1, 2)
+    await first.finish(3)
+    lose(file)
+    delivery = Delivery("out", growing(file))
+    await delivery.begin(log, SCHEMA)
+    await log.trim(3)
+    await delivery.finish(3)
+    assert numbers(file) == [0, 1, 2]
+    await log.trim(3)
+    assert log.first_of("out") == 3, "it has had them"
+
+
+@pytest.mark.parametrize("lose", [empty, Path.unlink])
+async def test_a_lost_file_whose_steps_are_forgotten_is_an_error(
+    log: OutputLog, file: Path, lose: Callable[[Path], None]
+) -> None:
+    """An empty file may be a log rotation's: rows would be missing, and no one would know."""
+    first = await begun(log, growing(file))
+    await write(log, 0, 1, 2)
+    await first.finish(3)
+    await log.trim(3)
+    there = file.read_bytes()
+    lose(file)
+    with pytest.raises(
+        OutputGone,
+        match=rf"{file} is (empty|gone), and {len(there)} bytes had been written to it, all that came of the steps "
+        r"below 3, which are not kept any more .*: put it back as it was, or begin again with another state folder",
+    ):
+        await begun(log, growing(file))
+    assert not file.exists() or not file.read_bytes()
+    file.write_bytes(there)
+    again = await begun(log, growing(file))
+    await write(log, 3)
+    await again.finish(4)
+    assert numbers(file) == [0, 1, 2, 3]
 
 
 async def test_who_writes_a_collection_anew_and_is_killed_goes_on_with_that(
