@@ -20,8 +20,9 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from nebuli.connectors.endpoints import Output
-from nebuli.connectors.errors import OutputError, OutputGone, unwritable
+from nebuli.connectors.errors import OutputChanged, OutputError, OutputGone, unwritable
 from nebuli.connectors.sinks.file_position import FilePosition
+from nebuli.connectors.sinks.owned_file import OwnedFile
 from nebuli.connectors.sinks.text_table import TextTable
 from nebuli.connectors.sinks.writable_values import ValueUnwritable, check_texts, check_times
 from nebuli.durable_files import make_directory, sync_directory
@@ -94,6 +95,7 @@ class _File(Output):
         self._place = place
         self._rows_of = rows_of
         self._file: IO[bytes] | None = None
+        self._owned: OwnedFile | None = None  # below it; a pipe or a device is nobody's
         self._rows: Rows | None = None
         self._written = 0
 
@@ -110,11 +112,13 @@ class _File(Output):
         self._rows = self._rows_of(self._file, schema)
 
     def _opened(self) -> IO[bytes]:
-        return self._place.open("wb")
+        self._owned = OwnedFile(self._place, "w+b")
+        return io.BufferedWriter(self._owned)
 
     def write(self, batch: pa.RecordBatch) -> None:
         assert self._rows is not None
         try:
+            self._check(self._place)
             check_texts(batch)
             self._rows.write_batch(batch)
         except ValueUnwritable as error:
@@ -123,15 +127,21 @@ class _File(Output):
             raise unwritable(str(self._path), error) from error
         self._written += batch.num_rows
 
+    def _check(self, place: Path) -> None:
+        """Raise OutputChanged unless the file is at a place, with what was written and nothing else; OSError."""
+        if self._owned is not None:
+            name = str(self._path)
+            self._owned.check(place, name if place == self._path else f"{name}: its unfinished {place.name}")
+
     def _complete(self) -> None:
-        """Bring all bytes onto the disk."""
+        """Bring all bytes onto the disk; the file stays open."""
         assert self._file is not None
         assert self._rows is not None
         self._rows.close()
         self._file.flush()
         if stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):  # a pipe or a device has nothing to sync
             os.fsync(self._file.fileno())
-        self._file.close()
+        self._check(self._place)
 
     def discard(self) -> None:
         """Let go of the file as it is."""
@@ -179,30 +189,33 @@ class GrowingFile(_File):
 
     def _opened(self) -> IO[bytes]:
         if self._place.exists() and not self._place.is_file():
-            return super()._opened()
+            if self._begins_at is not None:
+                size = f"{self._begins_at.size:,}"
+                raise OutputChanged(str(self._path), f"is no file, and {size} bytes had been written to one")
+            return self._place.open("wb")
         if self._begins_at is None:
-            return io.BufferedWriter(self._begun())
+            return self._begun()
         try:
-            file = self._place.open("r+b", buffering=0)
+            file = OwnedFile(self._place, "r+b")
         except FileNotFoundError:
             raise OutputGone(
                 f"{self._path} is gone, and {self._begins_at.size:,} bytes had been written to it"
             ) from None
         try:
             self._begins_at.check(file.fileno(), self._path)
-            file.truncate(self._begins_at.size)
-            file.seek(self._begins_at.size)
+            file.cut(self._begins_at.size)
         except BaseException:
             file.close()
             raise
         if self._begins_at.size:
             self._rows_of = self._more_rows_of
+        self._owned = file
         return io.BufferedWriter(file)
 
-    def _begun(self) -> io.FileIO:
+    def _begun(self) -> IO[bytes]:
         """The file, new: what was there may be anybody's, and has no position to go on at."""
         size = self._place.stat().st_size if self._place.exists() else 0
-        file = self._place.open("w+b", buffering=0)
+        file = super()._opened()
         if size:
             _log.warning(
                 "%s: the %s bytes that were there are gone: a query that begins anew writes a new file",
@@ -225,24 +238,26 @@ class GrowingFile(_File):
         assert self._file is not None
         try:
             self._file.flush()
-            descriptor = self._file.fileno()
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            if self._owned is None:
                 return ""
+            self._check(self._place)
+            descriptor = self._owned.fileno()
             os.fsync(descriptor)
             if not self._has_name:
                 sync_directory(self._path.resolve().parent)
                 self._has_name = True
-            return FilePosition.of(descriptor, self._file.tell()).text
+            return FilePosition.of(descriptor, self._owned.size).text
         except OSError as error:
             raise unwritable(str(self._path), error) from error
 
     def publish(self) -> None:
         """The last byte is on the disk, and so is the name."""
+        assert self._file is not None
         try:
             self._complete()
-            file = self._path.resolve()
-            if file.is_file():  # and no pipe, which a path like /proc/self/fd/1 leads to
-                sync_directory(file.parent)
+            if self._owned is not None:  # and no pipe, which a path like /proc/self/fd/1 leads to
+                sync_directory(self._path.resolve().parent)
+            self._file.close()
         except OSError as error:
             raise unwritable(str(self._path), error) from error
 
@@ -256,11 +271,7 @@ class WholeFile(_File):
 
     def _opened(self) -> IO[bytes]:
         """Locked as long as its writer lives, so that the next one knows what a killed one has left."""
-        if self._path.exists() and not self._path.is_file():
-            raise OutputError(
-                f"{self._path} is no file, and a result that is published at its end would take its place: give "
-                "another path, or the sink mode append"
-            )
+        self._refuse_what_is_no_file()
         for left in self._path.parent.glob(f".{glob.escape(self._path.name)}.????????.partial"):
             _remove_if_left(left)
         while True:
@@ -272,12 +283,23 @@ class WholeFile(_File):
                     return file
             file.close()  # somebody took it for left between the two
 
+    def _refuse_what_is_no_file(self) -> None:
+        if self._path.exists() and not self._path.is_file():
+            raise OutputError(
+                f"{self._path} is no file, and a result that is published at its end would take its place: give "
+                "another path, or the sink mode append"
+            )
+
     def publish(self) -> None:
         """Rename, durably: first the bytes, then the name."""
+        assert self._file is not None
         try:
             self._complete()
+            self._refuse_what_is_no_file()
             self._place.replace(self._path)
             sync_directory(self._path.parent)
+            self._check(self._path)
+            self._file.close()
         except OSError as error:
             raise unwritable(str(self._path), error) from error
 

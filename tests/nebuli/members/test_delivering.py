@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from nebuli import Collections
-from nebuli.connectors.errors import OutputError, OutputForgotten, OutputGone
+from nebuli.connectors.errors import OutputChanged, OutputError, OutputForgotten, OutputGone
 from nebuli.connectors.sinks.modes import AppendSink
 from nebuli.dataflow.zset import weighted
 from nebuli.members import delivering
@@ -21,7 +21,7 @@ from nebuli.storage import Store
 from nebuli.storage.errors import SinceMismatch
 from nebuli.storage.logs.output_log import OutputLog
 from tests.support.waiting import until_async
-from topology import CollectionSink, CsvSink, SinkConnector, TcpSink
+from topology import CollectionSink, CsvSink, SinkConnector, SinkMode, TcpSink
 
 SCHEMA = weighted(pa.schema([("n", pa.int64())]))
 
@@ -308,8 +308,21 @@ async def test_what_comes_behind_a_result_that_counts_is_in_the_next_one(log: Ou
     assert again.rows == 4
 
 
+def cut(file: Path) -> None:
+    os.truncate(file, file.stat().st_size - 1)
+
+
 def empty(file: Path) -> None:
     os.truncate(file, 0)
+
+
+def extend(file: Path) -> None:
+    file.write_bytes(file.read_bytes() + b"7\n")
+
+
+def replace(file: Path) -> None:
+    file.rename(file.with_name("rotated"))
+    file.write_text("another file\n", "utf-8")
 
 
 @pytest.mark.parametrize("lose", [empty, Path.unlink])
@@ -353,6 +366,38 @@ async def test_a_lost_file_whose_steps_are_forgotten_is_an_error(
     await write(log, 3)
     await again.finish(4)
     assert numbers(file) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("damage", [cut, empty, extend, replace, Path.unlink])
+@pytest.mark.parametrize("mode", ["append", "changes"])
+async def test_a_file_that_is_damaged_while_it_runs_fails_the_query(
+    log: OutputLog, file: Path, damage: Callable[[Path], None], mode: SinkMode
+) -> None:
+    """With the next rows, the next checkpoint, or at the end; and its position stays the one before the damage."""
+    target = CsvSink(name="out", type="CSV", path=str(file), mode=mode)
+    for at in ("rows", "checkpoint", "end"):
+        last = log.last
+        if file.exists():
+            file.unlink()
+        delivery = await begun(log, target)
+        await write(log, last)
+        await delivery.leave(last + 1)
+        whole = file.read_bytes()
+        if at == "checkpoint":
+            await write(log, last + 1)
+            await delivery._reach(last + 2)
+        damage(file)
+        if at == "rows":
+            await write(log, last + 1)
+        elif at == "checkpoint":
+            delivery.keep_soon()
+        fails = delivery.finish(last + 1) if at == "end" else delivery.failed()
+        with pytest.raises(OutputChanged, match=rf"{file} was .* while it was written"):
+            await asyncio.wait_for(fails, 60)
+        await delivery.abort("damaged")
+        position = await (await log.delivered("out")).last()
+        assert position is not None
+        assert (position.step, f'"size": {len(whole)},' in position.text) == (last + 1, True)
 
 
 async def test_who_writes_a_collection_anew_and_is_killed_goes_on_with_that(

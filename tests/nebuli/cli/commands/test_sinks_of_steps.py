@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import time
@@ -65,6 +66,12 @@ class Case:
 
     def start(self, *options: str) -> Command:
         command = Command(*self.arguments(*options), directory=self.directory)
+        self.started.append(command)
+        return command
+
+    def start_free(self) -> Command:
+        """Start it free, and not in steps."""
+        command = Command("run", *self.arguments()[-2:], directory=self.directory)
         self.started.append(command)
         return command
 
@@ -221,22 +228,56 @@ def test_a_growing_file_that_is_gone_is_written_anew_if_all_steps_are_kept(case:
     assert case.numbers() == list(range(ROWS))
 
 
+def test_a_growing_file_that_is_emptied_behind_its_end_is_written_anew_while_members_trim(case: Case) -> None:
+    """By a log rotation, say: what is kept for it when the run begins stays until it is opened."""
+    (case.directory / "rows.csv").write_text(
+        "n,word\n" + "".join(f"{n},w{n}\n" for n in range(26_000)), "utf-8"
+    )
+    case.source = {"type": "CSV", "path": "rows.csv"}
+    assert case.run("--checkpoint-every", "0.3").exit_code == 0
+    whole = sorted(case.out.read_text("utf-8").splitlines())
+    case.out.write_bytes(b"")
+    ended = case.run("--checkpoint-every", "0.3")
+    assert ended.exit_code == 0, ended.stderr
+    assert "it is written anew, as all steps are kept" in ended.stderr
+    assert sorted(case.out.read_text("utf-8").splitlines()) == whole
+
+
 def test_a_growing_file_that_is_gone_for_good_is_said_with_what_to_do(case: Case) -> None:
-    """An empty file in its place says that it is to go on without what was there."""
+    """Deleted or emptied: put back, it is gone on with."""
     case.stop_behind(ROWS * 3 // 4)
-    case.out.unlink()
-    ended = case.run()
+    there = case.out.read_bytes()
+    for lose in (case.out.unlink, case.out.touch):
+        lose()
+        ended = case.run()
+        assert ended.exit_code == 1
+        assert re.search(r"out\.csv is (gone|empty), and [0-9,]+ bytes had been written to it", ended.error)
+        assert "put it back as it was, or begin again with another state folder" in ended.error
+        assert "done" not in ended.stderr.split()
+        assert not case.out.exists() or not case.out.read_bytes()
+    case.out.write_bytes(there)
+    assert case.run().exit_code == 0
+    assert case.numbers() == list(range(ROWS))
+
+
+@pytest.mark.parametrize("stepped", [True, False])
+@pytest.mark.parametrize("damage", ["cut", "delete"])
+def test_a_growing_file_that_is_damaged_while_it_is_written_fails_the_query(
+    case: Case, stepped: bool, damage: str
+) -> None:
+    command = case.start() if stepped else case.start_free()
+    wait_for(lambda: case.out.exists() and case.out.read_bytes().count(b"\n") > 500, "some rows")
+    if damage == "cut":
+        os.truncate(case.out, 100)
+    else:
+        case.out.unlink()
+    ended = command.end()
     assert ended.exit_code == 1
-    assert "out.csv is gone" in ended.error
-    assert "which are not kept any more: put it back, or make an empty file there" in ended.error
-    assert not case.out.exists()
-    case.out.touch()
-    ended = case.run()
-    assert ended.exit_code == 0
-    assert "it is gone on with at step" in ended.stderr
-    numbers = case.numbers()
-    assert numbers == list(range(numbers[0], ROWS))
-    assert numbers[0] > 0
+    assert (
+        f"out.csv was {'cut' if damage == 'cut' else 'deleted or moved'} while it was written" in ended.stderr
+    )
+    assert "keep other programs from it while the query runs, and run the query again" in ended.stderr
+    assert "done" not in ended.stderr.split()
 
 
 def test_a_growing_file_that_is_elsewhere_or_empty_is_written_anew_only_if_all_steps_are_kept(
@@ -256,7 +297,7 @@ def test_a_growing_file_that_is_elsewhere_or_empty_is_written_anew_only_if_all_s
         if not options:
             assert ended.exit_code == 1
             assert "new.csv is gone" in ended.error
-            assert "put it back, or make an empty file there" in ended.error
+            assert "put it back as it was, or begin again with another state folder" in ended.error
             (case.directory / "out.csv").rename(case.out)
             assert case.run().exit_code == 0
             assert case.out.read_bytes() == there

@@ -1,0 +1,66 @@
+"""A file that a sink alone writes to, and that notices when something else cuts, extends, moves or replaces it."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+from typing import TYPE_CHECKING, Literal
+
+from nebuli.connectors.errors import OutputChanged
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from _typeshed import ReadableBuffer
+
+__all__ = ["OwnedFile"]
+
+_REMEDY = "keep other programs from it while the query runs, and run the query again"
+
+
+class OwnedFile(io.FileIO):
+    """A regular file, open for writing at its end and for reading. ``size`` is how many bytes it is to have.
+
+    The system appends each write (O_APPEND). So a file that was cut does not get a hole of its old size, and bytes of
+    other programs are not overwritten: its size stays wrong, and each later check finds that.
+    """
+
+    def __init__(self, path: Path, mode: Literal["w+b", "r+b"]) -> None:
+        super().__init__(path, mode, opener=_open_to_append)
+        self.size = 0
+
+    def cut(self, size: int) -> None:
+        """Drop all bytes from there on. Raises OSError."""
+        self.truncate(size)
+        self.seek(size)
+        self.size = size
+
+    def write(self, data: ReadableBuffer) -> int:
+        """Append, perhaps a part of it. Raises OSError."""
+        written = super().write(data)
+        self.size += written
+        return written
+
+    def check(self, place: Path, name: str) -> None:
+        """Raise OutputChanged, with a ``name``, unless ``place`` leads to it and it has its size; OSError."""
+        own = os.fstat(self.fileno())
+        try:
+            there = place.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            raise OutputChanged(name, "was deleted or moved while it was written", _REMEDY) from None
+        if not os.path.samestat(there, own):
+            what = "another file" if stat.S_ISREG(there.st_mode) else "something that is no file"
+            raise OutputChanged(name, f"was replaced by {what} while it was written", _REMEDY)
+        if own.st_size != self.size:
+            what = "cut" if own.st_size < self.size else "extended"
+            raise OutputChanged(
+                name,
+                f"was {what} while it was written: it has {own.st_size:,} bytes, and {self.size:,} had been written "
+                f"to it",
+                _REMEDY,
+            )
+
+
+def _open_to_append(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_APPEND, 0o666)
