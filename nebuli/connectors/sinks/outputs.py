@@ -298,8 +298,7 @@ class WholeFile(_File):
             self._refuse_what_is_no_file()
             self._place.replace(self._path)
             sync_directory(self._path.parent)
-            self._check(self._path)
-            self._file.close()
+            self._file.close()  # unchecked from the rename on: its reader may move it away
         except OSError as error:
             raise unwritable(str(self._path), error) from error
 
