@@ -463,7 +463,7 @@ def test_files_that_match_a_pattern_are_divided_over_members(case: Case) -> None
     assert case.totals == {'"x",11', '"y",2'}
     reads = json.loads((case.directory / "state" / "query.json").read_text("utf-8"))["reads"]
     assert reads == ["a.csv", "b.csv"]
-    case.sources = [{"type": "CSV", "path": "*.csv"}]
+    case.sources = [{"type": "CSV", "path": "[a-d]*.csv"}]
     (case.directory / "totals.csv").unlink()
     assert case.run("--members", "2").exit_code == 0, "another pattern of the same files"
     (case.directory / "totals.csv").unlink()
