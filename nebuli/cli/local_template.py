@@ -5,6 +5,7 @@ A command forks it before it does anything else, so that it imports while the co
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -27,9 +28,8 @@ def forked_template() -> Iterator[socket.socket]:
     sys.stdout.flush()
     sys.stderr.flush()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    blocked = signal.pthread_sigmask(
-        signal.SIG_BLOCK, {signal.SIGINT}
-    )  # until the child is a session of its own
+    # Until the child is a session of its own.
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     template = os.fork()
     if template == 0:
         ours.close()
@@ -47,8 +47,9 @@ def forked_template() -> Iterator[socket.socket]:
 def serve_workers(connection: socket.socket) -> NoReturn:
     """Be the template: fork a worker for each request, until the other end has closed ``connection``.
 
-    A request has the ``arguments`` of `nebuli`, the ``directory`` and the ``environment``, and comes with the worker's
-    standard input. A worker outlives the template, and ends when its standard input does.
+    A request has the ``arguments`` of `nebuli` and the ``directory``, and comes with two descriptors: the worker's
+    standard input, and a file with its environment. A worker outlives the template, and ends when its standard input
+    does.
     """
     try:
         os.setsid()  # Ctrl-C is the command's to handle
@@ -76,12 +77,14 @@ def _become_worker(request: Mapping[str, Any], descriptors: Sequence[int]) -> in
 
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    (stdin,) = descriptors
+    stdin, environment = descriptors
     replace(0, stdin)
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - as long as the process
     os.chdir(request["directory"])
     os.environ.clear()
-    os.environ.update(request["environment"])
+    with os.fdopen(environment, encoding="ascii") as file:
+        file.seek(0)
+        os.environ.update(json.load(file))
     sys.argv = ["nebuli", *request["arguments"]]
     setproctitle(" ".join(sys.argv))
     try:

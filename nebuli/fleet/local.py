@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import secrets
 import signal
@@ -110,9 +111,8 @@ class LocalWorkers:
         self._access = access or {}
         self._spawner = Spawner(template)
         self._processes: list[Spawned] = []
-        self._inputs: list[
-            int
-        ] = []  # never written to: their end tells the workers that this process is gone
+        # Never written to: their end tells the workers that this process is gone.
+        self._inputs: list[int] = []
         self._relays: list[asyncio.Task[None]] = []
         self._clients = AsyncExitStack()
         self._workers: dict[str, LocalWorker] = {}
@@ -252,13 +252,14 @@ class LocalWorkers:
             lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(stderr, "rb", 0)
         )
         try:
-            process = self._spawner.spawn(
-                their_end,
-                stdin,
-                arguments=arguments,
-                directory=str(self._directory.absolute()),
-                environment=dict(os.environ),
-            )
+            # In a file: an environment may be larger than a request.
+            with os.fdopen(os.memfd_create("environment"), "w+", encoding="ascii") as environment:
+                json.dump(dict(os.environ), environment)
+                environment.flush()
+                directory = str(self._directory.absolute())
+                process = self._spawner.spawn(
+                    their_end, stdin, environment.fileno(), arguments=arguments, directory=directory
+                )
         finally:
             os.close(stdin)
             os.close(their_end)

@@ -47,6 +47,17 @@ async def test_a_death_says_more_than_its_silence_which_is_noticed_first(
 
 
 @pytest.mark.processes
+async def test_a_worker_starts_in_an_environment_larger_than_a_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        monkeypatch.setenv(f"LARGE_{number}", "x" * 100_000)
+    (address,) = free_addresses(1)
+    async with LocalWorkers([Node(address=address)], tmp_path, template=workers_template()) as workers:
+        assert await workers.client(address).statuses() == []
+
+
+@pytest.mark.processes
 @pytest.mark.parametrize("kills", [2, 3])
 async def test_a_worker_that_is_killed_before_it_is_ready_is_started_again(
     tmp_path: Path, kills: int
