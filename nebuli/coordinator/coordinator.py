@@ -232,9 +232,12 @@ class Coordinator:
         again = f", again after this: {self._ended_by}" if self._fruitless else ""
         return CheckpointNotMade(None, f"members are still opening what they have{again}")
 
-    def shut_down(self) -> None:
-        """End, with a checkpoint if all members are there; `run` returns then. Again: nothing."""
-        self._happen(ev.ShutdownAsked())
+    def shut_down(self, *, drain: bool = False) -> None:
+        """End, with a checkpoint if all members are there; `run` returns then. Again: nothing.
+
+        ``drain``: steps take all rows that members have logged by now, also where it is paused.
+        """
+        self._happen(ev.ShutdownAsked(drain))
 
     async def inputs_ended(self) -> int:
         """Wait until all inputs have ended and all that comes of them is in the outputs, below this step."""

@@ -68,7 +68,12 @@ class CheckpointAsked:
 
 @dataclass(frozen=True, slots=True)
 class ShutdownAsked:
-    """The end, with a checkpoint if all members are there to make one."""
+    """The end, with a checkpoint if all members are there to make one.
+
+    ``drain``: steps take all rows that members have logged by then, also where the circuit is paused.
+    """
+
+    drain: bool = False
 
 
 @dataclass(frozen=True, slots=True)

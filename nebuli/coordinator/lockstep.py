@@ -24,7 +24,8 @@ A member that is lost, or that another process takes the place of, ends the epoc
 other way back into step, so this one is always tried. A coordinator that is started again begins in the same way.
 
 *Stopping.* All members pause, say the same step, and commit there; this is pause and stop as the members' states have
-them (`member_states.py`). *Dismissing.* Once all have, and that is recorded, they may go (`dismissal.py`).
+them (`member_states.py`). Where rows that are logged are to be stepped first, steps take them between two such pauses.
+*Dismissing.* Once all have, and that is recorded, they may go (`dismissal.py`).
 """
 
 from __future__ import annotations
@@ -104,6 +105,8 @@ class Lockstep:
         self._error: CoordinationError | None = None
         self.shutting_down = False
         """Whether it was told to end."""
+        self._draining = False
+        """Whether rows that were logged before it was told to end may be left."""
         self._over = over
         self._dismissal: Dismissal | None = None
         self._connected: set[int] = set()
@@ -188,8 +191,8 @@ class Lockstep:
                 self._start()
             case CheckpointAsked(request):
                 self._requests += (request,)
-            case ShutdownAsked():
-                self._shut_down()
+            case ShutdownAsked(drain):
+                self._shut_down(drain)
 
     def _tell(self, member: int, message: say.FromCoordinator) -> None:
         self._orders.append(Tell(member, message))
@@ -368,7 +371,7 @@ class Lockstep:
         while self.phase is Phase.RUNNING and not self._stepping:
             if self.shutting_down:
                 if self.quiet and self._round is None:
-                    self._stop()
+                    self._drain_or_stop()
                 return
             self._conclude()
             match decide(self._settings, self._situation()):
@@ -466,19 +469,50 @@ class Lockstep:
 
     def _start(self) -> None:
         if self.paused and not self.shutting_down:
-            self.paused = self.quiet = False
             if self.phase is Phase.RUNNING:
-                self._tell_all(say.AskStart(self.epoch))
+                self._resume()
+            self.paused = False
 
-    def _shut_down(self) -> None:
+    def _shut_down(self, drain: bool) -> None:
         if self.shutting_down:
             return
-        self.shutting_down = True
+        self.shutting_down, self._draining = True, drain
         if self.phase is not Phase.RUNNING:
             if self._over is None:  # else it ends by itself
                 self._finish(None)
         elif not self.paused:
             self._ask_pause()
+        elif drain:
+            self._resume()
+            self._ask_pause()
+
+    def _drain_or_stop(self) -> None:
+        """Go on once all have paused: then they have reported all rows that they had logged when this one was told.
+
+        A member says both on the same connection, in order. More may come from sources meanwhile: what is there when
+        all replays are done is taken by one step, and what comes later is none of it.
+        """
+        step = self._left() if self._draining else None
+        if step is None:
+            self._stop()
+            return
+        self._draining = step.replayed or self._arrivals.have_ended
+        self._resume()
+        self._issue(replayed=step.replayed, ended=step.ended)
+        self._ask_pause()
+
+    def _left(self) -> StepNow | None:
+        """The step that takes what is left; None if nothing is."""
+        found = self._situation()
+        if found.replaying:
+            return StepNow(replayed=True)
+        if found.ending:
+            return StepNow(ended=not any(found.rows))
+        return StepNow() if any(found.rows) else None
+
+    def _resume(self) -> None:
+        self.paused = self.quiet = False
+        self._tell_all(say.AskStart(self.epoch))
 
     def _stop(self) -> None:
         self.phase = Phase.STOPPING

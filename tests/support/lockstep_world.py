@@ -306,6 +306,9 @@ class World:
         """The turn from which on inputs end, at each member by itself."""
         self.more = self.random.choice([0, 0, 3])
         """Rows that an input has all the same when its member's process is started again: its file has grown."""
+        self.drains = self.random.random() < 0.3
+        """It is told to end while rows still come: those that are logged by then are in a step."""
+        self.logged_before_the_end: set[int] | None = None
         self.turns = 0
         self.disks = [Disk() for _ in range(self.members)]
         self.processes: list[Process | None] = [None] * self.members
@@ -335,7 +338,8 @@ class World:
             self._turn(None)
         while len(self.coordinators) > 1:
             self.end_coordinator(self.coordinators[0])
-        self._go_on_until("all rows are in a step, and a checkpoint is made", self._all_is_done)
+        if not self.drains:
+            self._go_on_until("all rows are in a step, and a checkpoint is made", self._all_is_done)
         self.more = 0
         for _ in range(ENDING_TURNS):
             if self._is_over():
@@ -349,8 +353,11 @@ class World:
         for coordinator in self.coordinators:
             if coordinator.finished:
                 return True
-            coordinator.happen(ev.StartAsked())
             phase = coordinator.lockstep.phase
+            if self.drains and phase is Phase.RUNNING:
+                self._end_with_what_is_logged(coordinator)
+                break
+            coordinator.happen(ev.StartAsked())
             if phase is Phase.STOPPED:
                 self.end_coordinator(coordinator)
                 self.met["lost while stopping"] += 1
@@ -358,6 +365,14 @@ class World:
                 coordinator.happen(ev.ShutdownAsked())
             break
         return False
+
+    def _end_with_what_is_logged(self, coordinator: Coordinator) -> None:
+        """As a program ends it; a pause does not keep rows from their step."""
+        if self.logged_before_the_end is None:
+            self.logged_before_the_end = {row for disk in self.disks for row in disk.arrived}
+            self.met["drained"] += 1
+            self.met["drained while paused"] += coordinator.lockstep.paused
+        coordinator.happen(ev.ShutdownAsked(drain=True))
 
     def _last_faults(self) -> list[Callable[[], None]]:
         live = [each for each in self.processes if each is not None]
@@ -399,7 +414,12 @@ class World:
         if len({max(disk.versions) for disk in self.disks}) > 1:
             raise Violation(f"they stopped at {[max(disk.versions) for disk in self.disks]}")
         rows = sorted(row for step in self.outputs.values() for row in step)
-        if rows != [END, *range(self.pushed)]:
+        if self.logged_before_the_end is not None:
+            if lost := self.logged_before_the_end - {*rows}:
+                raise Violation(f"{lost} were logged before it was told to end, and did not come out")
+            if len({*rows}) < len(rows):
+                raise Violation(f"some came out twice: {rows}")
+        elif rows != [END, *range(self.pushed)]:
             raise Violation(f"of {self.pushed} rows and the end {rows} came out")
 
     def _turn(self, fault: Callable[[], None] | None) -> None:

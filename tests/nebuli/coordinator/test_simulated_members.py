@@ -44,6 +44,7 @@ def test_whatever_dies_all_go_on_from_the_same_checkpoint_and_each_row_is_in_one
     assert {"killed", "coordinators ended", "fenced", "epochs ended", "late"} <= {*met}
     assert {"checkpoints", "checkpoints failed", "inputs ended"} <= {*met}
     assert {"lost while stopping", "faults while dismissing"} <= {*met}
+    assert {"drained", "drained while paused"} <= {*met}
     assert min(met["behind"], met["caught up"]) > 0
 
 
@@ -146,6 +147,14 @@ def _go_back(self: Any, step: int) -> None:
     self.complete = step
 
 
+def _stop_with_what_was_stepped(self: Any) -> None:
+    self._stop()
+
+
+def _stop_as_soon_as_it_is_told_while_paused(self: Any, drain: bool) -> None:
+    _shut_down(self, drain and not self.paused)
+
+
 def _wait_for_all_to_hear(self: Any, now: float) -> bool:
     return len(self._left) == self.members
 
@@ -155,6 +164,7 @@ _is_stopped = Lockstep._is_stopped
 _claimed = Lockstep._claimed
 _told = Following._told
 _heard = Lockstep._heard
+_shut_down = Lockstep._shut_down
 _heard_of_work = Lockstep._heard_of_work
 _prepared = Lockstep._prepared
 _replay = Arrivals.replay
@@ -179,6 +189,8 @@ _found = MadeSteps.found
         (Following, "_came_of_it", _leave_when_it_has_stopped),
         (Lockstep, "_is_stopped", _dismiss_before_it_is_recorded),
         (Lockstep, "_claimed", _forget_that_all_have_stopped),
+        (Lockstep, "_drain_or_stop", _stop_with_what_was_stepped),
+        (Lockstep, "_shut_down", _stop_as_soon_as_it_is_told_while_paused),
         (Dismissal, "over", _wait_for_all_to_hear),
         (Lockstep, "_issue", _count_what_is_issued),
         (MadeSteps, "found", _count_all_that_is_logged),
