@@ -11,6 +11,7 @@ from nebuli.circuits.consistent_query import WITHIN_S, Queries
 from nebuli.circuits.errors import (
     CheckpointNotMade,
     CircuitFailed,
+    CircuitShutDown,
     InputFull,
     NotScaled,
     SequenceGap,
@@ -36,9 +37,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from nebuli.circuits.running_circuit import Running
     from nebuli.coordinator.coordinator import Coordinator
     from nebuli.members.calls.call_line import CallLine
+    from nebuli.members.run.circuit_run import AnyRun
     from nebuli.storage import Span
 
 _LOOK_S = 0.05
@@ -49,7 +50,7 @@ _NEXT_S = 60.0
 class CircuitCalls:
     """Answers on the loop of a circuit's coordinator. Every method raises CircuitError, and nothing else of ours."""
 
-    def __init__(self, run: Running) -> None:
+    def __init__(self, run: AnyRun) -> None:
         self.run = run
         circuit = SteppedCircuit(run.plan, 0)
         self.inputs: Mapping[str, pa.Schema] = circuit.inputs
@@ -91,6 +92,7 @@ class CircuitCalls:
             rows = zset_of(batch, self.inputs[self.pushed(handle)], handle)
             data = bytes(rows.serialize())
             async with self._line(handle, producer, within_s) as line:
+                self._check_open()
                 answer = await line.push(handle, producer, sequence, data, within_s)
             return _step_of(answer, handle, producer, sequence)
 
@@ -121,6 +123,7 @@ class CircuitCalls:
         """Log what is staged as one push: the step that it came before."""
         with as_circuit_errors():
             async with self._line(self.pushed(handle), producer, within_s) as line:
+                self._check_open()
                 answer = await line.push_staged(handle, producer, sequence, pieces, within_s)
             return _step_of(answer, handle, producer, sequence)
 
@@ -147,6 +150,13 @@ class CircuitCalls:
                     "the circuit goes on with another number of members, and does not take rows yet: nothing of this "
                     "push was kept; send it again"
                 ) from None
+
+    def _check_open(self) -> None:
+        if self.run.calls.closed:
+            raise CircuitShutDown(
+                "the circuit was shut down: nothing of this push was kept; run its query again with the same state, "
+                "and send it again"
+            )
 
     # -- rows out
 

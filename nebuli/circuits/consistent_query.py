@@ -22,8 +22,8 @@ from nebuli.members.calls.call_line import TooManyPieces, Unpinned
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from nebuli.circuits.running_circuit import Running
     from nebuli.circuits.sql import Reads
+    from nebuli.members.run.circuit_run import AnyRun
 
 WITHIN_S = 30.0
 AT_ONCE = 4
@@ -43,7 +43,7 @@ class _NotAnswered(Exception):
 class Queries:
     """Answers one after the other, and a few at once. ``tables`` are Z-sets of these schemas."""
 
-    def __init__(self, run: Running, tables: Mapping[str, pa.Schema]) -> None:
+    def __init__(self, run: AnyRun, tables: Mapping[str, pa.Schema]) -> None:
         self._run = run
         self._tables = {name: schema.remove(len(schema) - 1) for name, schema in tables.items()}
         self._turns = asyncio.Semaphore(AT_ONCE)

@@ -14,6 +14,7 @@
     │   └── SequencePassed       a later number of rows that were staged was pushed
     ├── StagedLost             rows that were staged are not there any more
     ├── InputFull              so many rows wait for a step that no more are taken
+    ├── CircuitShutDown        it was told to end, and takes no rows until it runs again
     ├── StepUnavailable        a step that is asked for
     │   ├── StepForgotten        is not kept any more
     │   └── StepNotThere         is not there yet
@@ -90,6 +91,10 @@ class InputFull(CircuitError):
     """So many rows wait for a step that no more were taken before the deadline; nothing was logged."""
 
 
+class CircuitShutDown(CircuitError):
+    """The circuit was told to end, and takes no rows until it runs again; nothing of this push was logged."""
+
+
 class StepUnavailable(CircuitError):
     """A step cannot be given; ``bound`` is the first that is kept, or the next that comes."""
 
@@ -150,6 +155,7 @@ _PLAIN = {
     wire.Refusal.REASON_QUERY_TOO_LARGE: QueryTooLarge,
     wire.Refusal.REASON_QUERY_TIMED_OUT: QueryTimedOut,
     wire.Refusal.REASON_STAGED_LOST: StagedLost,
+    wire.Refusal.REASON_SHUT_DOWN: CircuitShutDown,
 }
 _BOUNDED = {
     wire.Refusal.REASON_SEQUENCE_GAP: SequenceGap,

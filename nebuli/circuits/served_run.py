@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from nebuli.circuits.running_circuit import Running
+    from nebuli.members.run.circuit_run import AnyRun
     from nebuli.rpc.trust import Trust
 
 _GRACE_S = 2.0
@@ -36,7 +36,7 @@ class CannotServe(OSError):
 
 @asynccontextmanager
 async def served(
-    run: Running, address: str, trust: Trust = NO_TRUST, *, waiting_bytes: int = WAITING_BYTES
+    run: AnyRun, address: str, trust: Trust = NO_TRUST, *, waiting_bytes: int = WAITING_BYTES
 ) -> AsyncIterator[str]:
     """Serve a run at an address, as long as the context is; which address, as port 0 takes any that is free.
 
@@ -55,7 +55,7 @@ async def served(
 
 
 @asynccontextmanager
-async def served_to_worker(run: Running, socket: Path) -> AsyncIterator[None]:
+async def served_to_worker(run: AnyRun, socket: Path) -> AsyncIterator[None]:
     """The same at a socket of this machine, for a worker that passes calls on, and has asked who calls."""
     _remove(socket)
     server = _server(WAITING_BYTES)
@@ -74,7 +74,7 @@ def _server(waiting_bytes: int, *asking: grpc.aio.ServerInterceptor) -> grpc.aio
 
 
 @asynccontextmanager
-async def _answering(server: grpc.aio.Server, run: Running) -> AsyncIterator[None]:
+async def _answering(server: grpc.aio.Server, run: AnyRun) -> AsyncIterator[None]:
     calls = CircuitCalls(run)
     add_CircuitServicer_to_server(CircuitService(calls), server)
     await server.start()

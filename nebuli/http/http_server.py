@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     import netchannel
-    from nebuli.circuits.running_circuit import Running
     from nebuli.http.views.view_places import ViewPlaces
+    from nebuli.members.run.circuit_run import AnyRun
     from nebuli.rpc.trust import Trust
     from nebuli.storage.store_url import StorePlace
 
@@ -48,7 +48,7 @@ _LINGER_S = 30.0
 
 @asynccontextmanager
 async def served_over_http(
-    run: Running, address: str, trust: Trust = NO_TRUST, stores: Mapping[str, StorePlace] = NO_STORES
+    run: AnyRun, address: str, trust: Trust = NO_TRUST, stores: Mapping[str, StorePlace] = NO_STORES
 ) -> AsyncIterator[str]:
     """Serve a run at an address, as long as the context is: its URL, as port 0 takes any that is free.
 
@@ -86,7 +86,7 @@ async def views_over_http(places: ViewPlaces, address: str, trust: Trust = NO_TR
 
 
 @asynccontextmanager
-async def served_over_http_to_worker(run: Running, path: Path) -> AsyncIterator[None]:
+async def served_over_http_to_worker(run: AnyRun, path: Path) -> AsyncIterator[None]:
     """The same at a socket of this machine, for a worker that passes requests on, and has asked who asks."""
     listening = _listening_to_worker(path)
     calls = CircuitCalls(run)
@@ -119,7 +119,7 @@ async def _serving(asked: ASGIApp, address: str, trust: Trust) -> AsyncIterator[
 
 
 @asynccontextmanager
-async def _ending(run: Running, calls: CircuitCalls) -> AsyncIterator[None]:
+async def _ending(run: AnyRun, calls: CircuitCalls) -> AsyncIterator[None]:
     """Where the run is over, what its outputs have is given out to their ends."""
     try:
         yield

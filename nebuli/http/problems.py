@@ -63,6 +63,7 @@ _MEANING: dict[type[circuit.CircuitError], tuple[int, str, str]] = {
         "input_full",
         "POST /start, or /start_input_endpoint, if it is paused; send it again",
     ),
+    circuit.CircuitShutDown: (409, "shut_down", "run the query again with the same state, and send it again"),
     circuit.StepForgotten: (410, "step_forgotten", "ask from step 'bound' on"),
     circuit.StepNotThere: (409, "step_not_there", "ask again when step 'bound' has been made"),
     circuit.CheckpointNotMade: (409, "checkpoint_not_made", "GET /stats says how the members are; ask again"),

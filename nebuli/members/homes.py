@@ -15,14 +15,22 @@ if TYPE_CHECKING:
     from netchannel import ReceiverServer
 
 
+ENDED_ABOVE = "a member that was to take over has ended: its own lines above have the reason"
+
+
 class Members(Protocol):
     """All members of a circuit: entered, they are begun, and begun again when they end; left, they have ended.
 
     Their lines are told where they listen, whenever that is new. One that was dismissed is not begun again.
     """
 
-    ended: asyncio.Event
-    """Set once a member has ended, though it is begun again."""
+    @property
+    def ended(self) -> asyncio.Event:
+        """Set once a member has ended, though it is begun again."""
+
+    @property
+    def why_ended(self) -> str:
+        """The reason, in a sentence for an error."""
 
     async def __aenter__(self) -> Self:
         """Begin them; returns at once."""

@@ -269,6 +269,7 @@ class Refusal(_message.Message):
         REASON_QUERY_TIMED_OUT: _ClassVar[Refusal.Reason]
         REASON_SEQUENCE_PASSED: _ClassVar[Refusal.Reason]
         REASON_STAGED_LOST: _ClassVar[Refusal.Reason]
+        REASON_SHUT_DOWN: _ClassVar[Refusal.Reason]
     REASON_UNSPECIFIED: Refusal.Reason
     REASON_UNKNOWN_INPUT: Refusal.Reason
     REASON_UNKNOWN_OUTPUT: Refusal.Reason
@@ -287,6 +288,7 @@ class Refusal(_message.Message):
     REASON_QUERY_TIMED_OUT: Refusal.Reason
     REASON_SEQUENCE_PASSED: Refusal.Reason
     REASON_STAGED_LOST: Refusal.Reason
+    REASON_SHUT_DOWN: Refusal.Reason
     REASON_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_FIELD_NUMBER: _ClassVar[int]

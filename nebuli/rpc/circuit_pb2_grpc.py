@@ -199,7 +199,7 @@ class CircuitServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ShutDown(self, request, context):
-        """Ends the circuit, with a checkpoint if all members are there.
+        """Ends the circuit once steps have taken all rows that were pushed, with a checkpoint. Pushes are refused from then on.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -14,10 +14,10 @@ from nebuli.connectors.policies import drop_files
 from nebuli.connectors.sinks.sink_locks import take_all
 from nebuli.engines import engine_of
 from nebuli.exactness import goes_on, state_of
+from nebuli.members.run.run_notes import forget_run
 from nebuli.rpc.ids import query_of
 from nebuli.rpc.status import FragmentState, FragmentStatus
 from nebuli.storage import StorageError, Store
-from nebuli.worker.fragment.run_notes import forget_run
 from nebuli.worker.hosted import HostedFragment, NotAdded
 from nebuli.worker.logs import Logs
 from nebuli.worker.parts.part_runner import check_part

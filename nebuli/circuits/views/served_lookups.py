@@ -13,7 +13,7 @@ from nebuli.views.view_calls import ADDING, LISTING, added_bytes, listed_bytes, 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from nebuli.circuits.running_circuit import Running
+    from nebuli.members.run.circuit_run import AnyRun
     from nebuli.rpc.trust import Trust
 
 _NO_MORE = (
@@ -22,7 +22,7 @@ _NO_MORE = (
 
 
 @asynccontextmanager
-async def served_lookups(run: Running, address: str, trust: Trust) -> AsyncIterator[str]:
+async def served_lookups(run: AnyRun, address: str, trust: Trust) -> AsyncIterator[str]:
     """Answer for a run's views as their nodes do where it runs free, and say at which address.
 
     ``trust`` is what is asked of who reads. Raises OSError where the address cannot be bound.

@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from nebuli.circuits.running_circuit import Running
     from nebuli.members.calls.lookup_messages import LookedUp
+    from nebuli.members.run.circuit_run import AnyRun
     from placement.plan import ViewOperator
     from placement.steps.whereabouts import Division
 
@@ -112,7 +112,7 @@ class ViewLookups:
     ``query`` is what it is called there.
     """
 
-    def __init__(self, run: Running, query: str) -> None:
+    def __init__(self, run: AnyRun, query: str) -> None:
         self._run = run
         self._query = query
         circuit = SteppedCircuit(run.plan, 0)

@@ -89,8 +89,9 @@ class Line:
             self._session.cancel()
 
     async def run(self, happen: Callable[[Event], None]) -> None:
-        """Connect, and connect again, until it is cancelled."""
+        """Connect, and connect again, until it is cancelled; it may be run again then."""
         failures = 0
+        self._session, self._told = None, None
         while True:
             while self.address is None:
                 self._changed.clear()

@@ -22,8 +22,6 @@ from netchannel import NetChannelError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
-    from types import TracebackType
-    from typing import Self
 
     from netchannel import ReceiverServer, SenderServer
 
@@ -57,8 +55,7 @@ class _Question:
 class CallLine:
     """Asks whichever process the member has; what the last one left without an answer is asked of the next one again.
 
-    `reach` says that there is a session with a process, and where that is; `drop` that the session is over. Left, it
-    answers itself what is open, and what is asked later, with `ask.CouldNot`.
+    `reach` says that there is a session with a process, and where that is; `drop` that the session is over.
     """
 
     def __init__(
@@ -81,12 +78,8 @@ class CallLine:
         self._holding = range(0)
         """The numbers of questions to hold that this session began with."""
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def aclose(self) -> None:
+        """End the session, and answer what is open, and what is asked later, with `ask.CouldNot`."""
         session = self._session
         self._left = True
         self.drop()

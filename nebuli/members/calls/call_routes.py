@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 from nebuli.members.calls.call_messages import log_name, owner
@@ -22,6 +22,8 @@ class CallRoutes:
         self._inside = 0
         self._open, self._left = asyncio.Event(), asyncio.Event()
         self._open.set()
+        self.closed = False
+        """Whether pushes are refused, as the circuit is shut down."""
         self.seen = 0
         """Somebody has seen what came of all steps below this one: no answer from now on is without that."""
 
@@ -66,9 +68,22 @@ class CallRoutes:
         self._open.clear()
         try:
             async with asyncio.timeout(within_s):
-                while self._inside:
-                    self._left.clear()
-                    await self._left.wait()
+                await self._empty()
             yield
         finally:
             self._open.set()
+
+    def close(self) -> None:
+        """Have pushes refused from now on."""
+        self.closed = True
+
+    async def emptied(self, within_s: float) -> None:
+        """Wait until nobody is on the way to a member, for so long at most."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._empty()
+
+    async def _empty(self) -> None:
+        while self._inside:
+            self._left.clear()
+            await self._left.wait()

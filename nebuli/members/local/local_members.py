@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from nebuli.members.errors import MembersEnd
-from nebuli.members.homes import TakingAt
+from nebuli.members.homes import ENDED_ABOVE, TakingAt
 from nebuli.members.serving import Said
 from nebuli.processes import lines, send_signal, signal_name
 
@@ -97,6 +97,11 @@ class LocalMembers:
         """The process id of a member, while it has one."""
         process = self._processes.get(member)
         return None if process is None else process.pid
+
+    @property
+    def why_ended(self) -> str:
+        """Where the reason is."""
+        return ENDED_ABOVE
 
     async def taking(self) -> list[str]:
         """The addresses at which all listen for what they take over, once they do."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nebuli.members.errors import SparkRefuses, StageEnds, TooFewSlots
-from nebuli.members.homes import TakingAt
+from nebuli.members.homes import ENDED_ABOVE, TakingAt
 from nebuli.members.serving import Said
 from nebuli.members.spark import task_words
 from nebuli.members.spark.masters import has_executors, is_on_this_machine
@@ -95,6 +95,11 @@ class SparkMembers:
     def process(self, member: int) -> int | None:
         """The process id of a member's Python worker, while it has one on this machine."""
         return self._processes.get(member) if is_on_this_machine(self._master) else None
+
+    @property
+    def why_ended(self) -> str:
+        """Where the reason is."""
+        return ENDED_ABOVE
 
     async def taking(self) -> list[str]:
         """The addresses at which all listen for what they take over, once they do."""

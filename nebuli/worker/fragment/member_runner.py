@@ -16,15 +16,16 @@ from nebuli.members.inputs.matching_files import NewFiles, look_anew_before_firs
 from nebuli.members.leaving import ALONE_S, GONE_S, HEARD_S, until_dismissed, until_heard
 from nebuli.members.member_order import MemberOrder
 from nebuli.members.opening import opened_member
+from nebuli.members.run.run_notes import DISMISSED, PUBLISHED, TAKES
+from nebuli.members.run.sinks import Sinks
 from nebuli.members.scaling.taking import has_taken, take
 from nebuli.rpc.status import Cause, FragmentState, FragmentStatus
 from nebuli.storage.notes import Notes
+from nebuli.tasks import cancelled
 from nebuli.worker.placed.member_workers import TAKES_OVER
 from netchannel import NetChannelError
 
-from .member_sinks import MemberSinks
-from .run_notes import DISMISSED, PUBLISHED, TAKES
-from .step_runner import WITHOUT_CHECKPOINT, StepRunner, cancelled
+from .step_runner import WITHOUT_CHECKPOINT, StepRunner
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -62,7 +63,7 @@ class MemberRunner(StepRunner):
         self._notes = Notes(place)
         self._member: Member | None = None
         self._inbox: CallInbox | None = None
-        self._sinks: MemberSinks | None = None
+        self._sinks: Sinks | None = None
         self._published: int | None = None
         """Below which step its sinks have had their results, here or in a process before, though not for the last time
         where the circuit has gone on since."""
@@ -146,8 +147,10 @@ class MemberRunner(StepRunner):
                 )
             )
             await self._look_back(member)
-            sinks = self._sinks = MemberSinks(member, order.targets)
-            stack.push_async_callback(sinks.abort)
+            log = member.outputs
+            targets = {} if log is None else order.targets
+            sinks = self._sinks = Sinks({output: log for output in targets if log is not None}, targets)
+            stack.push_async_callback(sinks.abort, "its member has ended")
             await sinks.begin()
             if order.targets:
                 member.before_close = self._deliver

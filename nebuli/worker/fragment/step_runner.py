@@ -16,15 +16,12 @@ from nebuli.storage import StorageError, Store
 from .fragment_thread import log_end
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
-
     from nebuli.rpc.following_members import Succession
     from nebuli.storage.store_url import StorePlace
     from netchannel import ReceiverServer, SenderServer
     from placement.stepped import StepFragment
 
-__all__ = ["WITHOUT_CHECKPOINT", "StepRunner", "cancelled"]
+__all__ = ["WITHOUT_CHECKPOINT", "StepRunner"]
 
 WITHOUT_CHECKPOINT = "stopped without a checkpoint: not all members could make one"
 """Of a stop in order nothing is to be said."""
@@ -93,10 +90,3 @@ class StepRunner(ABC):
     @abstractmethod
     async def _run(self) -> tuple[FragmentState, Cause, str]:
         """Run it; how it has ended."""
-
-
-async def cancelled(tasks: Sequence[asyncio.Task[Any]]) -> None:
-    """Cancel tasks, and wait for their ends."""
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)  # what they raise was asked for where it counts

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["MemberNotes", "Whose"]
 
 _MEMBERS = "members.json"
-"""Not of one run, see `nebuli.worker.fragment.run_notes`: the circuit is theirs until it is others'."""
+"""Not of one run, see `nebuli.members.run.run_notes`: the circuit is theirs until it is others'."""
 
 
 class Whose(BaseModel):

@@ -8,7 +8,7 @@ from collections import defaultdict
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from nebuli.members.local.succession import GivenUp
+from nebuli.members.run.succession import GivenUp
 from nebuli.rpc.status import FragmentState
 from nebuli.rpc.worker_client import WorkerClient, WorkerRefused, WorkerUnreachable
 from nebuli.rpc.worker_pb2 import Refusal

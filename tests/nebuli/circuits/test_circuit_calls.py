@@ -23,7 +23,9 @@ class Line:
 
 async def test_who_stages_too_much_for_one_push_is_told_to_stage_less_and_not_to_push_again() -> None:
     run: Any = SimpleNamespace(
-        plan=pushed_query(1).plan, external=["a"], calls=SimpleNamespace(to=lambda *_: nullcontext(Line()))
+        plan=pushed_query(1).plan,
+        external=["a"],
+        calls=SimpleNamespace(to=lambda *_: nullcontext(Line()), closed=False),
     )
     calls = CircuitCalls(run)
     with pytest.raises(CircuitFailed, match="2147483648 bytes are staged, and 1073741824 at most") as raised:

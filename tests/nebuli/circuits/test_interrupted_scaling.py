@@ -15,8 +15,8 @@ import pytest
 
 from nebuli.circuits import Circuit, CircuitUnreachable, NotScaled
 from nebuli.coordinator.triggers import TriggerSettings
-from nebuli.members.local import local_run, succession
-from nebuli.members.local.generation import Generation
+from nebuli.members.run import circuit_run, succession
+from nebuli.members.run.generation import Generation
 from tests.nebuli.circuits.conftest import Rows, Serve, Served, added, batch, counted, totals
 from tests.support.waiting import until_async
 
@@ -82,7 +82,7 @@ class AtRest:
     def halt(self, before: Generation) -> None:
         if self.is_so.is_set():
             return
-        old = {before.members.process(member) for member in range(before.query.plan.members)}
+        old = {before.members.process(member) for member in range(before.plan.members)}
         for each in psutil.Process().children():
             if each.pid not in old and "nebuli.members.local.member_process" in " ".join(each.cmdline()):
                 each.send_signal(signal.SIGSTOP)
@@ -98,7 +98,7 @@ class AtRest:
 @pytest.fixture
 def at_rest(monkeypatch: pytest.MonkeyPatch) -> Iterator[AtRest]:
     found = AtRest()
-    rest, give = Generation.rest, succession.given_ahead
+    rest, begun, give = Generation.rest, succession.begun, succession.given_ahead
 
     async def resting(self: Generation) -> int:
         step = await rest(self)
@@ -106,13 +106,21 @@ def at_rest(monkeypatch: pytest.MonkeyPatch) -> Iterator[AtRest]:
             found.halt(self)
         return step
 
-    async def giving(before: Generation, *to: Any) -> int:
+    before: list[Generation] = []
+
+    async def giving(now: Generation, *to: Any) -> Any:
+        before.append(now)
+        return await give(now, *to)
+
+    async def begin(after: Generation) -> Any:
+        addresses = await begun(after)
         if found.ahead:
-            found.halt(before)
-        return await give(before, *to)
+            found.halt(before[-1])
+        return addresses
 
     monkeypatch.setattr(Generation, "rest", resting)
-    monkeypatch.setattr(local_run, "given_ahead", giving)
+    monkeypatch.setattr(circuit_run, "given_ahead", giving)
+    monkeypatch.setattr(succession, "begun", begin)
     yield found
     if found.halted is not None and found.halted.is_running():
         found.send(signal.SIGKILL)

@@ -82,6 +82,6 @@ def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Serve:
             url = await began
             async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
                 yield Served(run, url, client)
-            run.coordinator.shut_down()
+            await run.shut_down()
 
     return serving

@@ -11,9 +11,9 @@ import pytest
 
 import netchannel
 from nebuli.forking.spawner import Spawner
+from nebuli.members.run.run_notes import COORDINATOR, DISMISSED, PUBLISHED
 from nebuli.rpc.status import FragmentState
 from nebuli.rpc.trust import NO_TRUST
-from nebuli.worker.fragment.run_notes import COORDINATOR, DISMISSED, PUBLISHED
 from nebuli.worker.hosted import Host
 from nebuli.worker.listening import Ports
 from nebuli.worker.node import Node

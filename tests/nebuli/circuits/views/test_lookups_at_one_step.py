@@ -11,11 +11,11 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 
-from nebuli.circuits.running_circuit import Running
 from nebuli.circuits.views.view_lookups import ViewLookups
 from nebuli.members.calls.call_line import Unpinned
 from nebuli.members.calls.call_routes import CallRoutes
 from nebuli.members.calls.lookup_messages import LookedUp
+from nebuli.members.run.circuit_run import AnyRun
 from nebuli.views.view_calls import Describe, Description, Found, Get, answer_of, batch_of, bytes_of
 from placement import check_stepped, distribute
 from tests.support.documents import op, query
@@ -76,7 +76,7 @@ async def looked_up(*lines: Line, complete: int) -> tuple[int, Sequence[Any]]:
         calls=CallRoutes(cast(Any, lines)),
         coordinator=SimpleNamespace(complete=complete, epoch=1, phase=SimpleNamespace(value="running")),
     )
-    lookups = ViewLookups(cast(Running, run), "q")
+    lookups = ViewLookups(cast(AnyRun, run), "q")
     keys = pa.record_batch([pa.array(range(40), pa.int64())], schema=KEYS)
     described = lookups.answer("v", bytes_of(Describe()))
     assert isinstance(described, bytes)

@@ -88,7 +88,7 @@ def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Serve:
         async with asyncio.timeout(150), asyncio.TaskGroup() as group:
             group.create_task(serve_it())
             yield Here(run, *await began)
-            run.coordinator.shut_down()
+            await run.shut_down()
 
     return serving
 

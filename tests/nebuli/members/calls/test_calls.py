@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
 import msgpack
@@ -44,7 +44,7 @@ async def called(
         ReceiverServer("127.0.0.1:0", secret=members.secret) as receiver,
         SenderServer(secret=members.secret) as sender,
         asyncio.TaskGroup() as group,
-        CallLine(CIRCUIT, 0, sender, receiver) as line,
+        aclosing(CallLine(CIRCUIT, 0, sender, receiver)) as line,
     ):
         (member,) = members.members
         inbox = CallInbox(member, CIRCUIT, waiting_bytes=waiting_bytes)
@@ -102,7 +102,7 @@ async def test_what_is_staged_waits_on_disk_and_counts_for_none_of_these(tmp_pat
 async def test_whoever_waits_for_an_answer_has_one_when_nobody_is_asked_any_more(tmp_path: Path) -> None:
     """As where other members have taken the place of one that was away."""
     async with asyncio.timeout(60), ReceiverServer("127.0.0.1:0") as receiver, SenderServer() as sender:
-        async with CallLine(CIRCUIT, 0, sender, receiver) as line:
+        async with aclosing(CallLine(CIRCUIT, 0, sender, receiver)) as line:
             asking = asyncio.create_task(line.next_sequence("a", "p"))
 
             async def waits() -> bool:

@@ -13,15 +13,15 @@ from nebuli.coordinator import dismissal
 from nebuli.coordinator.lockstep import Phase
 from nebuli.coordinator.messages import Dismiss
 from nebuli.members.errors import NotScaled
+from nebuli.members.run.circuit_run import CircuitRun
+from nebuli.members.run.generation import Generation
+from nebuli.members.run.run_notes import forget_run
+from nebuli.members.run.run_record import Known, RunRecord
 from nebuli.rpc.following_members import MemberPlace, Succession
 from nebuli.rpc.status import FragmentState
 from nebuli.storage import StorageError, Store
-from nebuli.worker.fragment.coordinator_record import CoordinatorRecord, Known
 from nebuli.worker.fragment.coordinator_runner import CoordinatorRunner
-from nebuli.worker.fragment.run_notes import forget_run
 from nebuli.worker.placed.member_workers import MemberWorkers
-from nebuli.worker.placed.placed_members import PlacedMembers
-from nebuli.worker.placed.placed_scaling import PlacedScaling
 from netchannel import ReceiverServer, SenderServer
 from placement.stepped import CoordinatorFragment, MemberFragment, Takeover
 from tests.support.told_members import Members, pushed_query, until
@@ -65,7 +65,13 @@ async def running(
 
 
 async def until_running(runner: CoordinatorRunner) -> None:
-    await until(lambda: runner._now is not None and runner.coordinator.phase is Phase.RUNNING, "it runs")
+    await until(lambda: runner.circuit, "it is there")
+    await until(lambda: circuit_of(runner).coordinator.phase is Phase.RUNNING, "it runs")
+
+
+def circuit_of(runner: CoordinatorRunner) -> CircuitRun[Succession]:
+    assert runner.circuit is not None
+    return runner.circuit
 
 
 async def until_final(runner: CoordinatorRunner) -> FragmentState:
@@ -77,28 +83,28 @@ async def test_a_pause_holds_in_the_next_process_and_not_in_a_new_start(tmp_path
     async with asyncio.timeout(60), Members(pushed_query(2), tmp_path) as members:
         async with running(members, is_new=True) as runner:
             await until_running(runner)
-            await runner.pause()
+            await circuit_of(runner).pause()
         for expected in (True, True):
             async with running(members) as runner:
                 await until_running(runner)
-                assert runner.coordinator.paused is expected
+                assert circuit_of(runner).coordinator.paused is expected
         async with running(members) as runner:
             await until_running(runner)
-            await runner.start()
+            await circuit_of(runner).start()
         async with running(members) as runner:
             await until_running(runner)
-            assert not runner.coordinator.paused
-            await runner.pause()
+            assert not circuit_of(runner).coordinator.paused
+            await circuit_of(runner).pause()
         async with running(members, is_new=True) as runner:
             await until_running(runner)
-            assert not runner.coordinator.paused
+            assert not circuit_of(runner).coordinator.paused
 
 
 async def test_an_end_that_was_begun_is_come_to_by_the_next_process(tmp_path: Path) -> None:
     async with asyncio.timeout(60), Members(pushed_query(2), tmp_path) as members:
         async with running(members, is_new=True, away=1) as runner:
-            await until(lambda: runner._now, "it is there")
-            await runner.shut_down()
+            await until(lambda: runner.circuit, "it is there")
+            await circuit_of(runner).shut_down()
             assert not runner.status.state.is_final
         async with running(members) as runner:
             assert await until_final(runner) is FragmentState.FINISHED
@@ -119,7 +125,7 @@ async def test_a_process_that_dies_between_dismissing_the_first_and_the_last_is_
         monkeypatch.setattr(deaf._following, "handle", hear_no_dismissal)
         async with running(members, is_new=True) as runner:
             await until_running(runner)
-            await runner.shut_down()
+            await circuit_of(runner).shut_down()
             await until(members.members[0].dismissed.is_set, "the first is dismissed")
             assert not deaf.dismissed.is_set()
             assert deaf.closed.is_set()
@@ -177,15 +183,15 @@ async def test_a_stop_does_not_wait_for_a_scaling_that_waits_until_nobody_coordi
     deciding = asyncio.Event()
     stopped = asyncio.Event()
 
-    async def succeed(self: PlacedScaling, before: PlacedMembers, _: object) -> PlacedMembers:
-        self.is_decided = True
+    async def succeed(self: CircuitRun[Succession], _: object, before: Generation) -> None:
+        self._is_decided = True
         deciding.set()
         await stopped.wait()
         before.over.set()
         await before.left.wait()
         raise StorageError("there are none")
 
-    monkeypatch.setattr(PlacedScaling, "succeed", succeed)
+    monkeypatch.setattr(CircuitRun, "_succeed", succeed)
     async with (
         asyncio.timeout(60),
         Members(pushed_query(2), tmp_path) as members,
@@ -195,7 +201,7 @@ async def test_a_stop_does_not_wait_for_a_scaling_that_waits_until_nobody_coordi
         asking = asyncio.create_task(runner.succeed(succession(members)))
         await deciding.wait()
         runner.stop()
-        await until(lambda: runner._alone._waiters, "it waits for the scaling")
+        await until(lambda: circuit_of(runner)._alone._waiters, "it waits for the scaling")
         stopped.set()
         with pytest.raises(NotScaled, match="there are none"):
             await asking
@@ -205,6 +211,6 @@ async def test_a_stop_does_not_wait_for_a_scaling_that_waits_until_nobody_coordi
 def test_what_cannot_be_read_of_it_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     (tmp_path / "coordinator.json").write_text('{"paused": "perhaps"}', "utf-8")
     with pytest.raises(StorageError, match=r"coordinator\.json cannot be read .* start it again"):
-        CoordinatorRecord.at(tmp_path)
+        RunRecord.at(tmp_path)
     forget_run(tmp_path)
-    assert CoordinatorRecord.at(tmp_path).known == Known()
+    assert RunRecord.at(tmp_path).known == Known()

@@ -16,8 +16,8 @@ import pytest
 from nebuli.coordinator.coordinator import Coordinator
 from nebuli.coordinator.triggers import TriggerSettings
 from nebuli.members.errors import NotScaled
-from nebuli.members.local import succession
 from nebuli.members.local.local_run import LocalRun
+from nebuli.members.run import succession
 from nebuli.members.stepped_query import stepped_query
 from placement import parse_query
 from tests.support.seeds import drawn_seed

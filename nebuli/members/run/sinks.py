@@ -1,4 +1,7 @@
-"""`MemberSinks`: the sinks of a member at a worker, which it gives up where others may take its place."""
+"""`Sinks`: delivers outputs from the logs of members to sinks, in the process that is where the sinks are.
+
+Workers' members deliver at their nodes; a command that has its members on this machine or in Spark delivers itself.
+"""
 
 from __future__ import annotations
 
@@ -6,28 +9,29 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from nebuli.members.delivering import Delivery
-
-from .step_runner import cancelled
+from nebuli.tasks import cancelled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nebuli.members.member import Member
+    from nebuli.storage.logs.output_log import OutputLog
     from topology import SinkConnector
 
-__all__ = ["MemberSinks"]
+
+FOLLOWED = "its query continues with other members"
+"""Why sinks are left without their results."""
 
 
-class MemberSinks:
-    """Delivers to the ``targets``, by output, what a member's log has.
+class Sinks:
+    """Delivers to the ``targets``, by output, what ``logs`` have of these outputs.
 
-    What was given up is taken up again when the member is told to go on, or a new epoch begins: whoever had asked for
-    it may be gone, and others may have taken over or not. Nobody greets a member that others have followed.
+    What was given up is taken back when members continue, or a new epoch begins: the process that asked for it may be
+    gone, and other members may have taken over or not. No coordinator greets members that others have followed.
     """
 
-    def __init__(self, member: Member, targets: Mapping[str, SinkConnector]) -> None:
-        self._member = member
-        self._targets = targets if member.outputs is not None else {}
+    def __init__(self, logs: Mapping[str, OutputLog], targets: Mapping[str, SinkConnector]) -> None:
+        self._logs = logs
+        self._targets = targets
         self._deliveries: list[Delivery] = []
         self._turn = asyncio.Lock()
         self._given_up = False
@@ -36,17 +40,14 @@ class MemberSinks:
 
     @property
     def rows(self) -> int:
-        """How many rows they have given out."""
+        """Number of rows that they have given out."""
         return sum(each.rows for each in self._deliveries)
 
     async def begin(self) -> None:
-        """Follow the log, once they may be opened. Raises StorageError."""
-        log = self._member.outputs
-        if log is None:
-            return
+        """Follow the logs, once the sinks may be opened. Raises StorageError."""
         made = []
         for output, target in self._targets.items():
-            delivery = Delivery(output, target)
+            delivery, log = Delivery(output, target), self._logs[output]
             await delivery.begin(log, log.schemas[output])
             made.append(delivery)
         self._deliveries = made
@@ -93,26 +94,28 @@ class MemberSinks:
             for delivery in self._deliveries:
                 await delivery.leave(step)
 
-    async def abort(self) -> None:
-        """The member ends: publish nothing that was not."""
+    async def abort(self, reason: str) -> None:
+        """End without publishing what was not; sinks keep what they can, for ``reason``."""
         if self._reopening is not None:
             await cancelled([self._reopening])
         for delivery in self._deliveries:
-            await delivery.abort("its member has ended")
+            await delivery.abort(reason)
 
     async def give_up(self, step: int) -> None:
-        """Others may write to them from now on, behind what they have had."""
+        """Let others write to them from now on, after what they have had."""
         async with self._turn:
             self._given_up = True
             for delivery in self._deliveries:
                 await delivery.leave(step)
-                await delivery.abort("its query goes on with other members")
+                await delivery.abort(FOLLOWED)
 
     async def take_back(self) -> None:
-        """Nobody else does. Raises StorageError."""
+        """Deliver again, as no others do. Raises StorageError."""
         async with self._turn:
             if not self._given_up:
                 return
+            for delivery in self._deliveries:  # not all, if giving up was interrupted
+                await delivery.abort(FOLLOWED)
             await self.begin()
             for delivery in self._deliveries:
                 delivery.open_now()

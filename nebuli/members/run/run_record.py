@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
 
+from nebuli.members.run.run_notes import COORDINATOR
 from nebuli.storage import StorageError
 from nebuli.storage.notes import Note, Notes
-
-from .run_notes import COORDINATOR
 
 if TYPE_CHECKING:
     from typing import Any, Self
 
     from nebuli.storage.store_url import StorePlace
 
-__all__ = ["CoordinatorRecord", "Known"]
+__all__ = ["Known", "RunRecord"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +36,15 @@ class Known:
 _KNOWN = TypeAdapter(Known)
 
 
-class CoordinatorRecord:
-    """A note of `Known`, changed one change after the other, each durable before it is done."""
+class RunRecord:
+    """A note of `Known`, changed one change after the other, each durable before it is done.
 
-    def __init__(self, notes: Notes, known: Known) -> None:
+    Without notes nothing is durable: the run ends with its process.
+    """
+
+    def __init__(self, notes: Notes | None = None, known: Known = Known()) -> None:
         self.known = known
-        self._note = Note(notes, COORDINATOR)
+        self._note = None if notes is None else Note(notes, COORDINATOR)
         self._changing = asyncio.Lock()
 
     @classmethod
@@ -66,7 +68,8 @@ class CoordinatorRecord:
         async with self._changing:
             known = replace(self.known, **changes)
             if known != self.known:
-                await self._note.write(_written(known))
+                if self._note is not None:
+                    await self._note.write(_written(known))
                 self.known = known
 
 
