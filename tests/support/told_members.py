@@ -112,8 +112,8 @@ class Members:
         for member in [*self._stacks]:
             await self.end(member)
 
-    async def start(self, member: int) -> Member:
-        """As a new process of it."""
+    async def start(self, member: int, listen: str | None = None) -> Member:
+        """As a new process of it, which may listen where one before it did."""
         order = MemberOrder(
             circuit=self.query.circuit,
             member=member,
@@ -121,7 +121,7 @@ class Members:
             feeds=(),
             external=True,
             store=self.store(member),
-            listen=f"127.100.{member % self._hosts + 1}.1:0",
+            listen=listen or f"127.100.{member % self._hosts + 1}.1:0",
             secret=self.secret,
             max_state_bytes=DEFAULT_MAX_STATE_BYTES,
         )

@@ -16,6 +16,7 @@ from nebuli.storage.errors import (
     DatabaseClosed,
     Locked,
     StorageError,
+    StoreClosed,
     VersionUnavailable,
 )
 from nebuli.storage.ordering import Change
@@ -138,13 +139,27 @@ class StateStore:
 
     async def commit(self, last: int, data: bytes, lock: Lock) -> None:
         """Commit durably, once; nobody else gets the lock before it is known."""
-        await self._work.in_order(self._commit, last, data, lock)
+        committing = asyncio.ensure_future(self._work.in_order(self._commit, last, data, lock))
+        try:
+            await asyncio.shield(committing)
+        except asyncio.CancelledError:
+            # Were it cancelled before it began, nothing would give the lock back: it comes to its end.
+            committing.add_done_callback(_known)
+            raise
+        except StoreClosed:
+            lock.close()
+            raise
 
     def _commit(self, last: int, data: bytes, lock: Lock) -> None:
         try:
             self._append(last, data)
         finally:
             lock.close()
+
+
+def _known(committing: asyncio.Future[None]) -> None:
+    if not committing.cancelled():
+        committing.exception()  # nobody waits for it any more
 
 
 def _close(opening: asyncio.Future[Database]) -> None:

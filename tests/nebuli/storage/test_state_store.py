@@ -465,3 +465,20 @@ async def test_an_open_that_is_cancelled_leaves_it_to_the_next(store: Store, tur
             (await opening).close()
         await states.versions()  # as members do: they look before they open
         (await states.open(0)).close()
+
+
+@pytest.mark.parametrize("turns", range(1, 5))  # not 0: then it is not called, and it is open
+async def test_a_commit_that_is_cancelled_leaves_it_to_the_next(store: Store, turns: int) -> None:
+    """Also where it was cancelled before its thread began with it; the next version is there or not."""
+    states = store.state_store("s")
+    for _ in range(20):
+        opened = await states.open((await states.versions())[-1])
+        asking = asyncio.ensure_future(states.versions())  # keeps its thread busy
+        committing = asyncio.ensure_future(opened.commit())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        committing.cancel()
+        with suppress(asyncio.CancelledError):
+            await committing
+        await asking
+        (await states.open((await states.versions())[-1])).close()
