@@ -50,6 +50,9 @@ _COMMANDS = {
 }
 """The commands by name: the module in `nebuli.cli.commands` that holds one under the same name, and its help."""
 
+_OF_COMMANDS = {"member": "run_member"}
+"""Commands that other commands give, and people do not see: the module by name."""
+
 _ATTRIBUTES = {"list": "list_"}
 """Names of commands that Python has taken."""
 
@@ -59,11 +62,11 @@ class _LazyGroup(click.Group):
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
+        module = _COMMANDS[cmd_name][0] if cmd_name in _COMMANDS else _OF_COMMANDS.get(cmd_name)
+        if module is None:
             return None
         command: click.Command = getattr(
-            import_module(f"nebuli.cli.commands.{_COMMANDS[cmd_name][0]}"),
-            _ATTRIBUTES.get(cmd_name, cmd_name),
+            import_module(f"nebuli.cli.commands.{module}"), _ATTRIBUTES.get(cmd_name, cmd_name)
         )
         return command
 
@@ -71,7 +74,7 @@ class _LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        if name not in _COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
+        if name not in {*_COMMANDS, *_OF_COMMANDS} and not name.startswith("-") and not ctx.resilient_parsing:
             from topology.consistency import did_you_mean
 
             raise click.UsageError(f"no such command {name!r}{did_you_mean(name, _COMMANDS)}", ctx)

@@ -1,4 +1,4 @@
-"""The process that the workers of this machine are forked from.
+"""The process that the workers and members of this machine are forked from.
 
 A command forks it before it does anything else, so that it imports while the command plans.
 """
@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["forked_template", "serve_workers"]
+__all__ = ["forked_template", "serve_commands"]
 
 
 @contextmanager
-def forked_template() -> Iterator[socket.socket]:
-    """Fork the template, and yield the socket for `LocalWorkers`; the template ends with the context.
+def forked_template() -> Iterator[None]:
+    """Fork the template of this process; it ends with the context.
 
     To be called with a single thread, before an event loop runs.
     """
@@ -33,22 +33,25 @@ def forked_template() -> Iterator[socket.socket]:
     template = os.fork()
     if template == 0:
         ours.close()
-        serve_workers(theirs)
+        serve_commands(theirs)
     signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     theirs.close()
+    from nebuli.forking.own_template import adopted
+
     try:
-        yield ours
+        with adopted(ours):
+            yield
     finally:
         ours.close()
         os.kill(template, signal.SIGKILL)
         os.waitpid(template, 0)
 
 
-def serve_workers(connection: socket.socket) -> NoReturn:
-    """Be the template: fork a worker for each request, until the other end has closed ``connection``.
+def serve_commands(connection: socket.socket) -> NoReturn:
+    """Be the template: fork a command for each request, until the other end has closed ``connection``.
 
-    A request has the ``arguments`` of `nebuli` and the ``directory``, and comes with two descriptors: the worker's
-    standard input, and a file with its environment. A worker outlives the template, and ends when its standard input
+    A request has the ``arguments`` of `nebuli` and the ``directory``, and comes with two descriptors: the command's
+    standard input, and a file with its environment. A command outlives the template, and ends when its standard input
     does.
     """
     try:
@@ -63,13 +66,13 @@ def serve_workers(connection: socket.socket) -> NoReturn:
         from nebuli.worker.fragment.worker_template import import_all
 
         import_all()
-        Template(connection, _become_worker, lambda: os._exit(0)).serve()
-    except BaseException:  # noqa: BLE001 - on standard error; the command sees its workers end
+        Template(connection, _become_command, lambda: os._exit(0)).serve()
+    except BaseException:  # noqa: BLE001 - on standard error; the other end sees that
         sys.excepthook(*sys.exc_info())
     os._exit(1)
 
 
-def _become_worker(request: Mapping[str, Any], descriptors: Sequence[int]) -> int:
+def _become_command(request: Mapping[str, Any], descriptors: Sequence[int]) -> int:
     from setproctitle import setproctitle
 
     from nebuli.__main__ import main

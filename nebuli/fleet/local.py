@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import secrets
 import signal
 import sys
@@ -15,7 +13,9 @@ from typing import TYPE_CHECKING
 
 from nebuli.durable_files import write_privately
 from nebuli.fleet.errors import NodeUnreachable
-from nebuli.forking.spawner import Spawned, Spawner, SpawnFailed
+from nebuli.forking.forked_command import ForkedCommand
+from nebuli.forking.own_template import own_spawner
+from nebuli.forking.spawner import SpawnFailed
 from nebuli.limits import DEFAULT_MAX_STATE_BYTES
 from nebuli.processes import lines, signal_name
 from nebuli.rpc.conventions import READY_PREFIX
@@ -24,11 +24,11 @@ from nebuli.rpc.worker_client import WorkerClient, WorkerUnreachable
 from topology import Access, SecretPlace
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Collection, Coroutine, Iterable, Mapping
     from types import TracebackType
     from typing import Any, Self
 
+    from nebuli.forking.spawner import Spawned
     from topology import Node, Topology
 
 __all__ = ["LocalWorker", "LocalWorkers", "WorkerDied", "WorkerNotStarted"]
@@ -81,7 +81,7 @@ class LocalWorker:
 
 
 class LocalWorkers:
-    """Starts a worker for each node, or at first for those that are ``used``, by ``template`` (`forked_template`).
+    """Starts a worker for each node, or at first for those that are ``used``, from this process' template.
 
     Leaving the context ends them all, within four seconds. What they remember, they remember as long as this lives.
     Relative paths of sources and sinks start at ``directory``. What workers write on stderr goes to this process's,
@@ -98,23 +98,20 @@ class LocalWorkers:
         directory: Path,
         used: Collection[str] | None = None,
         *,
-        template: socket.socket,
         topology: Path | None = None,
         access: Mapping[str, Access] | None = None,
         max_state_bytes: int = DEFAULT_MAX_STATE_BYTES,
     ) -> None:
         self._nodes = tuple(nodes)
         self._used = {node.address for node in self._nodes} if used is None else set(used)
-        self._directory = directory
+        self._directory = directory.absolute()
         self._max_state_bytes = max_state_bytes
         self._topology = topology
         self._access = access or {}
-        self._spawner = Spawner(template)
-        self._processes: list[Spawned] = []
-        # Never written to: their end tells the workers that this process is gone.
-        self._inputs: list[int] = []
+        self._commands: list[ForkedCommand] = []
         self._relays: list[asyncio.Task[None]] = []
         self._clients = AsyncExitStack()
+        self._stack = AsyncExitStack()
         self._workers: dict[str, LocalWorker] = {}
         self.trusts: dict[str, Trust] = {}
         """What is shown to them, by node."""
@@ -128,7 +125,6 @@ class LocalWorkers:
         file: Path,
         used: Collection[str],
         *,
-        template: socket.socket,
         max_state_bytes: int = DEFAULT_MAX_STATE_BYTES,
     ) -> Self:
         """The workers of a topology that was read from ``file``, whose directory is theirs."""
@@ -137,7 +133,6 @@ class LocalWorkers:
             topology.nodes,
             file.parent,
             used,
-            template=template,
             topology=file if file.exists() else None,  # it may have come by standard input
             access=access,
             max_state_bytes=max_state_bytes,
@@ -174,7 +169,7 @@ class LocalWorkers:
         return {node: worker.client for node, worker in self._workers.items()}
 
     async def __aenter__(self) -> Self:
-        await self._spawner.__aenter__()
+        await self._stack.enter_async_context(own_spawner())
         try:
             write_privately(self._secret, secrets.token_urlsafe())
             await self._start_all(self._used)
@@ -223,12 +218,13 @@ class LocalWorkers:
             own = ("--secret-file", str(self._secret))
         arguments = _arguments(node, Path(self._state.name), self._topology)
         try:
-            process, stderr = await self._spawn(
-                *arguments, "--max-state-bytes", str(self._max_state_bytes), *own
-            )
+            arguments += ["--max-state-bytes", str(self._max_state_bytes), *own]
+            command = await ForkedCommand.start(arguments, self._directory)
         except OSError as error:
             text = f"it could not be started ({error}): run the command again"
             raise WorkerNotStarted(node.address, text, 1) from error
+        self._commands.append(command)
+        process, stderr = command.process, command.stderr
         try:
             async with asyncio.timeout(_START_S):
                 grpc = await _ready(node.address, process, stderr)
@@ -242,49 +238,25 @@ class LocalWorkers:
         self._relays.append(asyncio.create_task(_relay(node.address, stderr)))
         self._workers[node.address] = LocalWorker(node.address, process, client)
 
-    async def _spawn(self, *arguments: str) -> tuple[Spawned, asyncio.StreamReader]:
-        """Have `nebuli` run with these arguments; return the process, and its standard error."""
-        stdin, our_end = os.pipe()
-        stderr, their_end = os.pipe()
-        self._inputs.append(our_end)
-        reader = asyncio.StreamReader()
-        await asyncio.get_running_loop().connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(stderr, "rb", 0)
-        )
-        try:
-            # In a file: an environment may be larger than a request.
-            with os.fdopen(os.memfd_create("environment"), "w+", encoding="ascii") as environment:
-                json.dump(dict(os.environ), environment)
-                environment.flush()
-                directory = str(self._directory.absolute())
-                process = self._spawner.spawn(
-                    their_end, stdin, environment.fileno(), arguments=arguments, directory=directory
-                )
-        finally:
-            os.close(stdin)
-            os.close(their_end)
-        self._processes.append(process)
-        return process, reader
-
     async def _stop(self) -> None:
         await self._clients.aclose()
-        for process in self._processes:
-            process.send_signal(signal.SIGTERM)
+        for command in self._commands:
+            command.process.send_signal(signal.SIGTERM)
         try:
             async with asyncio.timeout(_STOP_S):
                 await self._ended()
         except TimeoutError:
-            for process in self._processes:
-                process.kill()
+            for command in self._commands:
+                command.process.kill()
             await self._ended()
-        await self._spawner.__aexit__(None, None, None)
-        for each in self._inputs:
-            os.close(each)
+        await self._stack.aclose()
+        for command in self._commands:
+            command.close()
         self._state.cleanup()
 
     async def _ended(self) -> None:
         """Wait for all processes, and until what they said last is passed on."""
-        ends = (asyncio.shield(process.ended) for process in self._processes)
+        ends = (asyncio.shield(command.process.ended) for command in self._commands)
         await asyncio.gather(*ends, return_exceptions=True)
         await asyncio.gather(*(asyncio.shield(relay) for relay in self._relays))
 

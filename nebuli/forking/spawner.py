@@ -58,6 +58,8 @@ class Spawned:
 class Spawner:
     """Asynchronous context in which the template at the other end of a socket can be asked for processes.
 
+    It may be entered several times at once, on one event loop.
+
     If that is killed, this process kills all children by their pids, and calls ``lost``.
     """
 
@@ -66,15 +68,22 @@ class Spawner:
         self._template = template
         self._lost = lost
         self._children: dict[int, Spawned] = {}
+        self._entered = 0
+        self.is_lost = False
+        """Whether the template has ended."""
 
     async def __aenter__(self) -> Self:
-        asyncio.get_running_loop().add_reader(self._template.fileno(), self._read)
+        if not self._entered:
+            asyncio.get_running_loop().add_reader(self._template.fileno(), self._read)
+        self._entered += 1
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        asyncio.get_running_loop().remove_reader(self._template.fileno())
+        self._entered -= 1
+        if not self._entered:
+            asyncio.get_running_loop().remove_reader(self._template.fileno())
 
     def spawn(self, stderr: int, *kept: int, **more: object) -> Spawned:
         """Ask for a process that has ``more`` in its request, and descriptors for standard error and ``kept``.
@@ -104,6 +113,7 @@ class Spawner:
                 data = b""
             if not data:
                 asyncio.get_running_loop().remove_reader(self._template.fileno())
+                self.is_lost = True
                 self._kill_all()
                 self._lost()
                 return
@@ -112,8 +122,9 @@ class Spawner:
     def _handle(self, message: dict[str, Any]) -> None:
         match message:
             case {"started": number, "pid": pid}:
-                if number in self._children:
-                    self._children[number].pid.set_result(pid)
+                child = self._children.get(number)
+                if child is not None and not child.pid.done():
+                    child.pid.set_result(pid)
             case {"ended": number, "code": code}:
                 child = self._children.pop(number, None)
                 if child is None or child.ended.cancelled():  # nothing waits for it any more

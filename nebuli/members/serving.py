@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from nebuli.members.calls.call_inbox import CallInbox
-from nebuli.members.coordinator_lines import CoordinatorLines
 from nebuli.members.errors import Forsaken
-from nebuli.members.inputs.feeding import feed_all
-from nebuli.members.leaving import until_dismissed, until_heard
+from nebuli.members.leaving import until_heard
 from nebuli.members.opening import opened_member
+from nebuli.members.run.member_run import MemberRun
 from nebuli.members.scaling.taking import take
 from netchannel import ReceiverServer, SenderServer
 from placement.plan import Late
@@ -20,6 +17,7 @@ from placement.plan import Late
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from nebuli.members.coordinator_lines import CoordinatorLines
     from nebuli.members.member import Member
     from nebuli.members.member_order import MemberOrder
 
@@ -66,25 +64,14 @@ async def serve(
 
     With ``forsaken_s``, raises Forsaken once no coordinator has been connected for so long.
     """
-    async with opened(order, tell) as member, asyncio.TaskGroup() as group:
-        inbox = CallInbox(member, order.circuit)
-        lines = CoordinatorLines(
-            order.circuit, order.member, member.sender, member.receiver, member.told, serve=inbox.serve
-        )
-        working = [group.create_task(member.run(lines)), group.create_task(_feed(member, order))]
-        if forsaken_s is not None:
-            working.append(group.create_task(_hold_on(lines, order.member, forsaken_s)))
-        tell(Said.READY, member.receiver.address)
-        await until_dismissed(member, lines)
-        await until_heard(lines)
-        for task in working:
-            task.cancel()
-
-
-async def _feed(member: Member, order: MemberOrder) -> None:
-    if order.takeover is not None:
-        await member.greeted.wait()  # until then those before it may go on, and read the same sources
-    await feed_all(member, order.feeds, external=order.external)
+    async with opened(order, tell) as member:
+        follows = order.takeover is not None
+        run = MemberRun(member, order.circuit, order.feeds, external=order.external, follows=follows)
+        async with run:
+            tell(Said.READY, member.receiver.address)
+            beside = () if forsaken_s is None else (_hold_on(run.lines, order.member, forsaken_s),)
+            await run.over(beside)
+            await until_heard(run.lines)
 
 
 async def _hold_on(lines: CoordinatorLines, member: int, forsaken_s: float) -> None:

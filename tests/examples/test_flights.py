@@ -21,7 +21,6 @@ from tests.support.chaos import ChaosProxy, Proxy
 from tests.support.commands import measured, nebuli
 from tests.support.deployment import Deployment
 from tests.support.ports import free_addresses
-from tests.support.starter import workers_template
 from tests.support.waiting import until_async
 from topology import load_topology
 
@@ -73,7 +72,7 @@ async def test_all_orders_of_starting_the_fragments_give_the_result(
     """DP-3: each fragment works before the next one is started, and none waits for its counterpart."""
     flights.write_topology(tmp_path / "topology.yaml", PARQUET)
     nodes = load_topology(tmp_path / "topology.yaml").nodes
-    async with LocalWorkers(nodes, tmp_path, template=workers_template()) as workers:
+    async with LocalWorkers(nodes, tmp_path) as workers:
         ids = [fragment.id for fragment in fragments_of(tmp_path / "topology.yaml", "")]
         assert len(ids) == 3
         for number, order in enumerate(itertools.permutations(ids)):
@@ -102,7 +101,7 @@ async def test_connections_that_are_reset_at_random_bytes_do_not_change_the_resu
         addresses.append({"address": front.address, "listen": free[2], "grpc": free[5]})
         flights.write_topology(tmp_path / "topology.yaml", PARQUET, addresses)
         nodes = load_topology(tmp_path / "topology.yaml").nodes
-        workers = await stack.enter_async_context(LocalWorkers(nodes, tmp_path, template=workers_template()))
+        workers = await stack.enter_async_context(LocalWorkers(nodes, tmp_path))
         fragments = fragments_of(tmp_path / "topology.yaml", "chaos")
         deployment = Deployment(fragments, workers.clients)
         await deployment.register()

@@ -18,7 +18,6 @@ from placement import check_stepped, decompose, load_query, parse_statement, pla
 from tests.docs.markdown import ROOT
 from tests.examples import nexmark
 from tests.support.deployment import Deployment
-from tests.support.starter import workers_template
 from topology import load_topology
 
 
@@ -30,7 +29,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.processes
 async def test_on_three_nodes_each_query_gives_what_duckdb_gives(data: Path) -> None:
     topology = load_topology(ways.at_free_ports(data / files.NODES))
-    async with LocalWorkers(topology.nodes, data, template=workers_template()) as workers:
+    async with LocalWorkers(topology.nodes, data) as workers:
         for name in files.QUERIES:
             placed = place(load_query(files.query(name)), topology, 0)
             running = Deployment(with_deployment(decompose(placed).fragments, name), workers.clients)
@@ -45,7 +44,7 @@ async def test_on_three_nodes_each_query_gives_what_duckdb_gives(data: Path) -> 
 async def test_as_statements_they_give_the_same(data: Path) -> None:
     """In the words of DuckDB's, but for windows, which stand in FROM."""
     topology = load_topology(ways.at_free_ports(data / files.ONE_NODE))
-    async with LocalWorkers(topology.nodes, data, template=workers_template()) as workers:
+    async with LocalWorkers(topology.nodes, data) as workers:
         for name in files.QUERIES:
             query = parse_statement(files.runnable(name).read_text("utf-8"), topology, name)
             running = Deployment(

@@ -22,7 +22,6 @@ from placement import decompose, parse_query, place
 from tests.nebuli.connectors.test_tcp import Peer
 from tests.support.deployment import Deployment
 from tests.support.ports import free_addresses
-from tests.support.starter import workers_template
 from tests.support.waiting import until_async
 from topology import Topology, parse_topology
 
@@ -107,7 +106,7 @@ async def running(directory: Path, sources: list[dict[str, Any]], **window: Any)
         ["network_source", "aggregate", "network_sink"],
         ["network_source", "sink"],
     ]
-    async with LocalWorkers(nodes.nodes, directory, template=workers_template()) as workers:
+    async with LocalWorkers(nodes.nodes, directory) as workers:
         deployment = Deployment(fragments, workers.clients)
         await deployment.register()
         await deployment.start()

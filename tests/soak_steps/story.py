@@ -149,7 +149,7 @@ class Story:
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
                 with suppress(OSError):
-                    if b"nebuli.members.local.member_process" in (entry / "cmdline").read_bytes() and (
+                    if b"nebuli member " in (entry / "cmdline").read_bytes().replace(b"\0", b" ") and (
                         (entry / "cwd").readlink() == self.folder
                     ):
                         pids.append(int(entry.name))

@@ -17,7 +17,6 @@ from nebuli.fleet.local import LocalWorkers
 from nebuli.fleet.supervision import Policy, Supervisor
 from nebuli.rpc.status import FragmentStatus
 from placement import Fragment, load_query
-from tests.support.starter import workers_template
 from tests.support.waiting import until_async
 from topology import load_topology
 
@@ -80,7 +79,7 @@ async def watched(
     model, plan = load_topology(directory / "topology.yaml"), load_query(directory / "query.json")
     active = Active("first", (), fragments_of(plan, model, 0, "first"))
     said: list[str] = []
-    async with LocalWorkers(model.nodes, directory, template=workers_template()) as workers:
+    async with LocalWorkers(model.nodes, directory) as workers:
 
         def report(fragment: Fragment, status: FragmentStatus) -> None:
             found.seen[fragment.node] = found.fragments[fragment.id] = status

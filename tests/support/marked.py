@@ -49,7 +49,8 @@ class ProcessesAreMarked:
         os.register_at_fork(before=lambda: self._note("os.fork", ()))
 
     def _note(self, event: str, arguments: tuple[object, ...]) -> None:
-        if event in _STARTS and not Starter.begins:
+        # A template is this process', as the starter is, and not of the test that needs it first.
+        if event in _STARTS and not Starter.begins and "serve_commands" not in str(arguments):
             self._started.append(" ".join(map(str, (event, *arguments[1:2]))))
         if event in _CONNECTS:
             self._connected = True

@@ -7,7 +7,6 @@ the outputs that it is given.
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
 import select
@@ -23,11 +22,6 @@ from typing import IO, NamedTuple
 _AT_START = ("LANG", "LC_", "LD_", "PYTHON", "TZ")
 """Beginnings of what is read before a command has its say: where one of these is another, nothing can be forked."""
 _LARGEST = 1 << 17
-_TEMPLATE = """
-import socket, sys
-from nebuli.cli.local_template import serve_workers
-serve_workers(socket.socket(fileno=int(sys.argv[1])))
-"""
 _ROOT = Path(__file__).parents[2]
 
 
@@ -138,27 +132,6 @@ def start_program(program: str, *arguments: object) -> Forked:
     """A program of Python, which is given as ``python -c`` is, with its output as a pipe."""
     assert starter().can_start()
     return starter().start(["-c", program, *map(str, arguments)], sys.__stderr__.fileno(), dict(os.environ))
-
-
-@cache
-def workers_template() -> socket.socket:
-    """Return the socket of a template for `LocalWorkers`, one for this process."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    Starter.begins = True
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-c", _TEMPLATE, str(theirs.fileno())], pass_fds=[theirs.fileno()]
-        )
-    finally:
-        Starter.begins = False
-        theirs.close()
-
-    @atexit.register
-    def end() -> None:
-        ours.close()
-        process.wait()
-
-    return ours
 
 
 class _Order(NamedTuple):

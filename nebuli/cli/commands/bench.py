@@ -15,7 +15,6 @@ from nebuli.cli.bounds import FilePath
 from nebuli.cli.placing import say_note, seed_option, strategy_option
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Sequence
 
     from nebuli.fleet.local import LocalWorkers
@@ -56,7 +55,7 @@ def bench(topology: str, query: str, *, seed: int, strategy: StrategyName, runs:
     """
     from nebuli.cli.local_template import forked_template
 
-    with forked_template() as template:
+    with forked_template():
         import placement
         from nebuli.cli.commands.run import ended
         from nebuli.cli.files import load, refuse_unreadable
@@ -68,9 +67,7 @@ def bench(topology: str, query: str, *, seed: int, strategy: StrategyName, runs:
         fragments = placement.decompose(placed).fragments
         _refuse_endless(fragments)
         kept = [_without_result(fragment) for fragment in fragments]
-        return ended(
-            _bench(model, Path(topology).resolve(), plan, kept, runs=runs, template=template, as_json=as_json)
-        )
+        return ended(_bench(model, Path(topology).resolve(), plan, kept, runs=runs, as_json=as_json))
 
 
 def _refuse_endless(fragments: Sequence[Fragment]) -> None:
@@ -108,7 +105,6 @@ async def _bench(
     fragments: Sequence[Fragment],
     *,
     runs: int,
-    template: socket.socket,
     as_json: bool,
 ) -> None:
     from nebuli.cli.exits import end_on_termination
@@ -126,7 +122,7 @@ async def _bench(
                 f"run {number} of {runs}: {last.seconds:.2f} s, {last.rows_per_s:,.0f} rows/s", err=True
             )
 
-    async with LocalWorkers.of(topology, file, used, template=template) as workers:
+    async with LocalWorkers.of(topology, file, used) as workers:
         await workers.guard(all_runs())
     click.echo(json.dumps(_data(measured), indent=2) if as_json else _text(measured))
 

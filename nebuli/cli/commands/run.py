@@ -24,7 +24,6 @@ from nebuli.cli.stepped.run_in_steps import Steps, run_in_steps, step_options
 from nebuli.rpc.conventions import VIEWS_AT
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
@@ -106,7 +105,7 @@ def run(
 
     steps = Steps(stepped, members, state, checkpoint_s, serve, http, keep_output, home)
     steps.check()
-    with nullcontext() if stepped else forked_template() as template:
+    with nullcontext() if home == "spark" else forked_template():
         # The template imports meanwhile.
         from nebuli.cli.files import load, refuse_overwritten, refuse_unreadable
         from nebuli.cli.who_may_call import http_server, trust_at
@@ -117,7 +116,7 @@ def run(
 
         model, plan = load(topology, query, engine)
         refuse_overwritten(model, plan, Path(topology).resolve().parent)
-        if template is None:
+        if stepped:
             return run_in_steps(
                 model, topology, plan, steps, max_state_bytes=max_state_bytes, late=late, as_json=as_json
             )
@@ -152,7 +151,6 @@ def run(
             model,
             plan,
             file,
-            template,
             active,
             seed,
             strategy,
@@ -183,7 +181,6 @@ class _Run(NamedTuple):
     topology: Topology
     query: Query
     file: Path
-    template: socket.socket
     active: Active
     seed: int
     strategy: StrategyName
@@ -247,7 +244,6 @@ async def _run(settings: _Run, progress: _Progress) -> None:
         settings.topology,
         settings.file,
         used,
-        template=settings.template,
         max_state_bytes=settings.max_state_bytes,
     ) as workers:
         progress.say(f"{_count(len(used), 'worker')} ready")

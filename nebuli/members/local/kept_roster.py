@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from nebuli.dataflow import SteppedCircuit
 from nebuli.members.member_order import MemberOrder
 from nebuli.members.opening import own_output_log
+from nebuli.members.run.deliveries import Deliveries
 from nebuli.members.run.generation import Generation
-from nebuli.members.run.sinks import Sinks
 from nebuli.members.scaling.layout import Layout, Takeover
 from nebuli.storage import Store
 from nebuli.storage.logs.epoch_log import EpochLog
@@ -155,7 +155,7 @@ class KeptRoster:
 
 
 @asynccontextmanager
-async def _sinks(query: SteppedQuery, places: Sequence[StorePlace]) -> AsyncIterator[Sinks]:
+async def _sinks(query: SteppedQuery, places: Sequence[StorePlace]) -> AsyncIterator[Deliveries]:
     """The sinks of a query, from the stores of its members, which are made if they are not there."""
     schemas = SteppedCircuit(query.plan, 0).outputs
     logs: dict[str, OutputLog] = {}
@@ -165,6 +165,6 @@ async def _sinks(query: SteppedQuery, places: Sequence[StorePlace]) -> AsyncIter
             log = await own_output_log(store, query.plan, member, schemas)
             if log is not None:
                 logs |= dict.fromkeys(log.schemas.keys() & schemas.keys(), log)
-        sinks = Sinks(logs, {output: query.targets[output] for output in logs})
+        sinks = Deliveries(logs, {output: query.targets[output] for output in logs})
         await sinks.begin()
         yield sinks

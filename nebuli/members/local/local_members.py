@@ -6,15 +6,17 @@ import asyncio
 import logging
 import signal
 import sys
-from asyncio.subprocess import PIPE, Process
 from collections import deque
-from contextlib import suppress
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
+from nebuli.forking.forked_command import ForkedCommand
+from nebuli.forking.own_template import own_spawner
+from nebuli.forking.spawner import SpawnFailed
 from nebuli.members.errors import MembersEnd
 from nebuli.members.homes import ENDED_ABOVE, TakingAt
 from nebuli.members.serving import Said
-from nebuli.processes import lines, send_signal, signal_name
+from nebuli.processes import lines, signal_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,7 +44,7 @@ class ThisMachine:
     host = "127.0.0.1"
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
+        self._directory = directory.absolute()
 
     def members(
         self,
@@ -75,14 +77,16 @@ class LocalMembers:
         self._orders = tuple(orders)
         self._done = done
         self._lines = tuple(lines_)
-        self._directory = directory
-        self._processes: dict[int, Process] = {}
+        self._directory = directory.absolute()
+        self._processes: dict[int, int] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._taking = TakingAt(len(self._orders))
+        self._stack = AsyncExitStack()
         self.ended = asyncio.Event()
         """Set once the process of a member has ended, though it is started again."""
 
     async def __aenter__(self) -> Self:
+        await self._stack.enter_async_context(own_spawner())
         self._tasks = [asyncio.create_task(self._keep(order)) for order in self._orders]
         return self
 
@@ -92,11 +96,11 @@ class LocalMembers:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._stack.aclose()
 
     def process(self, member: int) -> int | None:
         """The process id of a member, while it has one."""
-        process = self._processes.get(member)
-        return None if process is None else process.pid
+        return self._processes.get(member)
 
     @property
     def why_ended(self) -> str:
@@ -137,23 +141,17 @@ class LocalMembers:
             _log.warning("member %d: %s (%s); it is started again", order.member, _ENDED, how)
 
     async def _run(self, order: MemberOrder, line: Line, said: deque[str]) -> int:
-        """One process, from its start to its end; its exit code."""
-        process = await asyncio.create_subprocess_exec(
-            # -P, because the working directory is the user's, and its files are no modules of ours.
-            *(sys.executable, "-P", "-m", "nebuli.members.local.member_process"),
-            cwd=self._directory,
-            stdin=PIPE,  # its end tells the member that this process is gone
-            stderr=PIPE,
-            start_new_session=True,  # Ctrl-C is this process's to handle
-        )
-        self._processes[order.member] = process
+        """One process, from its start to its end; its exit code, which is negative for a signal."""
+        arguments = ["member", str(order.member), order.circuit]
+        command = await ForkedCommand.start(arguments, self._directory)
         try:
-            assert process.stdin is not None
-            assert process.stderr is not None
-            with suppress(ConnectionError):
-                process.stdin.write(order.model_dump_json(by_alias=True).encode() + b"\n")
-                await process.stdin.drain()
-            async for text in lines(process.stderr):
+            await asyncio.wait(
+                [command.process.pid, command.process.ended], return_when=asyncio.FIRST_COMPLETED
+            )
+            if command.process.pid.done():
+                self._processes[order.member] = command.process.pid.result()
+            await command.tell(order.model_dump_json(by_alias=True))
+            async for text in lines(command.stderr):
                 if text.startswith(Said.READY):
                     line.reach(text.removeprefix(Said.READY))
                 elif text.startswith(Said.TAKING):
@@ -161,19 +159,22 @@ class LocalMembers:
                 else:
                     said.append(text.removeprefix("Error: "))
                     sys.stderr.write(f"member {order.member}: {text}\n")
-            return await process.wait()
+            return await asyncio.shield(command.process.ended)
+        except SpawnFailed as error:
+            said.append(str(error))
+            return 1
         finally:
-            del self._processes[order.member]
-            await _end(process)
+            self._processes.pop(order.member, None)
+            await _end(command)
 
 
-async def _end(process: Process) -> None:
-    if process.returncode is not None:
-        return
-    send_signal(process, signal.SIGTERM)
+async def _end(command: ForkedCommand) -> None:
+    process = command.process
+    process.send_signal(signal.SIGTERM)
     try:
         async with asyncio.timeout(_STOP_S):
-            await process.wait()
+            await asyncio.wait([process.ended])
     except TimeoutError:
-        send_signal(process, signal.SIGKILL)
-        await process.wait()
+        process.kill()
+        await asyncio.wait([process.ended])
+    command.close()

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nebuli.cancellation import cancelled
 from nebuli.connectors.sinks.sink_locks import files_read, take_files
 from nebuli.disk_room import what_to_do
 from nebuli.limits import DEFAULT_MAX_STATE_BYTES
@@ -19,7 +20,6 @@ from nebuli.members.run.circuit_run import CircuitRun
 from nebuli.members.run.run_record import RunRecord
 from nebuli.storage import Store
 from nebuli.storage.errors import StoreFull
-from nebuli.tasks import cancelled
 from netchannel import ReceiverServer, SenderServer
 from placement.plan import Late
 

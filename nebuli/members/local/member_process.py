@@ -1,14 +1,13 @@
-"""``python -m nebuli.members.local.member_process``: a member in a process of its own.
+"""A member in a process of its own.
 
-Its order comes on standard input, on one line; the end of standard input ends it. When it can be greeted it says so on
-standard error, and where.
+Its order comes on standard input, on one line; the end of standard input ends it. When a coordinator can greet it, it
+writes its address on standard error.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
 import sys
 
@@ -52,25 +51,13 @@ async def _main() -> bool:
     return True
 
 
-def main() -> int:
+def run_member() -> int:
     """Run the member that standard input asks for; the exit code, which is 0 if it was dismissed."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     hide_pandas()
     import_built_in()
     try:
         return 0 if uvloop.run(_main()) else _ENDED
-    except ExceptionGroup as error:
-        first = error.exceptions[0]
-        if not isinstance(first, (StorageError, NetChannelError, CoordinationError)):
-            raise
-        sys.stderr.write(f"Error: {first}\n")
-        return 1
-    except (StorageError, OSError) as error:
+    except (CoordinationError, NetChannelError, StorageError, OSError) as error:
         sys.stderr.write(f"Error: {error}\n")
         return 1
-
-
-if __name__ == "__main__":
-    code = main()
-    sys.stderr.flush()
-    os._exit(code)  # a source's thread may be waiting for what does not come

@@ -12,14 +12,14 @@ import logging
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from nebuli.cancellation import cancelled
 from nebuli.coordinator.lockstep import Lockstep, Phase
 from nebuli.dataflow import SteppedCircuit
 from nebuli.members.calls.call_routes import CallRoutes
 from nebuli.members.errors import NotScaled
-from nebuli.members.run.sinks import FOLLOWED
+from nebuli.members.run.deliveries import FOLLOWED
 from nebuli.members.run.succession import GivenUp, given_ahead, handed_over
 from nebuli.storage.errors import StorageError
-from nebuli.tasks import cancelled
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence

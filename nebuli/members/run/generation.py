@@ -6,11 +6,11 @@ import asyncio
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
+from nebuli.cancellation import cancelled
 from nebuli.coordinator.coordinator import Coordinator
 from nebuli.coordinator.events import CheckpointMade, EpochRuns
 from nebuli.coordinator.lines.line import Line
 from nebuli.members.calls.call_line import CallLine
-from nebuli.tasks import cancelled
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nebuli.coordinator.events import Order
     from nebuli.coordinator.lockstep import Lockstep
     from nebuli.members.homes import Members
-    from nebuli.members.run.sinks import Sinks
+    from nebuli.members.run.deliveries import Deliveries
     from nebuli.members.scaling.layout import Layout
     from nebuli.storage.logs.epoch_log import EpochLog
     from netchannel import ReceiverServer, SenderServer
@@ -50,7 +50,7 @@ class Generation:
         members: Callable[[Sequence[Line], Callable[[], int]], Members],
         addresses: Sequence[str] | None = None,
         answer_to: str | None = None,
-        sinks: Callable[[], AbstractAsyncContextManager[Sinks]] | None = None,
+        sinks: Callable[[], AbstractAsyncContextManager[Deliveries]] | None = None,
         layout: Layout | None = None,
     ) -> None:
         self.circuit = circuit
@@ -74,7 +74,7 @@ class Generation:
         self._coordinates = False
         self.members = members(self._lines, lambda: self.coordinator.done if self._coordinates else 0)
         self._open_sinks = sinks
-        self._sinks: Sinks | None = None
+        self._sinks: Deliveries | None = None
         self._stack = AsyncExitStack()
         self.over = asyncio.Event()
         """Set once others have taken their place."""

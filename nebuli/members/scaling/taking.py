@@ -91,8 +91,11 @@ async def take(
             await InputLog.open(store, LOG, circuit.inputs),
             await own_output_log(store, order.plan, order.member, circuit.outputs),
         )
-        async with asyncio.TaskGroup() as group:
-            given = [group.create_task(taking.hear(number, inbox)) for number, inbox in enumerate(inboxes)]
+        try:
+            async with asyncio.TaskGroup() as group:
+                given = [group.create_task(taking.hear(*each)) for each in enumerate(inboxes)]
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
         standings = [each.result() for each in given]
         tables = circuit.put_together(
             [each.counting for each in standings], [each.numbers for each in standings]

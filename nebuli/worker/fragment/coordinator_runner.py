@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from nebuli.cancellation import cancelled
 from nebuli.connectors.errors import ViewInUse
 from nebuli.coordinator.errors import CheckpointNotMade
 from nebuli.coordinator.triggers import SPACING_S, TriggerSettings
@@ -18,7 +19,6 @@ from nebuli.rpc.ids import query_of
 from nebuli.rpc.status import Cause, FragmentState, FragmentStatus
 from nebuli.rpc.trust import NO_TRUST
 from nebuli.storage import Store
-from nebuli.tasks import cancelled
 from nebuli.views.view_calls import service_of
 from nebuli.worker.placed.member_notes import MemberNotes
 from nebuli.worker.placed.member_workers import MemberWorkers

@@ -8,29 +8,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nebuli.members.calls.call_inbox import CallInbox
-from nebuli.members.coordinator_lines import CoordinatorLines
 from nebuli.members.errors import TakeoverLost
-from nebuli.members.inputs.feeding import feed_all
 from nebuli.members.inputs.matching_files import NewFiles, look_anew_before_first_step, own_feeds
-from nebuli.members.leaving import ALONE_S, GONE_S, HEARD_S, until_dismissed, until_heard
+from nebuli.members.leaving import ALONE_S, GONE_S, HEARD_S, until_heard
 from nebuli.members.member_order import MemberOrder
 from nebuli.members.opening import opened_member
+from nebuli.members.run.deliveries import Deliveries
+from nebuli.members.run.member_run import MemberRun
 from nebuli.members.run.run_notes import DISMISSED, PUBLISHED, TAKES
-from nebuli.members.run.sinks import Sinks
 from nebuli.members.scaling.taking import has_taken, take
 from nebuli.rpc.status import Cause, FragmentState, FragmentStatus
 from nebuli.storage.notes import Notes
-from nebuli.tasks import cancelled
 from nebuli.worker.placed.member_workers import TAKES_OVER
 from netchannel import NetChannelError
 
 from .step_runner import WITHOUT_CHECKPOINT, StepRunner
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from typing import Any
+    from collections.abc import Sequence
 
+    from nebuli.members.calls.call_inbox import CallInbox
     from nebuli.members.member import Member
     from nebuli.storage.store_url import StorePlace
     from netchannel import ReceiverServer, SenderServer
@@ -38,8 +35,6 @@ if TYPE_CHECKING:
 
 __all__ = ["MemberRunner"]
 
-_STOP_S = 2.5
-"""How long a member that is to end waits for the coordinator to stop it, with a checkpoint, and to dismiss it."""
 _HEARD_S = 0.3
 """How long such a member waits until the coordinator has heard of it: the worker ends its process soon."""
 
@@ -63,7 +58,7 @@ class MemberRunner(StepRunner):
         self._notes = Notes(place)
         self._member: Member | None = None
         self._inbox: CallInbox | None = None
-        self._sinks: Sinks | None = None
+        self._sinks: Deliveries | None = None
         self._published: int | None = None
         """Below which step its sinks have had their results, here or in a process before, though not for the last time
         where the circuit has gone on since."""
@@ -112,17 +107,11 @@ class MemberRunner(StepRunner):
         )
         try:
             await take(wanted, takeover, self._receiver, self._say_that_it_listens)
-        except* NetChannelError as errors:
-            raise TakeoverLost(self._fragment.id, f"failed: {errors.exceptions[0]}") from errors
+        except NetChannelError as error:
+            raise TakeoverLost(self._fragment.id, f"failed: {error}") from error
 
     def _say_that_it_listens(self) -> None:
         self._status = replace(self._status, phase=TAKES_OVER)
-
-    async def _feed(self, member: Member, feeds: Sequence[Feed]) -> None:
-        order = self._order
-        if order.takeover is not None:
-            await member.greeted.wait()  # until then those before it may go on, and read the same sources
-        await feed_all(member, feeds, external=bool(order.external))
 
     async def _run(self) -> tuple[FragmentState, Cause, str]:
         order = self._order
@@ -149,40 +138,30 @@ class MemberRunner(StepRunner):
             await self._look_back(member)
             log = member.outputs
             targets = {} if log is None else order.targets
-            sinks = self._sinks = Sinks({output: log for output in targets if log is not None}, targets)
+            sinks = self._sinks = Deliveries({output: log for output in targets if log is not None}, targets)
             stack.push_async_callback(sinks.abort, "its member has ended")
             await sinks.begin()
             if order.targets:
                 member.before_close = self._deliver
             member.on_opening = sinks.open_now
             member.on_checkpoint = self._look_after_checkpoint
-            self._inbox = CallInbox(member, order.circuit)
-            self._inbox.before_handover = sinks.give_up
-            self._inbox.after_handover = sinks.take_back
-            lines = CoordinatorLines(
+            run = MemberRun(
+                member,
                 order.circuit,
-                order.member,
-                self._sender,
-                self._receiver,
-                member.told,
-                serve=self._inbox.serve,
+                feeds,
+                external=bool(order.external),
+                follows=order.takeover is not None,
+                stopping=self._stopping,
+                alone_s=GONE_S if self._was_dismissed else ALONE_S,
             )
-            working = [
-                asyncio.create_task(member.run(lines)),
-                asyncio.create_task(self._feed(member, feeds)),
-                asyncio.create_task(sinks.failed()),
-            ]
-            ends: list[asyncio.Task[Any]] = [
-                asyncio.create_task(
-                    until_dismissed(member, lines, GONE_S if self._was_dismissed else ALONE_S)
-                ),
-                asyncio.create_task(self._stopping.wait()),
-            ]
-            stack.push_async_callback(cancelled, [*working, *ends])
-            await self._until_over(working, ends)
-            if ends[0].done() and not self._delivered:  # a process before has, and the sinks were opened anew
+            self._inbox = run.inbox
+            run.inbox.before_handover = sinks.give_up
+            run.inbox.after_handover = sinks.take_back
+            await stack.enter_async_context(run)
+            is_dismissed = await run.over([sinks.failed()])
+            if is_dismissed and not self._delivered:  # a process before has, and the sinks were opened anew
                 await self._deliver(member.log.last)
-            await until_heard(lines, _HEARD_S if self._stopping.is_set() else HEARD_S)
+            await until_heard(run.lines, _HEARD_S if self._stopping.is_set() else HEARD_S)
             self._status = replace(self.status, phase="")
         return self._ending(member)
 
@@ -223,17 +202,6 @@ class MemberRunner(StepRunner):
         """Whether nothing follows: all inputs have ended, or a program has said so."""
         asked = self._inbox is not None and self._inbox.publishes
         return member.has_ended or asked or self._published == member.log.last
-
-    async def _until_over(
-        self, working: Sequence[asyncio.Task[None]], ends: Sequence[asyncio.Task[Any]]
-    ) -> None:
-        pending: Iterable[asyncio.Task[Any]] = [*working, *ends]
-        while not any(each.done() for each in ends):
-            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-            for each in done:
-                each.result()  # that of a feeding which has come to its end, too
-        if not ends[0].done():
-            await asyncio.wait([ends[0]], timeout=_STOP_S)
 
     def _ending(self, member: Member) -> tuple[FragmentState, Cause, str]:
         if member.failure is not None:

@@ -32,6 +32,7 @@ def import_all() -> None:
     getproctitle()  # which finds the room for titles, as long as the environment is where it was at the start
     os.environ.update(SINGLE_THREADED)
     hide_pandas()
+    import nebuli.members.local.member_process
     import nebuli.worker.fragment.fragment_process
     import nebuli.worker.worker_process  # noqa: F401
     from nebuli.connectors.provider import import_built_in

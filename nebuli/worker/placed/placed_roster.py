@@ -6,12 +6,12 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from nebuli.cancellation import cancelled
 from nebuli.members.errors import NotScaled
 from nebuli.members.run.generation import Generation
 from nebuli.members.scaling.layout import Layout
 from nebuli.storage import StorageError
 from nebuli.storage.logs.epoch_log import EpochLog
-from nebuli.tasks import cancelled
 from nebuli.worker.placed.member_workers import Watched
 
 if TYPE_CHECKING:

@@ -84,7 +84,7 @@ class AtRest:
             return
         old = {before.members.process(member) for member in range(before.plan.members)}
         for each in psutil.Process().children():
-            if each.pid not in old and "nebuli.members.local.member_process" in " ".join(each.cmdline()):
+            if each.pid not in old and "nebuli member " in " ".join(each.cmdline()):
                 each.send_signal(signal.SIGSTOP)
                 self.halted = each
                 self.is_so.set()

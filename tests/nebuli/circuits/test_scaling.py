@@ -171,6 +171,6 @@ def _members() -> list[psutil.Process]:
 
 def _is_member(process: psutil.Process) -> bool:
     try:
-        return "nebuli.members.local.member_process" in " ".join(process.cmdline())
+        return "nebuli member " in " ".join(process.cmdline())
     except psutil.NoSuchProcess:  # also of one that has ended and is not waited for yet
         return False

@@ -15,7 +15,6 @@ from nebuli.rpc.status import Cause, FragmentState, FragmentStatus
 from placement import Fragment, decompose, parse_query, place
 from tests.support.deployment import Deployment
 from tests.support.ports import free_addresses
-from tests.support.starter import workers_template
 from tests.support.waiting import until_async
 from topology import parse_topology
 
@@ -58,7 +57,7 @@ class Running:
 async def running(directory: Path) -> AsyncIterator[Running]:
     topology = parse_topology(TOPOLOGY.format(*free_addresses(2)))
     fragments = decompose(place(parse_query(QUERY), topology, 0)).fragments
-    async with LocalWorkers(topology.nodes, directory, template=workers_template()) as workers:
+    async with LocalWorkers(topology.nodes, directory) as workers:
         running = Running(workers, fragments)
         await running.deployment.register()
         yield running

@@ -14,7 +14,6 @@ from nebuli.fleet.errors import NodeUnreachable
 from nebuli.fleet.local import LocalWorkers, WorkerDied, WorkerNotStarted
 from nebuli.rpc.worker_client import WorkerUnreachable
 from tests.support.ports import free_addresses
-from tests.support.starter import workers_template
 from tests.support.waiting import until_async
 from topology import Node
 
@@ -40,7 +39,7 @@ async def test_a_death_says_more_than_its_silence_which_is_noticed_first(
         asyncio.get_running_loop().call_later(0.01, told.set)
         raise silent("worker a:1 does not answer")
 
-    async with LocalWorkers((), tmp_path, template=workers_template()) as workers:
+    async with LocalWorkers((), tmp_path) as workers:
         workers._workers = {"a:1": Dying(told)}  # type: ignore[dict-item] - all that is asked of it here
         with pytest.raises(WorkerDied, match=r"worker a:1 died \(killed by SIGKILL\)"):
             await workers.guard(work())
@@ -53,7 +52,7 @@ async def test_a_worker_starts_in_an_environment_larger_than_a_request(
     for number in range(3):
         monkeypatch.setenv(f"LARGE_{number}", "x" * 100_000)
     (address,) = free_addresses(1)
-    async with LocalWorkers([Node(address=address)], tmp_path, template=workers_template()) as workers:
+    async with LocalWorkers([Node(address=address)], tmp_path) as workers:
         assert await workers.client(address).statuses() == []
 
 
@@ -64,7 +63,7 @@ async def test_a_worker_that_is_killed_before_it_is_ready_is_started_again(
 ) -> None:
     """A few times: what is killed again and again is told of."""
     (address,) = free_addresses(1)
-    async with LocalWorkers([Node(address=address)], tmp_path, template=workers_template()) as workers:
+    async with LocalWorkers([Node(address=address)], tmp_path) as workers:
         worker = workers.workers[address]
         os.kill(await workers._processes[-1].pid, signal.SIGKILL)
 

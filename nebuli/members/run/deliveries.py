@@ -1,4 +1,4 @@
-"""`Sinks`: delivers outputs from the logs of members to sinks, in the process that is where the sinks are.
+"""`Deliveries`: delivers outputs from the logs of members to sinks, in the process that is where the sinks are.
 
 Workers' members deliver at their nodes; a command that has its members on this machine or in Spark delivers itself.
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from nebuli.cancellation import cancelled
 from nebuli.members.delivering import Delivery
-from nebuli.tasks import cancelled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,7 +22,7 @@ FOLLOWED = "its query continues with other members"
 """Why sinks are left without their results."""
 
 
-class Sinks:
+class Deliveries:
     """Delivers to the ``targets``, by output, what ``logs`` have of these outputs.
 
     What was given up is taken back when members continue, or a new epoch begins: the process that asked for it may be
