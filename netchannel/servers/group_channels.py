@@ -11,8 +11,8 @@ from xxhash import xxh3_64
 from netchannel.core.groups.staged_channel import WINNER
 from netchannel.core.sending.outbound import GroupOf
 from netchannel.core.sending.packing import Packer
-from netchannel.disk.open_buffer import open_buffer
 from netchannel.errors import ChannelClosed, NetChannelError
+from netchannel.storage.openers import open_buffer
 from netchannel.values import CloseReport, Group, Sealed, check_given, check_kind, is_printable
 from netchannel.wire import messages
 from netchannel.wire.codec import ArrowEncoder
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from netchannel.core.questions import ClientChannel
     from netchannel.core.sending.outbound import OutboundChannel
     from netchannel.core.sending.packing import Ticket
-    from netchannel.disk.open_buffer import Opened
     from netchannel.policies import BufferPolicy, FaultPolicy, Timing
+    from netchannel.storage.openers import Opened
     from netchannel.tls import Tls
     from netchannel.wire.codec import CodecName, Encoder
     from netchannel.wire.frame_memory import FrameMemory

@@ -17,12 +17,12 @@ from netchannel.core.receiving.membership import Membership
 from netchannel.core.receiving.receiver_core import ReceiverCore
 from netchannel.core.replay.read_server import serve_reads
 from netchannel.core.replay.retained_inbound import RetainedInbound
-from netchannel.disk.staged_files import StagedFiles
 from netchannel.errors import NetChannelError
 from netchannel.policies import BufferPolicy, FaultPolicy, RetainPolicy, StagingPolicy, Timing
 from netchannel.reporting import log
 from netchannel.statistics import ReceiverServerStatistics
 from netchannel.storage import StagingStore
+from netchannel.storage.groups.staged_files import StagedFiles
 from netchannel.tls import Credentials, Tls
 from netchannel.transports.ports import DataPorts, parse_data_ports
 from netchannel.transports.runner import LinkProtocol, Runner

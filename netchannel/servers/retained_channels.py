@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from netchannel.core.replay.retained_inbound import RetainedInbound
 from netchannel.core.replay.retained_outbound import RetainedOutbound
-from netchannel.disk.disk_history import DiskHistory
-from netchannel.disk.open_history import HistoryOpener
 from netchannel.errors import NetChannelError, SchemaMismatch
 from netchannel.statistics import ReceiverChannelStatistics, SenderChannelStatistics
+from netchannel.storage.disk_history import DiskHistory
+from netchannel.storage.openers import HistoryOpener
 from netchannel.values import CloseReport, Heads, check_given, with_article
 from netchannel.wire.codec import CodecName, make_decoder, make_encoder
 from netchannel.wire.frames import NOTE_LIMIT

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from netchannel.core.replay.retained_outbound import RetainedOutbound
 from netchannel.core.sending.sender_core import SenderCore
 from netchannel.core.states import SenderState
-from netchannel.disk.open_buffer import open_buffer
 from netchannel.errors import NetChannelError
 from netchannel.policies import BufferPolicy, FaultPolicy, RetainPolicy, Timing
 from netchannel.reporting import encodable, log
 from netchannel.statistics import PeerStatistics, SenderServerStatistics
+from netchannel.storage.openers import open_buffer
 from netchannel.tls import Credentials, Tls
 from netchannel.transports import schemes
 from netchannel.transports.runner import Runner
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from netchannel.core.sending.outbound import OutboundChannel
     from netchannel.core.sending.sender_core import SenderPeer
-    from netchannel.disk.open_buffer import Opened
+    from netchannel.storage.openers import Opened
     from netchannel.wire.codec import CodecName
 
 

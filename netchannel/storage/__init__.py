@@ -1,16 +1,16 @@
-"""Bytes on disk: the durable log of a channel, in files that last or in temporary ones; what a staged one holds.
+"""Files of channels: durable logs, spilled buffers, histories and staged groups, and the jobs that write and read them.
 
-Synchronous, and knows bytes only: what a record's payload means is the caller's affair. The format is described in
-`netchannel.storage.layout`.
+Blocking. The formats know bytes only, and are described in `netchannel.storage.layout`; jobs join them to the core,
+which asks for work and runs none (`netchannel.storage.jobs`).
 """
 
 from __future__ import annotations
 
-from .aside import file_content, replace_file
 from .files import Buffer, File, FileSystem, Locked, RealFiles
 from .groups.attempt_files import AttemptFile, SealedAttempt
 from .groups.staging import StagingStore
 from .log import NewRecord, SegmentLog
+from .manifest import file_content, replace_file
 from .segment import LogRecord, Outline
 from .temporary import TemporaryFiles, spill_directory
 

@@ -1,4 +1,4 @@
-"""What storage asks of a file system, so that tests can put one in its place that crashes and fails."""
+"""The file system as storage calls it, so that tests can put one in its place that crashes and fails."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import fcntl
 import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
+from weakref import WeakSet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -301,3 +302,27 @@ def _is_at(descriptor: int, path: Path) -> bool:
     with suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(descriptor), path.stat())
     return False
+
+
+class _Opened(Protocol):
+    def abandon(self) -> None:
+        """Close the descriptors and do nothing else: the parent goes on with the files."""
+
+
+_opened: WeakSet[_Opened] = WeakSet()
+
+
+def abandon_in_children(opened: _Opened) -> None:
+    """Have ``opened`` abandoned in every child that is forked while it is in use.
+
+    A lock, or the space of a file without a name, would otherwise outlive a killed parent.
+    """
+    _opened.add(opened)
+
+
+def _abandon_inherited() -> None:
+    for each in list(_opened):
+        each.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_inherited)

@@ -73,11 +73,11 @@ the same.
 
 An attempt's file is a segment with base 0, in numbers of its own. What stands for a stream there is the JSON list of
 application, epoch, partition and attempt; 32 hexadecimal digits of its BLAKE2b are the file's name. ``flags`` of a
-RECORD say how its messages are packed (`netchannel.core.staged_records`). The last entry is an END: its payload is
-the same list with the checksum behind it, ``size`` the bytes of all messages, ``schema`` the BLOB with the schema. The
-file is synced before it gets the name of a sealed one: so nothing of what is found under that name can be torn. An
-attempt that goes on in a spare file has been copied to its beginning, and is cut behind its last entry before it is
-synced.
+RECORD say how its messages are packed (`netchannel.storage.groups.staged_records`). The last entry is an END: its
+payload is the same list with the checksum behind it, ``size`` the bytes of all messages, ``schema`` the BLOB with the
+schema. The file is synced before it gets the name of a sealed one: so nothing of what is found under that name can be
+torn. An attempt that goes on in a spare file has been copied to its beginning, and is cut behind its last entry before
+it is synced.
 
 The journal is a header as that of a segment, with a generation in the place of the base, one more with each time that
 it is written anew, and entries, each with JSON as its payload and synced before anybody hears of it:
@@ -104,8 +104,9 @@ from urllib.parse import quote
 
 from xxhash import xxh3_64, xxh3_64_intdigest
 
+from netchannel.wire.frames import HEADER, HEADER_SIZE, SUMMED_FROM
+
 from .files import nbytes
-from .framed import are_frames, sum_of_headers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -130,6 +131,8 @@ _SEGMENT = struct.Struct("<8sQ16sII")
 _SEGMENT_MAGIC = b"NCSEGMT1"
 _ENTRY = struct.Struct("<4sBB2xQQQqQQQQQII")
 _CRC = struct.Struct("<I")
+_FRAME_LENGTH = 5
+"""The place of the length of its payload among the fields of a frame's header."""
 _OFFSET = struct.Struct("<Q")
 _PAD = bytes(8)
 _LONGEST_NAME = 200
@@ -242,3 +245,43 @@ def unpack_entry(head: Buffer, offset: int, salt: int) -> Entry | None:
     if zlib.crc32(head[: ENTRY_HEADER - 4], zlib.crc32(_OFFSET.pack(offset), salt)) != fields[-1]:
         return None
     return Entry._make(fields[1:-1])
+
+
+def sum_of_headers(frames: Sequence[Buffer]) -> int:
+    """The sum of ``frames``, of which each begins with a buffer that its header is in.
+
+    A frame's checksum is made once, when the frame is, and covers all its bytes. So the headers, which hold the
+    checksums, vouch for the frames: each byte is summed once on its way to the disk, and once on its way back.
+    """
+    headers: list[Buffer] = []
+    left = 0
+    for buffer in frames:
+        if not left and nbytes(buffer):
+            headers.append(buffer[:HEADER_SIZE])
+            left = HEADER_SIZE + int(HEADER.unpack(headers[-1])[_FRAME_LENGTH])
+        left -= nbytes(buffer)
+    if left:
+        raise ValueError(f"the last frame is another than its header says, by {left} bytes")
+    return _headers_sum(headers)
+
+
+def are_frames(data: memoryview, headers_sum: int) -> bool:
+    """Whether ``data`` is the frames with that sum, and each of them is whole."""
+    headers: list[memoryview] = []
+    start, size = 0, len(data)
+    while start < size:
+        begin = start + HEADER_SIZE
+        if begin > size:
+            return False
+        header = data[start:begin]
+        checksum, _, _, _, _, length, *_ = HEADER.unpack(header)
+        end = begin + length
+        if end > size or xxh3_64_intdigest(data[start + SUMMED_FROM : end]) & 0xFFFFFFFF != checksum:
+            return False
+        headers.append(header)
+        start = end
+    return _headers_sum(headers) == headers_sum
+
+
+def _headers_sum(headers: list[Buffer] | list[memoryview]) -> int:
+    return xxh3_64_intdigest(headers[0] if len(headers) == 1 else b"".join(headers)) & 0xFFFFFFFF

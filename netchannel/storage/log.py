@@ -10,10 +10,9 @@ from netchannel.values import Ending
 
 from . import folders
 from .failures import NO_SPACE, broken, no_space, over_limit
-from .files import RealFiles, nbytes
-from .forked import abandon_in_children
+from .files import RealFiles, abandon_in_children, nbytes
 from .layout import END, FAIL, FRAMES, SEGMENT_HEADER, Entry, entry_bytes, folder_name
-from .log_reading import LogContents, LogReader
+from .log_reader import LogContents, LogReader
 from .manifest import Mark, Marks
 from .recovery import Recovered, recover
 from .segment import WINDOW
@@ -34,7 +33,7 @@ WRITE_BYTES = 1 << 20
 """Records are written together until they have as many bytes: larger writes are no faster, and the disk waits for them.
 """
 _HASTE_BYTES = 1 << 18
-_SEGMENTS_PER_LIMIT = 8
+SEGMENTS_PER_LIMIT = 8
 """Room comes back in whole segments: a limit holds several."""
 
 
@@ -95,7 +94,7 @@ class SegmentLog:
             self._tail = Tail(self._files.open(last.path), last, found.blobs, synced=True)
         self._segment_bytes = segment_bytes
         if max_disk_bytes is not None:
-            self._segment_bytes = min(segment_bytes, max_disk_bytes // _SEGMENTS_PER_LIMIT)
+            self._segment_bytes = min(segment_bytes, max_disk_bytes // SEGMENTS_PER_LIMIT)
         self._max_disk_bytes = max_disk_bytes
         self._schemas, self._contexts = Names(), Names()
         self._broken: LogBroken | None = None

@@ -1,4 +1,4 @@
-"""The manifest and the marks of a log (`netchannel.storage.layout`)."""
+"""A folder's small files: its manifest and marks (`netchannel.storage.layout`), and any that is replaced whole."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import struct
 import zlib
 from typing import TYPE_CHECKING, NamedTuple
 
-from .failures import damaged
+from xxhash import xxh3_64_intdigest
+
+from .failures import NO_SPACE, broken, damaged, no_space
 from .files import read_all, write_all
 from .layout import FORMAT
 
@@ -29,6 +31,7 @@ _MARK = struct.Struct("<QQQQ")
 _CRC = struct.Struct("<I")
 _SLOTS = (0, 4096)  # a page each: writing one can not tear the other
 _SIZE = _SLOTS[1] + _MARK.size + _CRC.size
+_SUM = struct.Struct("<Q")
 
 
 class Manifest(NamedTuple):
@@ -180,3 +183,44 @@ class Marks:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+def replace_file(files: FileSystem, path: Path, content: bytes) -> None:
+    """Make ``content`` that of the file, durably: written under another name, synced, renamed.
+
+    Raises StorageFull, and then the file is what it was; LogBroken.
+    """
+    beside = path.with_name(path.name + NEW)
+    try:
+        if beside.name in files.list_directory(path.parent):
+            files.unlink(beside)
+        file = files.create(beside)
+        try:
+            write_all(file, [_SUM.pack(xxh3_64_intdigest(content)), content], 0)
+            file.fdatasync()
+        finally:
+            file.close()
+        files.rename(beside, path)
+        files.sync_directory(path.parent)
+    except OSError as error:
+        if error.errno in NO_SPACE:
+            raise no_space(path.parent, len(content), error) from error
+        raise broken(path, 0, "replacing", error) from error
+
+
+def file_content(files: FileSystem, path: Path) -> bytes | None:
+    """What `replace_file` wrote last; None if there is none. Raises LogDamaged, LogBroken."""
+    try:
+        if path.name not in files.list_directory(path.parent):
+            return None
+        file = files.open(path)
+        try:
+            data = read_all(file, file.size(), 0)
+        finally:
+            file.close()
+    except OSError as error:
+        raise broken(path, 0, "reading", error) from error
+    content = data[_SUM.size :]
+    if len(data) < _SUM.size or _SUM.unpack_from(data)[0] != xxh3_64_intdigest(content):
+        raise damaged(path, 0, "it does not match its checksum")
+    return content

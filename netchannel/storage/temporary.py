@@ -6,8 +6,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from .files import Lock, RealFile
-from .forked import abandon_in_children
+from .files import Lock, RealFile, abandon_in_children
 
 
 class _File(RealFile):

@@ -12,8 +12,8 @@ from netchannel.core.replay.history import History
 from netchannel.core.replay.read_client import ReadClientData
 from netchannel.core.replay.read_server import REQUEST
 from netchannel.core.replay.retained_inbound import RetainedInbound
-from netchannel.disk import disk_history
 from netchannel.errors import NetChannelError
+from netchannel.storage import disk_history
 from netchannel.storage.tail import Tail
 from netchannel.wire.frames import Kind, signal
 from tests.support.replay_world import Play, Violation, play

@@ -21,8 +21,8 @@ from netchannel.core.sending.packing import Ticket
 from netchannel.core.sending.send_buffer import Record, SendBuffer
 from netchannel.core.states import RECEIVER_TABLE, SENDER_TABLE, ReceiverState, SenderState
 from netchannel.core.upqueries import Upqueries
-from netchannel.disk.durable import DurableWriter
 from netchannel.storage import SegmentLog
+from netchannel.storage.durable import DurableWriter
 from netchannel.storage.tail import Tail
 from netchannel.wire import parsing
 from netchannel.wire.frames import Frame, Kind, signal, unpack

@@ -30,10 +30,10 @@ from netchannel.core.sending.outbound import OutboundChannel
 from netchannel.core.sending.packing import Ticket
 from netchannel.core.sending.sender_core import SenderCore
 from netchannel.core.states import ReceiverState, SenderState
-from netchannel.disk.durable import keep_in
-from netchannel.disk.spilling import spill_to
 from netchannel.servers.receiver import MESSAGE_LIMIT
 from netchannel.storage import SegmentLog
+from netchannel.storage.durable import keep_in
+from netchannel.storage.spilling import spill_to
 from tests.support.simulated_files import SimulatedFiles
 from tests.support.world import Consumer, Producer
 

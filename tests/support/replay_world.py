@@ -9,9 +9,9 @@ from netchannel.core.questions import ClientCore
 from netchannel.core.receiving.receiver_core import ReceiverCore
 from netchannel.core.replay.read_client import RangeRead, ReadClient
 from netchannel.core.replay.retained_inbound import RetainedInbound
-from netchannel.disk.open_history import HistoryOpener
 from netchannel.errors import ChannelInUse, ConsumerFenced, NetChannelError, PositionLost
 from netchannel.policies import BufferPolicy, FaultPolicy, RetainPolicy
+from netchannel.storage.openers import HistoryOpener
 from netchannel.wire import messages
 from netchannel.wire.codec import make_decoder
 from netchannel.wire.frames import FRAME_LIMIT, PACK_LIMIT

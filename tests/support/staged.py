@@ -10,10 +10,10 @@ from netchannel.core.groups.staged_channel import StagedChannel
 from netchannel.core.questions import ClientChannel, ClientCore
 from netchannel.core.receiving.receiver_core import ReceiverCore
 from netchannel.core.sending.outbound import OutboundChannel
-from netchannel.disk.staged_files import StagedFiles
 from netchannel.policies import BufferPolicy, FaultPolicy, StagingPolicy
 from netchannel.servers.group_channels import Tally, as_winners, open_attempt
 from netchannel.storage import StagingStore
+from netchannel.storage.groups.staged_files import StagedFiles
 from netchannel.values import Group, Sealed
 from netchannel.wire import messages
 from netchannel.wire.codec import CodecName, make_decoder, make_encoder

@@ -10,8 +10,8 @@ from random import Random
 import pytest
 
 from netchannel.errors import LogBroken, StorageFull
-from netchannel.storage import AttemptFile, LogRecord, SealedAttempt, StagingStore, spares
-from netchannel.storage.groups import journal, staging
+from netchannel.storage import AttemptFile, LogRecord, SealedAttempt, StagingStore
+from netchannel.storage.groups import journal, spares, staging
 from netchannel.values import AttemptKey
 from tests.support.simulated_files import Crash, SimulatedFiles
 

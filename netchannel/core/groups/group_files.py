@@ -1,4 +1,4 @@
-"""What a staged channel wants of its files. `netchannel.disk.staged_files` has them."""
+"""What a staged channel wants of its files. `netchannel.storage.groups.staged_files` has them."""
 
 from __future__ import annotations
 

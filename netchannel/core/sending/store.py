@@ -1,4 +1,4 @@
-"""What a sender's channel wants of whatever keeps its messages on disk. `netchannel.disk` has what does."""
+"""What a sender's channel wants of whatever keeps its messages on disk. `netchannel.storage` has what does."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a staged channel has on disk: attempts, and the journal of what it has promised."""
+"""A staged channel on disk: files of attempts, a journal of promises, and the jobs that write and read them."""

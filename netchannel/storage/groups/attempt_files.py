@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from netchannel.storage.failures import NO_SPACE, broken, damaged, no_space
-from netchannel.storage.files import nbytes, read_all, write_all
-from netchannel.storage.forked import abandon_in_children
+from netchannel.storage.files import abandon_in_children, nbytes, read_all, write_all
 from netchannel.storage.layout import (
     BLOB,
     END,
@@ -36,7 +35,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from netchannel.storage.files import Buffer, File, FileSystem
-    from netchannel.storage.spares import Spare, Spares
+
+    from .spares import Spare, Spares
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,18 +17,17 @@ from typing import TYPE_CHECKING, NamedTuple
 from netchannel.errors import ChannelClosed, LogBroken, LogDamaged, PositionLost, StorageFull
 from netchannel.storage import folders
 from netchannel.storage.failures import NO_SPACE, broken, damaged, lost, no_space, unreadable
-from netchannel.storage.files import RealFiles
-from netchannel.storage.forked import abandon_in_children
+from netchannel.storage.files import RealFiles, abandon_in_children
 from netchannel.storage.layout import JOURNAL, SEALED, SEGMENT_HEADER, SPARE, UNSEALED, folder_name
 from netchannel.storage.manifest import Marks
 from netchannel.storage.recovery import log
 from netchannel.storage.segment import WINDOW, SegmentReader
-from netchannel.storage.spares import Spares
 from netchannel.values import AttemptKey
 from netchannel.wire.pool import Pool
 
 from .attempt_files import AttemptFile, SealedAttempt, file_name, read_sealed
 from .journal import COMMIT, FORGET, STATE, Journal, recover_journal
+from .spares import Spares
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence

@@ -24,9 +24,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from netchannel import Timing, Tls
 from netchannel.core.sending import data_sender, outbound, packing
 from netchannel.core.sending.lending import GRAIN
-from netchannel.disk import open_buffer
 from netchannel.servers import identity, receiver, sender, sender_channel
-from netchannel.storage import SegmentLog
+from netchannel.storage import SegmentLog, openers
 from netchannel.transports import runner, schemes, secured
 from tests.simulator.oracle import Violation
 from tests.simulator.plans import Kind, Shared, draw_plan
@@ -472,9 +471,9 @@ def _in_place(simulation: Simulation) -> Iterator[None]:
         put(identity, "socket", SimpleNamespace(gethostname=lambda: "host"))
         put(identity, "time", SimpleNamespace(time_ns=lambda: int(room.now * 1e9)))
         put(runner, "ThreadPoolExecutor", simulation.disk.pool)
-        put(open_buffer, "uuid", SimpleNamespace(uuid4=lambda: SimpleNamespace(hex=next(stream))))
-        put(open_buffer, "SegmentLog", SimpleNamespace(open=partial(_open, files)))
-        put(open_buffer, "TemporaryFiles", lambda directory: _Spill())
+        put(openers, "uuid", SimpleNamespace(uuid4=lambda: SimpleNamespace(hex=next(stream))))
+        put(openers, "SegmentLog", SimpleNamespace(open=partial(_open, files)))
+        put(openers, "TemporaryFiles", lambda directory: _Spill())
         put(runner, "HIGH_WATER", high)
         put(runner, "LOW_WATER", high // 4)
         put(data_sender, "SHARED_FROM", simulation.shared_from)

@@ -237,7 +237,7 @@ def test_an_attempt_that_nobody_names_is_dropped_in_time() -> None:
 
 def test_files_to_be_written_again_are_deleted_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """They count as what the channel has on disk."""
-    monkeypatch.setattr("netchannel.storage.spares.LEAST_BYTES", 1)
+    monkeypatch.setattr("netchannel.storage.groups.spares.LEAST_BYTES", 1)
     staged = Staged()
     for epoch, value in enumerate([b"x", b"y"]):
         sealed = staged.write([value], epoch=epoch)

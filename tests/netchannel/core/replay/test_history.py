@@ -17,9 +17,9 @@ from netchannel.core.replay.consumers import CONSUMERS_LIMIT, Consumers, Standin
 from netchannel.core.replay.history import MemoryHistory
 from netchannel.core.replay.index import Index
 from netchannel.core.sending.packing import Packer
-from netchannel.disk.open_history import HistoryOpener
 from netchannel.errors import ChannelInUse, ConsumerFenced, NetChannelError, SchemaMismatch
 from netchannel.policies import RetainPolicy
+from netchannel.storage.openers import HistoryOpener
 from netchannel.wire.codec import make_encoder
 from netchannel.wire.frame_memory import FrameMemory
 from netchannel.wire.frames import ALONE, Scattered

@@ -28,8 +28,8 @@ from netchannel.errors import (
 )
 from netchannel.storage import SegmentLog, StagingStore
 from netchannel.storage.groups.journal import Journal
+from netchannel.storage.groups.spares import Spares
 from netchannel.storage.manifest import Marks
-from netchannel.storage.spares import Spares
 from netchannel.storage.tail import Tail
 from netchannel.values import AttemptKey
 from tests.support.simulated_files import SimulatedFiles
@@ -389,7 +389,7 @@ def test_what_cannot_be_opened_leaves_no_file_open(operation: str, kind: Any, co
 
 @pytest.fixture
 def spares_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("netchannel.storage.spares.LEAST_BYTES", 1)
+    monkeypatch.setattr("netchannel.storage.groups.spares.LEAST_BYTES", 1)
 
 
 def _committed(store: StagingStore, epoch: int, size: int) -> Record:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from netchannel.core.link import Job, JobOwner
 from netchannel.core.receiving.queue import Queue
-from netchannel.disk.jobs import FULL_S
 from netchannel.errors import LogBroken, NetChannelError
+from netchannel.storage.jobs import FULL_S
 
 from .staged_records import unpacked
 
@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from netchannel.core.receiving.inbound import InboundChannel
     from netchannel.core.timers import Timer
     from netchannel.policies import BufferPolicy
-    from netchannel.storage import LogRecord, StagingStore
+    from netchannel.storage.segment import LogRecord
     from netchannel.wire.frames import Buffer
+
+    from .staging import StagingStore
 
 READ_BYTES = 1 << 22
 """Bytes read at a time."""

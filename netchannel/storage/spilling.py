@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from netchannel.core.sending.outbound import OutboundChannel
     from netchannel.core.sending.send_buffer import Record
-    from netchannel.storage import SegmentLog
+
+    from .log import SegmentLog
 
 
 def spill_to(

@@ -180,7 +180,7 @@ async def test_a_full_disk_holds_the_producer_back(
             raise OSError(errno.ENOSPC, "No space left on device")
         return write(descriptor, buffers, offset)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("netchannel.disk.jobs.FULL_S", 0.02)
+    monkeypatch.setattr("netchannel.storage.jobs.FULL_S", 0.02)
     monkeypatch.setattr(os, "pwritev", pwritev)
     async with SenderServer() as sender:
         outbox = spilling(sender, free_address)

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from netchannel.core.groups.staged_channel import StagedChannel
     from netchannel.core.receiving.inbound import InboundChannel
     from netchannel.core.receiving.queue import Chunk
-    from netchannel.storage import AttemptFile, SealedAttempt
     from netchannel.values import AttemptKey
+
+    from .attempt_files import AttemptFile, SealedAttempt
 
 
 WRITE_BYTES = 1 << 22

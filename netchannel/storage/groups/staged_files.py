@@ -11,10 +11,10 @@ from netchannel.core.link import Job, JobOwner
 from netchannel.core.states import ReceiverState
 from netchannel.errors import ChannelBroken, NetChannelError
 from netchannel.reporting import log
+from netchannel.storage.jobs import TRIM_S
 
 from .attempt_writer import AttemptWriter
 from .feeding import Feeder
-from .jobs import TRIM_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from netchannel.core.groups.staged_channel import StagedChannel
     from netchannel.core.receiving.inbound import InboundChannel
     from netchannel.core.timers import Timer
-    from netchannel.storage import SealedAttempt, StagingStore
     from netchannel.values import AttemptKey
+
+    from .attempt_files import SealedAttempt
+    from .staging import StagingStore
 
 SPARE_S = 30.0
 """A file that is kept to be written again, and was not in this time, is deleted."""

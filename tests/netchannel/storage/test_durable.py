@@ -20,9 +20,9 @@ import pytest
 import netchannel
 from netchannel import BufferPolicy, ReceiverServer, SenderServer
 from netchannel.core.states import SenderState
-from netchannel.disk.durable import keep_in
 from netchannel.errors import MessagesLost
 from netchannel.storage import Buffer, RealFiles, SegmentLog
+from netchannel.storage.durable import keep_in
 from netchannel.storage.files import RealFile
 from tests.support.simulated_files import SimulatedFiles
 from tests.support.world import World

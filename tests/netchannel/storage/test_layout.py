@@ -6,7 +6,7 @@ import pytest
 
 from netchannel.errors import LogDamaged
 from netchannel.storage import NewRecord, SegmentLog
-from netchannel.storage.framed import are_frames, sum_of_headers
+from netchannel.storage.layout import are_frames, sum_of_headers
 from netchannel.wire.frames import Kind, alone, cut, from_number, largest_message, pack
 from tests.support.simulated_files import SimulatedFiles
 from tests.support.storage_model import FOLDER, damage_of, frame, opened

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from netchannel.core.sending.outbound import OutboundChannel
     from netchannel.core.sending.packing import Ticket
     from netchannel.core.sending.send_buffer import Record
-    from netchannel.storage import SegmentLog
+
+    from .log import SegmentLog
 
 ENTRY_BYTES = 128
 """What a record takes on disk beside its messages, about."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from netchannel.core.receiving.queue import Chunk
-    from netchannel.storage import LogRecord
+    from netchannel.storage.segment import LogRecord
     from netchannel.wire.frames import Buffer
 
 TABLES = 1

@@ -10,14 +10,14 @@ from contextlib import suppress
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from .forked import abandon_in_children
-from .layout import SPARE
+from netchannel.storage.files import abandon_in_children
+from netchannel.storage.layout import SPARE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from .files import File, FileSystem
+    from netchannel.storage.files import File, FileSystem
 
 LEAST_BYTES = 1 << 20
 """A smaller file is not worth it."""

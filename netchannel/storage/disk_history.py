@@ -15,21 +15,23 @@ from netchannel.core.replay.index import Index, locate
 from netchannel.core.sending.send_buffer import Record
 from netchannel.errors import BufferFull, ChannelClosed, NetChannelError
 from netchannel.reporting import log
-from netchannel.storage import NewRecord, file_content, replace_file
-from netchannel.storage.failures import damaged
-from netchannel.storage.manifest import NEW
-from netchannel.storage.segment import WINDOW
 from netchannel.values import Ending
 from netchannel.wire.frames import largest_message
 
+from .failures import damaged
 from .jobs import FULL_S, READ_BYTES, WINDOW_BYTES
+from .log import NewRecord
+from .manifest import NEW, file_content, replace_file
+from .segment import WINDOW
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from netchannel.core.link import Core
-    from netchannel.storage import FileSystem, SegmentLog
     from netchannel.values import Located
+
+    from .files import FileSystem
+    from .log import SegmentLog
 
     _Settled = Callable[[NetChannelError | None, float], None]
 

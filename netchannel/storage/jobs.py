@@ -16,17 +16,19 @@ from netchannel.core.sending.send_buffer import Cold, Record
 from netchannel.core.sending.store import Store
 from netchannel.errors import BufferFull, LogBroken, NetChannelError
 from netchannel.reporting import log
-from netchannel.storage import NewRecord, SegmentLog
 from netchannel.wire import frames
 from netchannel.wire.pool import Pool
+
+from .log import NewRecord, SegmentLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from netchannel.core.sending.outbound import OutboundChannel
     from netchannel.core.timers import Timer
-    from netchannel.storage import LogRecord
     from netchannel.wire.frames import Buffer
+
+    from .segment import LogRecord
 
 READ_BYTES = 1 << 22
 """Bytes read from the disk at a time, and kept ready ahead of the connection; a quarter of a small buffer."""

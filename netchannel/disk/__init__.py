@@ -1,1 +1,0 @@
-"""Joins core and storage: does the core's blocking work on files, in jobs."""
