@@ -31,7 +31,7 @@ from netchannel.core.calls import bodies, callees
 from netchannel.core.calls.caller_core import CallerControl
 from netchannel.core.groups import staged_channel as groups
 from netchannel.core.questions import ClientControl
-from netchannel.core.receiving import acknowledging, answering, offers, tombstones
+from netchannel.core.receiving import answering, data_receiver, offers, tombstones
 from netchannel.core.receiving.answering import RequestControl
 from netchannel.core.receiving.members import MemberControl
 from netchannel.core.receiving.sessions import ReceiverControl
@@ -564,7 +564,7 @@ def test_limits_are_those_of_the_code() -> None:
         "alignment in shared memory": [sharing.ALIGNMENT],
         "bodies in shared memory that were not received": [data_sender.AHEAD_LIMIT],
         "waiting for the other side to hear of the end": [timing.leave_s],
-        "an acknowledgement that is put off": [acknowledging.ACK_DELAY_S, frames.ACK_BYTES],
+        "an acknowledgement that is put off": [data_receiver.ACK_DELAY_S, frames.ACK_BYTES],
         "tombstones": [tombstones.TOMBSTONES, tombstones.TOMBSTONE_S],
         "channels that denied senders wait for": [waitlist.WAITING_LIMIT],
         "tokens that are out": [offers.OFFERS_LIMIT],

@@ -17,7 +17,7 @@ import pytest
 import uvloop
 
 import netchannel
-from netchannel.core.receiving import acknowledging
+from netchannel.core.receiving import data_receiver
 from netchannel.core.receiving.data_receiver import ReceiverData
 from netchannel.core.sending import outbound
 from netchannel.core.sending.data_sender import SenderData
@@ -33,7 +33,7 @@ Work = Callable[[netchannel.SenderChannel, netchannel.ReceiverChannel, int], Awa
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Acknowledgements that nobody waits for wait so long that a busy machine, too, has them go together."""
-    monkeypatch.setattr(acknowledging, "ACK_DELAY_S", 0.1)
+    monkeypatch.setattr(data_receiver, "ACK_DELAY_S", 0.1)
 
 
 class Calls:

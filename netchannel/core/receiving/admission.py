@@ -37,7 +37,9 @@ class Available(NamedTuple):
     head: int | None
 
 
-def refusal(channel: InboundChannel, session: Session, request: messages.Open) -> Refusal | None:
+def refusal(
+    channel: InboundChannel, session: Session[InboundChannel], request: messages.Open
+) -> Refusal | None:
     """What stands against the sender; None takes it. Whoever has the channel is not disturbed by another one."""
     rival = channel.session is not None and channel.session.line != session.line
     if request.codec != channel.codec:

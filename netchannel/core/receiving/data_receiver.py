@@ -29,8 +29,8 @@ from .tombstones import Tombstone
 if TYPE_CHECKING:
     from netchannel.core.accepted import Connections
     from netchannel.core.link import Core
+    from netchannel.core.timers import Timers
 
-    from .acknowledging import Later
     from .borrowing import Borrowing
     from .inbound import InboundChannel
     from .opening import Opening
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 WRITE_LIMIT = 1 << 20
 """Bytes of upqueries that are written at a time."""
+ACK_DELAY_S = 0.001
+"""How late an acknowledgement may be said that nobody waits for."""
 
 
 def _presented(frame: Frame) -> tuple[bytes, Available, bytes]:
@@ -60,18 +62,37 @@ def _farewell(grave: Tombstone) -> bytes:
     return signal(Kind.FINISHED, sequence=grave.messages)
 
 
+class DelayedAcks:
+    """The connections whose acknowledgements wait for what follows: one deadline for all of them."""
+
+    def __init__(self, timers: Timers) -> None:
+        self._timers = timers
+        self._links: list[ReceiverData] = []
+
+    def add(self, link: ReceiverData, now: float) -> None:
+        """``link`` has something to acknowledge, and is not here yet."""
+        if not self._links:
+            self._timers.at(now + ACK_DELAY_S, self._say)
+        self._links.append(link)
+
+    def _say(self, now: float) -> None:
+        links, self._links = self._links, []
+        for link in links:
+            link.remind()
+
+
 class ReceiverData(Link):
     """Takes the token, then the channel's frames; gives acknowledgements back."""
 
     def __init__(
-        self, core: Core, connections: Connections, opening: Opening, later: Later, remote: str
+        self, core: Core, connections: Connections, opening: Opening, delayed_acks: DelayedAcks, remote: str
     ) -> None:
         super().__init__(core, remote)
         self._connections = connections
         self._opening = opening
         self._parser = FrameParser(core.slab, core.pool, 0, TOKEN_FRAME_LIMIT)  # as long as there is no token
         self._channel: InboundChannel | None = None
-        self._later = later
+        self._delayed_acks = delayed_acks
         self._token = b""
         self._borrowing: Borrowing | None = None
         self._released: list[int] = []  # offsets of bodies in shared memory
@@ -214,7 +235,7 @@ class ReceiverData(Link):
         self._owing = True
         if not self._remembered:
             self._remembered = True
-            self._later.add(self, self._now)
+            self._delayed_acks.add(self, self._now)
 
     def remind(self) -> None:
         """The little while has passed."""

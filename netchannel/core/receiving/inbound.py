@@ -54,7 +54,7 @@ class InboundChannel:
     def __init__(
         self,
         core: Core,
-        owner: Owner,
+        owner: Owner[InboundChannel],
         channel_id: str,
         *,
         codec: str,
@@ -102,7 +102,7 @@ class InboundChannel:
         self.waiting = 0  # consumers that wait for a message
         self._missing: Timer | None = None  # when they are told that no sender has come
         self._blocked_at = -1  # all that the sender can send before it hears an acknowledgement
-        self.session: Session | None = None
+        self.session: Session[InboundChannel] | None = None
         self.link: Feed | None = None
         self.retainer: Retainer | None = None  # where the stream is kept
         self.failure: str | None = (
@@ -330,7 +330,7 @@ class InboundChannel:
 
     # -- the connection's side
 
-    def give(self, session: Session, stream: str, *, lossy: bool) -> None:
+    def give(self, session: Session[InboundChannel], stream: str, *, lossy: bool) -> None:
         """``session`` has the channel from now on, to send ``stream``; a connection that was there before is closed."""
         if self.link is not None:
             self.link.supersede()

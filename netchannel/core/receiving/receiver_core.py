@@ -11,9 +11,8 @@ from netchannel.core.link import Core
 from netchannel.core.states import ReceiverState
 from netchannel.errors import ChannelInUse
 
-from .acknowledging import Later
 from .answering import RequestControl, Services
-from .data_receiver import ReceiverData
+from .data_receiver import DelayedAcks, ReceiverData
 from .inbound import InboundChannel
 from .members import MemberControl, Members, in_use, provided
 from .membership import Membership
@@ -63,11 +62,13 @@ class ReceiverCore(Core):
         self.members = Members(name, self.registry)
         self.node: Membership | None = None
         self.opening = Opening(self, self.registry, self.members, message_limit)
-        self._later = Later(self.timers)
+        self._delayed_acks = DelayedAcks(self.timers)
         self.connections = Connections(self, max_connections)
         self.connections.kinds = {
             FOR_CONTROL: self._begin_session,
-            FOR_DATA: lambda remote: ReceiverData(self, self.connections, self.opening, self._later, remote),
+            FOR_DATA: lambda remote: ReceiverData(
+                self, self.connections, self.opening, self._delayed_acks, remote
+            ),
             FOR_MEMBERS: lambda remote: MemberControl(self, self.connections, self.members, remote),
             FOR_REQUESTS: lambda remote: RequestControl(
                 self, self.connections, self.services, self.callees, remote

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from netchannel.wire.frames import Buffer
 
     from .borrowing import Borrowing
-    from .inbound import InboundChannel
+
+# The channel's own class: its module has these roles, and would be imported back.
+Channel = TypeVar("Channel")
+Channel_contra = TypeVar("Channel_contra", contravariant=True)
 
 
 class Feed(Protocol):
@@ -39,7 +42,7 @@ class Feed(Protocol):
         """The channel is over."""
 
 
-class Session(Protocol):
+class Session(Protocol[Channel]):
     """The control connection of a sender, as its channels see it.
 
     ``line`` is what it has in common with others of the same process, ``peer_features`` what the sender can do,
@@ -49,7 +52,7 @@ class Session(Protocol):
     peer: str
     peer_features: frozenset[str]
     line: bytes
-    channels: dict[InboundChannel, None]
+    channels: dict[Channel, None]
     borrowing: Borrowing | None
 
     def heard(self, now: float) -> None:
@@ -70,7 +73,7 @@ class Retainer(Protocol):
         """Why no new stream is taken now; empty if one is."""
 
 
-class Owner(Protocol):
+class Owner(Protocol[Channel_contra]):
     """The owner of a channel, which tells others of it. Messages of more than ``message_limit`` bytes are not taken."""
 
     message_limit: int
@@ -84,5 +87,5 @@ class Owner(Protocol):
     def had_sender(self, channel_id: str) -> bool:
         """Whether a stream of the channel was here before, and is over."""
 
-    def released(self, channel: InboundChannel, now: float) -> None:
+    def released(self, channel: Channel_contra, now: float) -> None:
         """The channel is over."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import netchannel
 from netchannel import BufferPolicy, FaultPolicy, NetChannelError, Position, Timing
 from netchannel.core.receiving import inbound
-from netchannel.core.receiving.acknowledging import ACK_DELAY_S
+from netchannel.core.receiving.data_receiver import ACK_DELAY_S
 from netchannel.core.sending import outbound
 from netchannel.core.states import (
     RECEIVER_TABLE,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from netchannel import BufferPolicy
-from netchannel.core.receiving.acknowledging import ACK_DELAY_S
+from netchannel.core.receiving.data_receiver import ACK_DELAY_S
 from netchannel.core.sending.outbound import OutboundChannel
 from netchannel.core.states import SenderState
 from netchannel.wire.frames import ACK_BYTES, Kind
