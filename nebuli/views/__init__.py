@@ -12,7 +12,8 @@ from nebuli.views.errors import (
     WrongKey,
     WrongView,
 )
-from nebuli.views.view_client import Lookup, ViewDescription, Views
+from nebuli.views.values import Lookup, ViewDescription
+from nebuli.views.view_client import Views
 
 __all__ = [
     "Lookup",

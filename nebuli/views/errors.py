@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nebuli.views.view_client import Lookup
+    from nebuli.views.values import Lookup
 
 __all__ = [
     "LookupTimedOut",

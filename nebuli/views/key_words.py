@@ -13,7 +13,7 @@ from nebuli.views.errors import WrongKey
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nebuli.views.view_client import ViewDescription
+    from nebuli.views.values import ViewDescription
 
 __all__ = ["key_of_words", "value_of_word"]
 

@@ -6,7 +6,7 @@ import asyncio
 import math
 from contextlib import aclosing
 from datetime import datetime, time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,7 @@ from nebuli.views.errors import (
     WrongKey,
     WrongView,
 )
+from nebuli.views.values import Lookup, ViewDescription
 from nebuli.views.view_calls import (
     ADDING,
     FREE,
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
 
     Key = tuple[Any, ...]
 
-__all__ = ["Lookup", "ViewDescription", "Views"]
+__all__ = ["Views"]
 
 DEADLINE_S = 1.0
 ADD_S = 120.0
@@ -76,40 +77,6 @@ _NO_VALUES = (pa.ArrowException, TypeError, ValueError, OverflowError)
 """What Arrow raises for values that are none of a type."""
 _MOST_KEYS = 4096
 """So many keys are asked for at once; of more, the others are asked for behind them."""
-
-
-class _RowsAndHits(NamedTuple):
-    rows: pa.RecordBatch
-    hits: list[bool]
-
-
-class Lookup(_RowsAndHits):
-    """The rows of keys, in the order of the keys, and of each key whether it was a hit: there when it was asked for.
-
-    It is a pair of the two. Of a query in steps ``step`` says at which all of them were read: what all steps below it
-    have made, and no other.
-    """
-
-    step: int | None
-
-    def __new__(cls, rows: pa.RecordBatch, hits: list[bool], step: int | None = None) -> Self:
-        """Make a pair that has a step beside."""
-        lookup = super().__new__(cls, rows, hits)
-        lookup.step = step
-        return lookup
-
-
-class ViewDescription(NamedTuple):
-    """A view: the schema of its rows, the columns of its key, its query, and whether it holds only what was read.
-
-    ``in_steps``: its query runs so, and answers say the step.
-    """
-
-    schema: pa.Schema
-    key: tuple[str, ...]
-    query: str
-    is_partial: bool
-    in_steps: bool = False
 
 
 class Views:
