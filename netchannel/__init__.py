@@ -33,7 +33,8 @@ from netchannel.errors import (
 )
 from netchannel.policies import BufferPolicy, FaultPolicy, RetainPolicy, StagingPolicy, Timing
 from netchannel.process.blocking import caller, channel_reader, group_client, receiver_server, sender_server
-from netchannel.servers.calling import Caller
+from netchannel.servers.call_client import Caller
+from netchannel.servers.call_service import Service
 from netchannel.servers.group_channels import GroupChannel, GroupClient
 from netchannel.servers.reader import ChannelReader
 from netchannel.servers.receiver import ReceiverServer
@@ -41,7 +42,6 @@ from netchannel.servers.receiver_channel import ReceiverChannel
 from netchannel.servers.retained_channels import RetainedChannel, RetainedSenderChannel
 from netchannel.servers.sender import SenderServer
 from netchannel.servers.sender_channel import SenderChannel
-from netchannel.servers.serving import Service
 from netchannel.statistics import (
     ChannelStatistics,
     MemberStatistics,

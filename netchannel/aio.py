@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from netchannel.errors import EndOfChannel, ProtocolError
 from netchannel.process import services
 from netchannel.resumable import Resumable
-from netchannel.servers import calling, group_channels, reader, sender_channel
+from netchannel.servers import call_client, group_channels, reader, sender_channel
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from netchannel.errors import NetChannelError
     from netchannel.policies import BufferPolicy, FaultPolicy, RetainPolicy, StagingPolicy
-    from netchannel.servers import receiver, receiver_channel, retained_channels, sender, serving
+    from netchannel.servers import call_service, receiver, receiver_channel, retained_channels, sender
     from netchannel.statistics import (
         ReceiverChannelStatistics,
         ReceiverServerStatistics,
@@ -412,7 +412,7 @@ class ChannelReader:
 class Caller:
     """`netchannel.Caller`, from any loop; an async context manager."""
 
-    def __init__(self, thread: services.ServiceThread, caller: calling.Caller) -> None:
+    def __init__(self, thread: services.ServiceThread, caller: call_client.Caller) -> None:
         self._thread = thread
         self._caller = caller
 
@@ -441,7 +441,7 @@ class Caller:
 class Service:
     """`netchannel.Service`, from any loop; an async context manager."""
 
-    def __init__(self, thread: services.ServiceThread, service: serving.Service) -> None:
+    def __init__(self, thread: services.ServiceThread, service: call_service.Service) -> None:
         self._thread = thread
         self._service = service
 
@@ -687,9 +687,9 @@ def caller(
     tls: Tls | None = None,
 ) -> Caller:
     """A `netchannel.Caller` on the process-wide thread; all that call one node share a connection to it."""
-    thread, client = services.services.calling_client(services.Trust(secret, tls))
-    over = calling.Caller.over(client, address)
-    return Caller(thread, thread.wait(over.__aenter__()))
+    thread, client = services.services.call_client(services.Trust(secret, tls))
+    made = call_client.Caller.from_client(client, address)
+    return Caller(thread, thread.wait(made.__aenter__()))
 
 
 def channel_reader(
@@ -706,5 +706,5 @@ def channel_reader(
     All readers of the process at one address, with one secret and TLS, share a connection to ask on.
     """
     thread, client = services.services.client(services.Trust(secret, tls))
-    over = reader.ChannelReader.over(client, to, channel_id, codec=codec, fault=fault)
-    return ChannelReader(thread, thread.wait(over.__aenter__()))
+    made = reader.ChannelReader.from_client(client, to, channel_id, codec=codec, fault=fault)
+    return ChannelReader(thread, thread.wait(made.__aenter__()))

@@ -12,7 +12,7 @@ import netchannel
 from benchmarks.measuring import pace, watch
 from benchmarks.trips import Echoes, Trips
 from benchmarks.work import Result, Work
-from netchannel.transports.shared_memory import SHARED_MEMORY
+from netchannel.transports.host_memory import SHARED_MEMORY
 
 
 def congestion_control(work: Work) -> str | None:

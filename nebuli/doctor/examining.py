@@ -22,7 +22,7 @@ from netchannel.address import parse_address
 from netchannel.errors import CertificateError, HandshakeError
 from netchannel.resumable import Resumable
 from netchannel.tls import Credentials, expiry
-from netchannel.transports.secured import TlsDialer
+from netchannel.transports.tls_transport import TlsDialer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Sequence

@@ -19,7 +19,7 @@ from netchannel.wire.envelope import MESSAGE_LIMIT, STRANGER_LIMIT, MessageParse
 from .link import Closing, Link
 
 if TYPE_CHECKING:
-    from netchannel.wire.declared import Message
+    from netchannel.wire.declarations import Message
 
     from .link import Core
 

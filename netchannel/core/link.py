@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Protocol
 from netchannel.errors import ProtocolError
 from netchannel.reporting import log
 from netchannel.wire.frame_memory import FrameMemory
-from netchannel.wire.parsing import SLAB
+from netchannel.wire.frame_parser import SLAB
 from netchannel.wire.pool import Pool
 
-from .complaints import Complaints, Crowds
 from .timers import Timers
+from .warning_limits import WarningDigest, WarningFilter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from netchannel.policies import Timing
     from netchannel.wire.frames import Buffer
 
-    from .sharing import Sharing
+    from .shared_memory import SharedMemory
     from .timers import Timer
 
 
@@ -85,14 +85,14 @@ class Core:
         self.slab = memoryview(bytearray(SLAB))
         self.pool = Pool()
         self.frames = FrameMemory()
-        self.sharing: Sharing | None = None  # memory in common with other processes of the host
+        self.shared_memory: SharedMemory | None = None  # memory in common with other processes of the host
         self.sharing_is_off = False  # whether there is none because a setting says so
         self.dirty: dict[Link, None] = {}
         self.dials: list[Link] = []
         self.due: dict[JobOwner, None] = {}
         self.visit: list[Callable[[], None]] | None = None
-        self._complaints = Complaints()
-        self.crowds = Crowds(self.timers)
+        self._warnings = WarningFilter()
+        self.warning_digest = WarningDigest(self.timers)
         self.on_work: Callable[[], None] = lambda: None
         self.on_urgent: Callable[[Link], bool] = lambda link: False
 
@@ -100,7 +100,7 @@ class Core:
         self, remote: str, now: float, text: str, *details: object, repeated: int = logging.DEBUG
     ) -> None:
         """Log what ``remote`` did: as a warning, or, within the same episode of its kind, at the level ``repeated``."""
-        is_news = self._complaints.news(self.origin(remote), text, now)
+        is_news = self._warnings.news(self.origin(remote), text, now)
         log.log(logging.WARNING if is_news else repeated, text, *details)
 
     def origin(self, remote: str) -> str:

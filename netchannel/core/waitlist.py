@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from netchannel.wire.declared import Message
+    from netchannel.wire.declarations import Message
 
 WAITING_LIMIT = 100_000
 """Ids that are asked for and that nobody has registered: so many are remembered, of all who ask."""

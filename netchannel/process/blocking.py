@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from netchannel.errors import EndOfChannel, ProtocolError
 from netchannel.process import services
-from netchannel.servers import calling, group_channels, reader, sender_channel
+from netchannel.servers import call_client, group_channels, reader, sender_channel
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from netchannel.errors import NetChannelError
     from netchannel.policies import BufferPolicy, FaultPolicy, RetainPolicy, StagingPolicy
-    from netchannel.servers import receiver, receiver_channel, retained_channels, sender, serving
+    from netchannel.servers import call_service, receiver, receiver_channel, retained_channels, sender
     from netchannel.statistics import (
         ReceiverChannelStatistics,
         ReceiverServerStatistics,
@@ -411,7 +411,7 @@ class BlockingChannelReader:
 class BlockingCaller:
     """`netchannel.Caller`, from any thread: the same names, and each call waits; a context manager."""
 
-    def __init__(self, thread: services.ServiceThread, caller: calling.Caller) -> None:
+    def __init__(self, thread: services.ServiceThread, caller: call_client.Caller) -> None:
         self._thread = thread
         self._caller = caller
 
@@ -440,7 +440,7 @@ class BlockingCaller:
 class BlockingService:
     """`netchannel.Service`, from any thread: the same names, and each call waits; a context manager."""
 
-    def __init__(self, thread: services.ServiceThread, service: serving.Service) -> None:
+    def __init__(self, thread: services.ServiceThread, service: call_service.Service) -> None:
         self._thread = thread
         self._service = service
 
@@ -690,9 +690,9 @@ def caller(
     tls: Tls | None = None,
 ) -> BlockingCaller:
     """A `netchannel.Caller` on the process-wide thread; all that call one node share a connection to it."""
-    thread, client = services.services.calling_client(services.Trust(secret, tls))
-    over = calling.Caller.over(client, address)
-    return BlockingCaller(thread, thread.wait(over.__aenter__()))
+    thread, client = services.services.call_client(services.Trust(secret, tls))
+    made = call_client.Caller.from_client(client, address)
+    return BlockingCaller(thread, thread.wait(made.__aenter__()))
 
 
 def channel_reader(
@@ -709,5 +709,5 @@ def channel_reader(
     All readers of the process at one address, with one secret and TLS, share a connection to ask on.
     """
     thread, client = services.services.client(services.Trust(secret, tls))
-    over = reader.ChannelReader.over(client, to, channel_id, codec=codec, fault=fault)
-    return BlockingChannelReader(thread, thread.wait(over.__aenter__()))
+    made = reader.ChannelReader.from_client(client, to, channel_id, codec=codec, fault=fault)
+    return BlockingChannelReader(thread, thread.wait(made.__aenter__()))

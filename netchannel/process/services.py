@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import uvloop
 
 from netchannel.errors import ChannelClosed, NetChannelError
-from netchannel.servers.calling import CallingClient
+from netchannel.servers.call_client import CallClient
 from netchannel.servers.client import Client
 from netchannel.servers.receiver import MESSAGE_LIMIT, ReceiverServer
 from netchannel.servers.sender import SenderServer
-from netchannel.transports.shared_memory import SHARED_MEMORY
+from netchannel.transports.host_memory import SHARED_MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -183,7 +183,7 @@ class Services:
         self._sender: SenderServer | None = None
         self._receiver: ReceiverServer | None = None
         self._clients: dict[Trust, Client] = {}
-        self._calling: dict[Trust, CallingClient] = {}
+        self._calling: dict[Trust, CallClient] = {}
         self._listen = ""
         self._settings: dict[str, Settings] = {}
 
@@ -241,13 +241,13 @@ class Services:
                 self._clients[trust] = thread.wait(client.__aenter__())
             return thread, client
 
-    def calling_client(self, trust: Trust) -> tuple[ServiceThread, CallingClient]:
+    def call_client(self, trust: Trust) -> tuple[ServiceThread, CallClient]:
         """What calls receivers that have this secret and TLS, started if it is not."""
         with self._lock:
             thread = self._started()
             client = self._calling.get(trust)
             if client is None:
-                client = CallingClient(secret=trust.secret, tls=trust.tls)
+                client = CallClient(secret=trust.secret, tls=trust.tls)
                 self._calling[trust] = thread.wait(client.__aenter__())
             return thread, client
 
@@ -270,7 +270,7 @@ class Services:
             for descriptor in server.descriptors():
                 os.close(descriptor)
 
-    def _all(self) -> list[SenderServer | ReceiverServer | Client | CallingClient]:
+    def _all(self) -> list[SenderServer | ReceiverServer | Client | CallClient]:
         servers = [server for server in (self._sender, self._receiver) if server is not None]
         return [*self._clients.values(), *self._calling.values(), *servers]
 

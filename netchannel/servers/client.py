@@ -6,31 +6,31 @@ import secrets
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
+from netchannel.core.client_core import ClientCore
 from netchannel.core.link import Core
-from netchannel.core.questions import ClientCore
 from netchannel.errors import NetChannelError
 from netchannel.policies import FaultPolicy, Timing
 from netchannel.tls import Credentials, Tls
 from netchannel.transports import schemes
 from netchannel.transports.runner import Runner
-from netchannel.transports.secured import TlsDialer
+from netchannel.transports.tls_transport import TlsDialer
 from netchannel.values import check_channel_id, check_given, check_kind
 
 from .identity import encoded, node_name, wall_us
-from .waiting import check_loop
+from .waiter import check_loop
 
 if TYPE_CHECKING:
     import asyncio
     from types import TracebackType
 
-    from netchannel.core.questions import ClientChannel
+    from netchannel.core.client_core import ClientChannel
     from netchannel.wire.messages import Answer, Question
 
 
 AnyCore = TypeVar("AnyCore", bound=Core)
 
 
-class Connections(ABC, Generic[AnyCore]):
+class ClientConnections(ABC, Generic[AnyCore]):
     """Connections that a core dials, with what the other sides must know, or show; an async context manager."""
 
     def __init__(
@@ -85,7 +85,7 @@ class Connections(ABC, Generic[AnyCore]):
         return [] if self.runner is None else self.runner.descriptors()
 
 
-class Client(Connections[ClientCore]):
+class Client(ClientConnections[ClientCore]):
     """The connections on which a process asks."""
 
     def _make_core(self) -> ClientCore:

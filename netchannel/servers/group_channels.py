@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Self
 from xxhash import xxh3_64
 
 from netchannel.core.groups.staged_channel import WINNER
-from netchannel.core.sending.outbound import GroupOf
-from netchannel.core.sending.packing import Packer
+from netchannel.core.sending.outbound import GroupTarget
+from netchannel.core.sending.packer import Packer
 from netchannel.errors import ChannelClosed, NetChannelError
 from netchannel.storage.openers import open_buffer
 from netchannel.values import CloseReport, Group, Sealed, check_given, check_kind, is_printable
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from netchannel.core.questions import ClientChannel
+    from netchannel.core.client_core import ClientChannel
     from netchannel.core.sending.outbound import OutboundChannel
-    from netchannel.core.sending.packing import Ticket
+    from netchannel.core.sending.packer import Ticket
     from netchannel.policies import BufferPolicy, FaultPolicy, Timing
-    from netchannel.storage.openers import Opened
+    from netchannel.storage.openers import OpenedBuffer
     from netchannel.tls import Tls
     from netchannel.wire.codec import CodecName, Encoder
     from netchannel.wire.frame_memory import FrameMemory
@@ -350,7 +350,7 @@ class SharedGroupClient(GroupClient):
 
 def open_attempt(
     policy: BufferPolicy, channel_id: str, codec: CodecName, schema: pa.Schema | None, group: Group
-) -> tuple[Opened, RowsEncoder, str]:
+) -> tuple[OpenedBuffer, RowsEncoder, str]:
     """What the channel of an attempt is made with, and its id on the wire.
 
     Raises ValueError for a group that cannot be, and for a buffer that does not go with one.
@@ -366,7 +366,7 @@ def open_attempt(
 
     def prepare(channel: OutboundChannel) -> None:
         opened.prepare(channel)
-        channel.group = GroupOf(channel_id, *group)
+        channel.group = GroupTarget(channel_id, *group)
         channel.packer = Tally(encoder, channel.core.frames)
 
     return opened._replace(prepare=prepare), encoder, attempt_id(channel_id, group, opened.stream)

@@ -27,7 +27,7 @@ from netchannel.wire.codec import ArrowDecoder, CodecName, make_decoder
 
 from .client import Client
 from .identity import node_name, shown
-from .waiting import Changes, check_loop
+from .waiter import Changes, check_loop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from netchannel.core.questions import ClientChannel, Question
+    from netchannel.core.client_core import ClientChannel, PendingQuestion
     from netchannel.core.receiving.queue import Chunk
     from netchannel.core.replay.read_client import RangeRead
     from netchannel.policies import FaultPolicy, Timing
@@ -91,12 +91,12 @@ class ChannelReader:
         self._entered = False
         self._error: NetChannelError | None = None
         self._channel: ClientChannel
-        self._watch: Question
+        self._watch: PendingQuestion
         self._reader: ReadClient
         self._changes: Changes
 
     @classmethod
-    def over(
+    def from_client(
         cls, client: Client, to: str, channel_id: str, *, codec: CodecName, fault: FaultPolicy | None
     ) -> ChannelReader:
         """A reader that asks on the connections of ``client``, which it does not close."""

@@ -24,20 +24,25 @@ from netchannel.statistics import ReceiverServerStatistics
 from netchannel.storage import StagingStore
 from netchannel.storage.groups.staged_files import StagedFiles
 from netchannel.tls import Credentials, Tls
+from netchannel.transports.host_memory import (
+    SHARED_MEMORY,
+    HostMemory,
+    check_shared_memory,
+    make_shared_memory,
+)
 from netchannel.transports.ports import DataPorts, parse_data_ports
 from netchannel.transports.runner import LinkProtocol, Runner
 from netchannel.transports.schemes import check, listen, scheme_of
-from netchannel.transports.secured import accepting, check_scheme
-from netchannel.transports.shared_memory import SHARED_MEMORY, HostSharing, check_shared_memory, make_sharing
+from netchannel.transports.tls_transport import check_scheme, tls_protocol_factory
 from netchannel.transports.unix import listen_privately
 from netchannel.values import LARGEST_SIZE, Position, check_channel_id, check_given, check_kind
 from netchannel.wire.codec import CodecName, make_decoder
 
+from .call_service import Service
 from .identity import encoded, node_name, shown, wall_us
 from .receiver_channel import ReceiverChannel, statistics_of
 from .retained_channels import RetainedChannel, keep_stream
-from .serving import Service
-from .waiting import Changes, check_loop
+from .waiter import Changes, check_loop
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -116,7 +121,7 @@ class ReceiverServer:
         self._max_connections = max_connections
         self._congestion_control = congestion_control
         self._shared_memory = 0 if tls is not None else shared_memory
-        self._sharing: HostSharing | None = None
+        self._host_memory: HostMemory | None = None
         self._timing = timing or Timing()
         self._core: ReceiverCore
         self._listener: Listener
@@ -144,12 +149,12 @@ class ReceiverServer:
             max_connections=self._max_connections or _most_connections(),
         )
         serve_reads(self._core)
-        self._core.sharing = self._sharing = make_sharing(self._shared_memory)
+        self._core.shared_memory = self._host_memory = make_shared_memory(self._shared_memory)
         self._core.sharing_is_off = self._credentials is None and self._shared_memory == 0
         runner = Runner(self._core, self._congestion_control)
         make_protocol: MakeProtocol = partial(LinkProtocol, runner, self._core.accept)
         if self._credentials is not None:
-            make_protocol = accepting(self._credentials, make_protocol)
+            make_protocol = tls_protocol_factory(self._credentials, make_protocol)
         self._listener = await listen(self._listen, make_protocol)
         try:
             self._form_node(runner)
@@ -158,7 +163,7 @@ class ReceiverServer:
             raise
         if self._data_ports is not None:
             self._ports = DataPorts(*self._data_ports, make_protocol)
-            self._core.opening.offers.lease = self._ports.lease
+            self._core.open_requests.offers.lease = self._ports.lease
         self._runner = runner
         return self
 
@@ -190,7 +195,7 @@ class ReceiverServer:
                     channel.id, len(channel.queue), channel.position,
                 )  # fmt: skip
             channel.detach(runner.clock())
-        self._core.opening.clear()
+        self._core.open_requests.clear()
         for listener in self._listening():
             listener.close()
         try:
@@ -201,8 +206,8 @@ class ReceiverServer:
             for listener in self._listening():
                 await listener.stop()
             await runner.stop()
-            if self._sharing is not None:
-                self._sharing.close()
+            if self._host_memory is not None:
+                self._host_memory.close()
 
     async def _detach_services(self) -> None:
         services = list(self._services.values())
@@ -220,7 +225,7 @@ class ReceiverServer:
         """File descriptors of all its sockets, e.g. to close them in a forked child."""
         if self._runner is None:
             return []
-        shared = [] if self._sharing is None else self._sharing.descriptors()
+        shared = [] if self._host_memory is None else self._host_memory.descriptors()
         return [
             *self._runner.descriptors(),
             *shared,

@@ -12,7 +12,7 @@ from netchannel.wire.codec import ArrowDecoder
 
 from .identity import shown
 from .retained_channels import retained_statistics
-from .waiting import Changes, parted
+from .waiter import Changes, wait_for_farewell
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -200,7 +200,7 @@ class ReceiverChannel:
         """
         self._core.close(reason, self._clock())
         await self._settled()
-        await parted(self._core, self._changes, grace)
+        await wait_for_farewell(self._core, self._changes, grace)
 
     async def detach(self, grace: float | None = None) -> None:
         """Leave the stream to a successor. What was received can still be read; then comes `ChannelClosed`.
@@ -209,7 +209,7 @@ class ReceiverChannel:
         """
         self._core.detach(self._clock())
         await self._settled()
-        await parted(self._core, self._changes, grace)
+        await wait_for_farewell(self._core, self._changes, grace)
 
     def statistics(self) -> ReceiverChannelStatistics:
         """The channel's counters."""

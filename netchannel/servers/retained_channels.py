@@ -19,7 +19,7 @@ from netchannel.wire.codec import CodecName, make_decoder, make_encoder
 from netchannel.wire.frames import NOTE_LIMIT
 
 from .identity import shown
-from .waiting import Changes, parted
+from .waiter import Changes, wait_for_farewell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -127,7 +127,7 @@ class RetainedChannel:
     async def _heard(self, grace: float | None) -> None:
         while not self._core.settled:
             await self._changes.wait()
-        await parted(self._core.channel, self._changes, grace)
+        await wait_for_farewell(self._core.channel, self._changes, grace)
 
     def statistics(self) -> ReceiverChannelStatistics:
         """The channel's counters: ``acknowledged`` by all consumers, ``buffered_*`` is what is kept."""

@@ -17,9 +17,9 @@ from netchannel.statistics import PeerStatistics, SenderServerStatistics
 from netchannel.storage.openers import open_buffer
 from netchannel.tls import Credentials, Tls
 from netchannel.transports import schemes
+from netchannel.transports.host_memory import SHARED_MEMORY, check_shared_memory, make_shared_memory
 from netchannel.transports.runner import Runner
-from netchannel.transports.secured import TlsDialer
-from netchannel.transports.shared_memory import SHARED_MEMORY, check_shared_memory, make_sharing
+from netchannel.transports.tls_transport import TlsDialer
 from netchannel.values import Group, check_channel_id, check_given, check_kind
 from netchannel.wire.messages import TEXT_LIMIT
 
@@ -28,7 +28,7 @@ from .identity import encoded, node_name, shown, wall_us
 from .receiver import ReceiverServer
 from .retained_channels import RetainedSenderChannel, offer_stream, produced_statistics
 from .sender_channel import SenderChannel
-from .waiting import Changes, check_loop
+from .waiter import Changes, check_loop
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from netchannel.core.sending.outbound import OutboundChannel
     from netchannel.core.sending.sender_core import SenderPeer
-    from netchannel.storage.openers import Opened
+    from netchannel.storage.openers import OpenedBuffer
     from netchannel.wire.codec import CodecName
 
 
@@ -108,7 +108,7 @@ class SenderServer:
         self._core = SenderCore(
             node_name("sender"), self._timing, wall_us, secrets.token_bytes, encoded(self._secret)
         )
-        self._core.sharing = make_sharing(self._shared_memory)
+        self._core.shared_memory = make_shared_memory(self._shared_memory)
         self._core.sharing_is_off = self._dialer is None and self._shared_memory == 0
         if self._listening is not None:
             await self._listening.__aenter__()
@@ -241,7 +241,7 @@ class SenderServer:
         self,
         wire_id: str,
         to: str,
-        opened: Opened,
+        opened: OpenedBuffer,
         *,
         codec: CodecName,
         buffer: BufferPolicy,

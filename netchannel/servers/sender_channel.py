@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from netchannel.core.retrying import COMPLAIN_AFTER_S
-from netchannel.core.sending.lending import LENT_AT_ONCE, TOGETHER
+from netchannel.core.retries import COMPLAIN_AFTER_S
+from netchannel.core.sending.lender import LENT_AT_ONCE, TOGETHER
 from netchannel.core.states import SenderState
 from netchannel.errors import BufferFull, NetChannelError, SchemaMismatch
 from netchannel.reporting import log
@@ -19,13 +19,13 @@ from netchannel.wire.frames import SHARED_FROM
 
 from .identity import shown
 from .retained_channels import check_note
-from .waiting import Changes
+from .waiter import Changes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from netchannel.core.sending.outbound import OutboundChannel
-    from netchannel.core.sending.packing import Ticket
+    from netchannel.core.sending.packer import Ticket
     from netchannel.core.upqueries import Upqueries
     from netchannel.wire.codec import Encoder
     from netchannel.wire.frames import Body
@@ -302,12 +302,12 @@ class SenderChannel:
             if core.terminal:
                 await self._settled()
                 core.check_open()
-            core.asking.flushing += 1
+            core.ack_requests.flushing += 1
             core.want_acknowledgement()
             try:
                 await self.changes.wait()
             finally:
-                core.asking.flushing -= 1
+                core.ack_requests.flushing -= 1
 
     async def attached(self) -> tuple[int, bytes]:
         """Wait for the receiver: the number it wants next, and the last note it has."""

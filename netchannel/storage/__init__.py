@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from .files import Buffer, File, FileSystem, Locked, RealFiles
 from .groups.attempt_files import AttemptFile, SealedAttempt
-from .groups.staging import StagingStore
+from .groups.staging_store import StagingStore
 from .log import NewRecord, SegmentLog
 from .manifest import file_content, replace_file
 from .segment import LogRecord, Outline
-from .temporary import TemporaryFiles, spill_directory
+from .temporary_files import TemporaryFiles, spill_directory
 
 __all__ = [
     "AttemptFile",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgpack
 
 from netchannel.core.link import Job, JobOwner
-from netchannel.core.replay.consumers import Standing
+from netchannel.core.replay.consumers import SavedConsumer
 from netchannel.core.replay.history import Cursor, History
 from netchannel.core.replay.index import Index, locate
 from netchannel.core.sending.send_buffer import Record
@@ -50,7 +50,7 @@ class ConsumerState(NamedTuple):
     stream: str
     schema: bytes | None
     base: tuple[int, int, int]
-    consumers: dict[str, Standing]
+    consumers: dict[str, SavedConsumer]
 
     def pack(self) -> bytes:
         """The state as it is in the file."""
@@ -72,7 +72,7 @@ def read_state(files: FileSystem, segment_log: SegmentLog, *, is_new: bool) -> C
     try:
         fields: dict[str, Any] = msgpack.unpackb(content)
         first, rows, size = fields["base"]
-        consumers = {name: Standing(*each) for name, each in fields["consumers"].items()}
+        consumers = {name: SavedConsumer(*each) for name, each in fields["consumers"].items()}
         state = ConsumerState(fields["stream"], fields["schema"], (first, rows, size), consumers)
     except (ValueError, TypeError, KeyError, AttributeError, msgpack.exceptions.UnpackException) as error:
         raise damaged(path, 0, f"it is not what was written ({error!r})") from error

@@ -14,9 +14,9 @@ from .files import RealFiles, abandon_in_children, nbytes
 from .layout import END, FAIL, FRAMES, SEGMENT_HEADER, Entry, entry_bytes, folder_name
 from .log_reader import LogContents, LogReader
 from .manifest import Mark, Marks
-from .recovery import Recovered, recover
+from .recovery import RecoveredLog, recover
 from .segment import WINDOW
-from .tail import NO_CONTENT, Content, Names, Tail, Writing, create_tail, first_bytes
+from .tail import NO_CONTENT, Content, ContentNames, NewEntry, Tail, create_tail, first_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -70,7 +70,7 @@ class SegmentLog:
         folder: folders.Folder,
         manifest: Manifest,
         marks: Marks,
-        found: Recovered,
+        found: RecoveredLog,
         *,
         segment_bytes: int,
         max_disk_bytes: int | None,
@@ -96,7 +96,7 @@ class SegmentLog:
         if max_disk_bytes is not None:
             self._segment_bytes = min(segment_bytes, max_disk_bytes // SEGMENTS_PER_LIMIT)
         self._max_disk_bytes = max_disk_bytes
-        self._schemas, self._contexts = Names(), Names()
+        self._schemas, self._contexts = ContentNames(), ContentNames()
         self._broken: LogBroken | None = None
         self._closed = False
         if not found.segments and self.acknowledged > marks.settled.acknowledged:
@@ -187,7 +187,7 @@ class SegmentLog:
         """
         self._check_writable()
         due, size = self.head, 0
-        writings: list[Writing] = []
+        writings: list[NewEntry] = []
         for record in records:
             if record.first != due or record.end <= record.first:
                 raise ValueError(
@@ -200,7 +200,7 @@ class SegmentLog:
                 break
         return self._with_space(lambda: self._append(writings))
 
-    def _writing(self, record: NewRecord) -> Writing:
+    def _writing(self, record: NewRecord) -> NewEntry:
         length = sum(map(nbytes, record.frames))
         entry = Entry(
             FRAMES,
@@ -216,11 +216,11 @@ class SegmentLog:
             0,
             0,
         )
-        return Writing(
+        return NewEntry(
             entry, record.frames, self._schemas.of(record.schema), self._contexts.of(record.context)
         )
 
-    def _append(self, writings: Sequence[Writing]) -> int:
+    def _append(self, writings: Sequence[NewEntry]) -> int:
         """Write as many as go into one segment, and within the limit; at least one."""
         entry, _, *contents = writings[0]
         tail = self._tail_for(entry.length, contents)
@@ -252,7 +252,7 @@ class SegmentLog:
 
         def write() -> int:
             tail = self._tail or self._roll(first_bytes(len(message), ()))
-            self._write(tail, [Writing(entry, [message], NO_CONTENT, NO_CONTENT)])
+            self._write(tail, [NewEntry(entry, [message], NO_CONTENT, NO_CONTENT)])
             return 1
 
         self._with_space(write)
@@ -441,7 +441,7 @@ class SegmentLog:
             self._delete_segments()
         return tail
 
-    def _write(self, tail: Tail, writings: Sequence[Writing]) -> None:
+    def _write(self, tail: Tail, writings: Sequence[NewEntry]) -> None:
         before = tail.segment.size
         try:
             tail.write(writings)

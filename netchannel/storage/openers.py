@@ -15,14 +15,14 @@ from netchannel.errors import NetChannelError, SchemaMismatch
 from netchannel.wire.codec import CodecName, make_encoder
 
 from .disk_history import DiskHistory, read_state
-from .durable import keep_in
+from .durable_writer import keep_in
 from .failures import NO_SPACE, broken, no_space
 from .files import RealFiles
 from .folders import is_made, lock_folder
 from .layout import SEGMENT_HEADER, folder_name
 from .log import SEGMENT_BYTES, SEGMENTS_PER_LIMIT, SegmentLog
-from .spilling import spill_to
-from .temporary import TemporaryFiles, spill_directory
+from .spill_writer import spill_to
+from .temporary_files import TemporaryFiles, spill_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     Then = Callable[[History | NetChannelError, float], None]
 
 
-class Opened(NamedTuple):
+class OpenedBuffer(NamedTuple):
     """What a channel is made with; ``close`` gives the files back if it is not made after all."""
 
     stream: str
@@ -49,7 +49,7 @@ class Opened(NamedTuple):
 
 def open_buffer(
     policy: BufferPolicy, channel_id: str, codec: CodecName, schema: pa.Schema | None, stream: str | None
-) -> Opened:
+) -> OpenedBuffer:
     """Open the files that ``policy`` asks for; those of a durable buffer may hold a stream to go on with.
 
     Raises ChannelInUse, SchemaMismatch, NetChannelError for a stream that is not the one in the directory, and what
@@ -60,13 +60,13 @@ def open_buffer(
     encoder = make_encoder(codec, schema)
     stream = stream or uuid.uuid4().hex
     if policy.when_full == "spill":
-        return Opened(stream, encoder, _spilling(policy, channel_id, stream), lambda: None)
-    return Opened(stream, encoder, lambda channel: None, lambda: None)
+        return OpenedBuffer(stream, encoder, _spilling(policy, channel_id, stream), lambda: None)
+    return OpenedBuffer(stream, encoder, lambda channel: None, lambda: None)
 
 
 def _open_durable(
     policy: BufferPolicy, channel_id: str, codec: CodecName, schema: pa.Schema | None, stream: str | None
-) -> Opened:
+) -> OpenedBuffer:
     assert policy.directory is not None
     log = SegmentLog.open(
         Path(policy.directory),
@@ -85,7 +85,7 @@ def _open_durable(
     except BaseException:
         log.close()
         raise
-    return Opened(log.stream, encoder, partial(keep_in, log=log), log.close)
+    return OpenedBuffer(log.stream, encoder, partial(keep_in, log=log), log.close)
 
 
 def _stored_schema(log: SegmentLog, codec: str, schema: pa.Schema | None) -> pa.Schema | None:

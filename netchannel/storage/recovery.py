@@ -47,7 +47,7 @@ _NO_MARK = Mark()
 
 
 @dataclass(slots=True)
-class Recovered:
+class RecoveredLog:
     """The log as it was found; ``blobs`` maps names of contents to offsets in the last segment."""
 
     segments: list[Segment] = field(default_factory=list)
@@ -55,7 +55,7 @@ class Recovered:
     ending: Ending | None = None
 
 
-def recover(files: FileSystem, folder: Path, stream: str, mark: Mark) -> Recovered:
+def recover(files: FileSystem, folder: Path, stream: str, mark: Mark) -> RecoveredLog:
     """Find the segments, cut off a torn tail, and make the rest durable.
 
     Raises MessagesLost if a file with messages that ``mark`` does not say to be acknowledged is missing; LogDamaged if
@@ -115,7 +115,7 @@ class _Recovery:
         self._folder = folder
         self._stream = content_name(stream.encode())
         self._mark = mark
-        self.result = Recovered()
+        self.result = RecoveredLog()
 
     def refuse_foreign(self, base: int) -> None:
         """A header that is whole, and another segment's, was left by no crash."""

@@ -36,7 +36,7 @@ class Content(NamedTuple):
 NO_CONTENT = Content(b"", b"")
 
 
-class Writing(NamedTuple):
+class NewEntry(NamedTuple):
     """What `Tail.write` writes: an entry but for its place, its payload, and the contents that it refers to."""
 
     entry: Entry
@@ -45,7 +45,7 @@ class Writing(NamedTuple):
     context: Content
 
 
-class Names:
+class ContentNames:
     """Names contents; one that comes again as the same object is not hashed again."""
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class Tail:
         """What an entry with a payload of ``length`` bytes, and contents that are not there yet, take."""
         return entry_bytes(length) + _contents_bytes(set(contents), self._blobs)
 
-    def write(self, writings: Sequence[Writing]) -> None:
+    def write(self, writings: Sequence[NewEntry]) -> None:
         """Write entries one behind the other, in one go with the contents that they refer to."""
         segment = self.segment
         added: list[Entry] = []

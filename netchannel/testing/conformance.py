@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from .backpressure import Backpressure
 from .calls import Calls
-from .connecting import Connections
 from .delivery import Delivery
 from .ends import Ends
-from .establishing import Establishing
+from .establishment import Establishment
 from .outages import Outages
+from .raw_connections import RawConnections
 from .replay import Replay
 from .staged import StagedGroups
 from .upstream import Upstream
@@ -16,7 +16,16 @@ from .upstream import Upstream
 
 # pytest runs what comes last here first: the simplest test that fails says most.
 class ChannelConformance(
-    Calls, StagedGroups, Replay, Upstream, Outages, Ends, Backpressure, Delivery, Establishing, Connections
+    Calls,
+    StagedGroups,
+    Replay,
+    Upstream,
+    Outages,
+    Ends,
+    Backpressure,
+    Delivery,
+    Establishment,
+    RawConnections,
 ):
     """Tests of all that a transport has to do: its connections one by one, then channels over them.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from netchannel.core.receiving.offers import Lease
 
-from .accepting import Acceptor
+from .acceptor import Acceptor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -18,11 +18,11 @@ from netchannel.reporting import log
 from netchannel.statistics import Measured
 
 from . import schemes
+from .connection_binding import ends_of
+from .host_memory import within_host
 from .lag import Lag
-from .shared_memory import within_host
 from .tcp import keep_alive, keep_little_unsent, limit_silence, use_congestion_control
-from .vouching import ends_of
-from .writing import write_all
+from .vectored_writes import write_all
 
 if TYPE_CHECKING:
     import socket

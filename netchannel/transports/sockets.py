@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any, cast
 
-from .accepting import Acceptor
+from .acceptor import Acceptor
 from .interface import Listener
 
 if TYPE_CHECKING:

@@ -16,8 +16,16 @@ from netchannel.values import check_kind, with_article
 
 from .allocations import HEADER_ROOM, Allocations
 from .frames import ALONE, Body, Buffer, Scattered
-from .metadata import DICTIONARY_BATCH, RECORD_BATCH, Likeness, NoMessage, decompressed, header_of, rows_in
-from .repeats import bytes_of_values, can_repeat
+from .metadata import (
+    DICTIONARY_BATCH,
+    RECORD_BATCH,
+    BodyTemplate,
+    NoMessage,
+    decompressed,
+    header_of,
+    rows_in,
+)
+from .string_views import bytes_of_values, has_string_views
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -286,7 +294,7 @@ class ArrowDecoder:
         self.learned = b""
         self._dictionaries = False
         self._repeats = False  # the bytes of a body can be those of many values
-        self._likeness: Likeness | None = None
+        self._likeness: BodyTemplate | None = None
 
     def compare(self, schema: bytes) -> None:
         """Compare it with what is declared, or known."""
@@ -298,7 +306,7 @@ class ArrowDecoder:
             return
         self.schema, self.learned = self._read(schema), bytes(schema)
         self._dictionaries = any(_has_dictionary(field.type) for field in self.schema)
-        self._repeats = can_repeat(self.schema)
+        self._repeats = has_string_views(self.schema)
 
     def _read(self, schema: bytes) -> pa.Schema:
         try:
@@ -332,7 +340,7 @@ class ArrowDecoder:
             size = decompressed(body, header)
             seen = self._likeness is not None or header.end == header.start
             if not seen and size is None and rows_in(body, header):
-                self._likeness = Likeness(body)
+                self._likeness = BodyTemplate(body)
         except (NoMessage, struct.error) as error:
             raise ProtocolError(f"a body of {len(body)} bytes is no record batch: {error}") from error
         _check_size("a body", len(body), size or 0, limit)

@@ -15,13 +15,13 @@ from xxhash import xxh3_64_intdigest
 
 from netchannel.errors import HandshakeError, ProtocolError
 
-from .declared import as_map, read
+from .declarations import as_map, read
 from .messages import MESSAGES, VERSION, Hello
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .declared import Message
+    from .declarations import Message
 
 _LENGTH = struct.Struct("<I")
 _PREFIX = struct.Struct("<IHI")

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 
 from netchannel.values import is_channel_id
 
-from .declared import Message, Rule, declared
+from .declarations import Message, Rule, declare
 
 VERSION = 1
 """The version of the protocol; what a ``hello`` of another one looks like beside its version is not ours to say."""
@@ -102,7 +102,7 @@ Winners = Annotated[
 # -- both directions
 
 
-@declared
+@declare
 class Hello(Message):
     """The first message of each side."""
 
@@ -116,7 +116,7 @@ class Hello(Message):
     features: Features | None = None
 
 
-@declared
+@declare
 class Proof(Message):
     """Proves that the side knows the secret."""
 
@@ -124,7 +124,7 @@ class Proof(Message):
     mac: Bytes
 
 
-@declared
+@declare
 class Ping(Message):
     """A heartbeat."""
 
@@ -132,7 +132,7 @@ class Ping(Message):
     at: Integer
 
 
-@declared
+@declare
 class Pong(Message):
     """The answer to a heartbeat."""
 
@@ -140,7 +140,7 @@ class Pong(Message):
     at: Integer
 
 
-@declared
+@declare
 class Error(Message):
     """The side will not talk, or not any more."""
 
@@ -152,7 +152,7 @@ class Error(Message):
 # -- sender to receiver
 
 
-@declared
+@declare
 class Open(Message):
     """A sender asks for a channel."""
 
@@ -179,7 +179,7 @@ class Open(Message):
         return ""
 
 
-@declared
+@declare
 class Share(Message):
     """A sender wants to share memory with the receiver."""
 
@@ -190,7 +190,7 @@ class Share(Message):
 # -- receiver to sender
 
 
-@declared
+@declare
 class Meet(Message):
     """Says where the memory is to be handed over."""
 
@@ -200,7 +200,7 @@ class Meet(Message):
     size: Integer
 
 
-@declared
+@declare
 class Shared(Message):
     """The receiver has the memory, of so many bytes; with 0 there will be none."""
 
@@ -208,7 +208,7 @@ class Shared(Message):
     size: Integer
 
 
-@declared
+@declare
 class Holds(Message):
     """A data connection is gone, and of what it referred to this is still in use."""
 
@@ -217,7 +217,7 @@ class Holds(Message):
     offsets: Offsets
 
 
-@declared
+@declare
 class Released(Message):
     """Says what is not in use any more of what connections that are gone referred to."""
 
@@ -225,7 +225,7 @@ class Released(Message):
     offsets: Offsets
 
 
-@declared
+@declare
 class Answer(Message):
     """What answers a question, or an ``open``."""
 
@@ -233,7 +233,7 @@ class Answer(Message):
     request: Integer
 
 
-@declared
+@declare
 class Ok(Answer):
     """The channel is granted."""
 
@@ -243,7 +243,7 @@ class Ok(Answer):
     message_limit: Integer
 
 
-@declared
+@declare
 class Deny(Answer):
     """The answer is no; a code that is not known is one to ask again."""
 
@@ -252,7 +252,7 @@ class Deny(Answer):
     message: Text
 
 
-@declared
+@declare
 class Finished(Answer):
     """The stream is over already."""
 
@@ -262,7 +262,7 @@ class Finished(Answer):
     message: Text
 
 
-@declared
+@declare
 class Elsewhere(Answer):
     """Another process of the node has the channel."""
 
@@ -270,7 +270,7 @@ class Elsewhere(Answer):
     port: Port
 
 
-@declared
+@declare
 class Ready(Message):
     """Somebody has registered the channel now."""
 
@@ -281,7 +281,7 @@ class Ready(Message):
 # -- member to node
 
 
-@declared
+@declare
 class Member(Message):
     """Says where senders reach the member."""
 
@@ -289,7 +289,7 @@ class Member(Message):
     port: Port
 
 
-@declared
+@declare
 class Claim(Message):
     """The member has a channel."""
 
@@ -299,7 +299,7 @@ class Claim(Message):
     held: Boolean
 
 
-@declared
+@declare
 class Release(Message):
     """Gives up a channel that the member has no more."""
 
@@ -307,7 +307,7 @@ class Release(Message):
     channel: ChannelId
 
 
-@declared
+@declare
 class Over(Message):
     """The member has a tombstone."""
 
@@ -320,7 +320,7 @@ class Over(Message):
     answers: Boolean | None = None
 
 
-@declared
+@declare
 class Provide(Message):
     """The member has a service."""
 
@@ -329,7 +329,7 @@ class Provide(Message):
     number: Integer
 
 
-@declared
+@declare
 class Withdraw(Message):
     """Gives up a service that the member has no more."""
 
@@ -340,7 +340,7 @@ class Withdraw(Message):
 # -- node to member
 
 
-@declared
+@declare
 class Taken(Message):
     """The member cannot have the channel."""
 
@@ -350,7 +350,7 @@ class Taken(Message):
     message: Text
 
 
-@declared
+@declare
 class Provided(Message):
     """The member cannot have the service."""
 
@@ -363,7 +363,7 @@ class Provided(Message):
 # -- client to receiver
 
 
-@declared
+@declare
 class Question(Message):
     """What a client says about a channel."""
 
@@ -371,14 +371,14 @@ class Question(Message):
     request: Integer
 
 
-@declared
+@declare
 class Watch(Question):
     """Wants `Heads`, now and whenever they change."""
 
     kind: ClassVar[str] = "watch"
 
 
-@declared
+@declare
 class Locate(Question):
     """Wants a range."""
 
@@ -389,7 +389,7 @@ class Locate(Question):
     max_bytes: Integer | None = None
 
 
-@declared
+@declare
 class When(Question):
     """Wants to know which messages were sent before and after a time."""
 
@@ -398,7 +398,7 @@ class When(Question):
     at: Integer
 
 
-@declared
+@declare
 class Read(Question):
     """Wants a token for a connection to read on."""
 
@@ -406,7 +406,7 @@ class Read(Question):
     stream: Text
 
 
-@declared
+@declare
 class Hold(Question):
     """Wants a name to acknowledge under."""
 
@@ -417,7 +417,7 @@ class Hold(Question):
     fresh: Boolean
 
 
-@declared
+@declare
 class Acknowledge(Question):
     """Says that everything below ``upto`` is done."""
 
@@ -428,7 +428,7 @@ class Acknowledge(Question):
     upto: Number
 
 
-@declared
+@declare
 class Forget(Question):
     """Forgets a name, for which nothing need be kept any more."""
 
@@ -436,7 +436,7 @@ class Forget(Question):
     consumer: Name
 
 
-@declared
+@declare
 class Yield(Question):
     """The holder is gone, and the connection may stay."""
 
@@ -445,14 +445,14 @@ class Yield(Question):
     holder: Text
 
 
-@declared
+@declare
 class Unwatch(Question):
     """Wants no more `Heads`."""
 
     kind: ClassVar[str] = "unwatch"
 
 
-@declared
+@declare
 class Commit(Question):
     """Wants a group published."""
 
@@ -463,7 +463,7 @@ class Commit(Question):
     end: Boolean
 
 
-@declared
+@declare
 class Drop(Question):
     """Wants a group, and those below, removed."""
 
@@ -472,7 +472,7 @@ class Drop(Question):
     epoch: Integer
 
 
-@declared
+@declare
 class Epoch(Question):
     """Wants the last epoch that is committed."""
 
@@ -484,7 +484,7 @@ def _too_much(size: int, body: bytes) -> str:
     return f"it has a body of {size} bytes, and {len(body)} of them" if len(body) > size else ""
 
 
-@declared
+@declare
 class Call(Message):
     """Wants a service's answer to a body, of which this is the first piece."""
 
@@ -498,7 +498,7 @@ class Call(Message):
         return _too_much(self.size, self.body)
 
 
-@declared
+@declare
 class Cancel(Message):
     """Wants the answer to a call no more."""
 
@@ -506,7 +506,7 @@ class Cancel(Message):
     request: Integer
 
 
-@declared
+@declare
 class CallPiece(Message):
     """The next piece of a body, in either direction."""
 
@@ -521,7 +521,7 @@ class CallPiece(Message):
 # -- receiver to client
 
 
-@declared
+@declare
 class Returned(Message):
     """A service's answer, of which this is the first piece."""
 
@@ -534,7 +534,7 @@ class Returned(Message):
         return _too_much(self.size, self.body)
 
 
-@declared
+@declare
 class Available(Message):
     """Somebody has the service now."""
 
@@ -542,7 +542,7 @@ class Available(Message):
     service: ChannelId
 
 
-@declared
+@declare
 class Heads(Answer):
     """How far the stream goes that is kept."""
 
@@ -563,7 +563,7 @@ class Heads(Answer):
         return ""
 
 
-@declared
+@declare
 class Located(Answer):
     """A range."""
 
@@ -573,7 +573,7 @@ class Located(Answer):
     bytes: Integer
 
 
-@declared
+@declare
 class Moment(Answer):
     """The messages around a time."""
 
@@ -582,7 +582,7 @@ class Moment(Answer):
     before: Number
 
 
-@declared
+@declare
 class Reading(Answer):
     """A token to read with."""
 
@@ -590,7 +590,7 @@ class Reading(Answer):
     token: Token
 
 
-@declared
+@declare
 class Held(Answer):
     """The client has the name."""
 
@@ -599,7 +599,7 @@ class Held(Answer):
     position: Number
 
 
-@declared
+@declare
 class Acknowledged(Answer):
     """Says that a position is remembered."""
 
@@ -607,14 +607,14 @@ class Acknowledged(Answer):
     position: Number
 
 
-@declared
+@declare
 class Forgotten(Answer):
     """Says that a name is forgotten."""
 
     kind: ClassVar[str] = "forgotten"
 
 
-@declared
+@declare
 class Committed(Answer):
     """The group is published."""
 
@@ -622,14 +622,14 @@ class Committed(Answer):
     fresh: Boolean
 
 
-@declared
+@declare
 class Dropped(Answer):
     """The group is removed."""
 
     kind: ClassVar[str] = "dropped"
 
 
-@declared
+@declare
 class EpochIs(Answer):
     """The last epoch that is committed."""
 

@@ -108,7 +108,7 @@ def _claims(data: Buffer, table: int, header: Header) -> Iterator[int]:
             yield length - _LONG.size if claim == -1 else claim
 
 
-class Likeness:
+class BodyTemplate:
     """What a body that is a record batch without compression has in common with all others of its writer.
 
     Reading where each field is takes longer than all else that is done with a small batch on its way: the bytes that

@@ -53,8 +53,8 @@ FACES = (
     Wrapped("ReceiverChannel", "receiver_channel", also="; an async iterator"),
     Wrapped("RetainedChannel", "retained_channels"),
     Wrapped("ChannelReader", "reader", "_reader", also="; an async context manager"),
-    Wrapped("Caller", "calling", "_caller", also="; an async context manager"),
-    Wrapped("Service", "serving", "_service", also="; an async context manager"),
+    Wrapped("Caller", "call_client", "_caller", also="; an async context manager"),
+    Wrapped("Service", "call_service", "_service", also="; an async context manager"),
     Wrapped("SenderServer", "sender", "_server"),
     Wrapped("ReceiverServer", "receiver", "_server"),
 )
@@ -62,7 +62,7 @@ FACES = (
 INTERNAL = {
     "SenderServer": {"descriptors"},
     "ReceiverServer": {"descriptors", "inside"},
-    "Caller": {"over"},
+    "Caller": {"from_client"},
     "Service": {"detach"},
     "SenderChannel": {"committed", "core", "next_upquery", "put_back", "take"},
     "ReceiverChannel": {"next_item", "put_back", "read", "unreadable"},
@@ -71,9 +71,9 @@ INTERNAL = {
         "cancel",
         "decoded",
         "decoder",
+        "from_client",
         "heads_within",
         "more",
-        "over",
         "renew",
         "schema_within",
         "to",
@@ -229,10 +229,10 @@ from typing import {typing}
 from netchannel.errors import EndOfChannel, ProtocolError
 from netchannel.process import services
 from netchannel.resumable import Resumable
-from netchannel.servers import calling, group_channels, reader, sender_channel
+from netchannel.servers import call_client, group_channels, reader, sender_channel
 
 if TYPE_CHECKING:
-    from netchannel.servers import receiver, receiver_channel, retained_channels, sender, serving
+    from netchannel.servers import call_service, receiver, receiver_channel, retained_channels, sender
 {imports}
 
 __all__ = {public}
@@ -291,9 +291,9 @@ def caller(
     tls: Tls | None = None,
 ) -> Caller:
     """A `netchannel.Caller` on the process-wide thread; all that call one node share a connection to it."""
-    thread, client = services.services.calling_client(services.Trust(secret, tls))
-    over = calling.Caller.over(client, address)
-    return Caller(thread, thread.wait(over.__aenter__()))
+    thread, client = services.services.call_client(services.Trust(secret, tls))
+    made = call_client.Caller.from_client(client, address)
+    return Caller(thread, thread.wait(made.__aenter__()))
 
 
 def channel_reader(
@@ -310,8 +310,8 @@ def channel_reader(
     All readers of the process at one address, with one secret and TLS, share a connection to ask on.
     """
     thread, client = services.services.client(services.Trust(secret, tls))
-    over = reader.ChannelReader.over(client, to, channel_id, codec=codec, fault=fault)
-    return ChannelReader(thread, thread.wait(over.__aenter__()))
+    made = reader.ChannelReader.from_client(client, to, channel_id, codec=codec, fault=fault)
+    return ChannelReader(thread, thread.wait(made.__aenter__()))
 '''
 FACTORIES = ("caller", "channel_reader", "group_client", "receiver_server", "sender_server")
 _NAMES = "|".join(each.name for each in FACES)

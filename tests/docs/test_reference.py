@@ -26,22 +26,22 @@ from nebuli.cli import nebuli
 from nebuli.cli.exits import ExitCode
 from nebuli.dataflow.types import arrow_type
 from nebuli.ingestion.definition import parse_definition
-from netchannel.core import accepted, control, sharing, states, upqueries, waitlist
+from netchannel.core import connections, control, shared_memory, states, upqueries, waitlist
 from netchannel.core.calls import bodies, callees
 from netchannel.core.calls.caller_core import CallerControl
+from netchannel.core.client_core import ClientControl
 from netchannel.core.groups import staged_channel as groups
-from netchannel.core.questions import ClientControl
-from netchannel.core.receiving import answering, data_receiver, offers, tombstones
-from netchannel.core.receiving.answering import RequestControl
+from netchannel.core.receiving import data_receiver, offers, requests, tombstones
 from netchannel.core.receiving.members import MemberControl
+from netchannel.core.receiving.requests import RequestControl
 from netchannel.core.receiving.sessions import ReceiverControl
-from netchannel.core.replay import consumers, read_server, retained
+from netchannel.core.replay import consumers, read_server, retained_service
 from netchannel.core.sending import data_sender
 from netchannel.core.sending.sender_core import SenderControl
 from netchannel.policies import Timing
 from netchannel.prometheus import ChannelCollector
 from netchannel.servers.receiver import MESSAGE_LIMIT
-from netchannel.transports import shared_memory
+from netchannel.transports import host_memory
 from netchannel.wire import envelope, frames, messages
 from placement import plan
 from placement.sql import sql_tree
@@ -560,8 +560,8 @@ def test_limits_are_those_of_the_code() -> None:
         "asking again, dialing again": [timing.backoff_s, timing.backoff_limit_s],
         "idle control connection": [timing.idle_s],
         "body in shared memory": [frames.SHARED_FROM],
-        "shared memory": [shared_memory.SHARED_MEMORY],
-        "alignment in shared memory": [sharing.ALIGNMENT],
+        "shared memory": [host_memory.SHARED_MEMORY],
+        "alignment in shared memory": [shared_memory.ALIGNMENT],
         "bodies in shared memory that were not received": [data_sender.AHEAD_LIMIT],
         "waiting for the other side to hear of the end": [timing.leave_s],
         "an acknowledgement that is put off": [data_receiver.ACK_DELAY_S, frames.ACK_BYTES],
@@ -569,21 +569,21 @@ def test_limits_are_those_of_the_code() -> None:
         "channels that denied senders wait for": [waitlist.WAITING_LIMIT],
         "tokens that are out": [offers.OFFERS_LIMIT],
         "senders that are awaited with a token": [offers.COMING],
-        "connections that have not shown who they are": [accepted.STRANGERS],
+        "connections that have not shown who they are": [connections.STRANGERS],
         "ranges asked for ahead on a connection": [read_server.REQUESTS_LIMIT],
         "consumers of a channel": [consumers.CONSUMERS_LIMIT],
         "name of a consumer or holder": [consumers.NAME_LIMIT],
-        "time between heads": [retained.PUSH_S],
+        "time between heads": [retained_service.PUSH_S],
         "schema in `open` and `heads`": [messages.SCHEMA_LIMIT],
-        "watches and unused tokens of a client": [answering.HELD_LIMIT],
-        "unanswered questions of a client": [answering.UNANSWERED_BYTES],
+        "watches and unused tokens of a client": [requests.HELD_LIMIT],
+        "unanswered questions of a client": [requests.UNANSWERED_BYTES],
         "body of a call, or of its answer": [messages.CALL_LIMIT],
         "piece of such a body": [messages.PIECE_LIMIT],
         "unanswered calls of a client's connection": [callees.CALLS_LIMIT],
         "large bodies of these, together; those from where on": [callees.BODIES_LIMIT, bodies.SMALL],
         "unsent answers while another call is begun": [callees.UNSENT_LIMIT],
         "attempts for a channel that are being written": [groups.ATTEMPTS_LIMIT],
-        "channels that are over, and answer what was committed": [answering.OVER_LIMIT],
+        "channels that are over, and answer what was committed": [requests.OVER_LIMIT],
     }
 
 
@@ -608,13 +608,13 @@ def test_every_refusal_of_a_channel_is_described() -> None:
     described = {code(row[0]) for row in table(PROTOCOL, "Refusals")}
     folders = ("core/receiving", "core/groups")
     sources = [path for each in folders for path in sorted((ROOT / "netchannel" / each).rglob("*.py"))]
-    sources.append(ROOT / "netchannel" / "core" / "accepted.py")
+    sources.append(ROOT / "netchannel" / "core" / "connections.py")
     written = "\n".join(source.read_text("utf-8") for source in sources)
     assert described == set(re.findall(r'\b(?:Refusal|refused)\(\s*"(\w+)"', written))
 
 
 def test_refusals_of_clients_that_are_for_good_are_those_of_the_code() -> None:
-    from netchannel.core.questions import ERRORS
+    from netchannel.core.client_core import ERRORS
 
     assert [code(row[0]) for row in table(PROTOCOL, "Clients")] == list(ERRORS)
 
@@ -624,7 +624,7 @@ def test_refusals_of_calls_are_those_of_the_code() -> None:
 
     rows = table(PROTOCOL, "Calls")
     assert {code(row[0]) for row in rows if row[2] == "the call is over"} == set(FOR_GOOD)
-    sources = [ROOT / "netchannel" / each for each in ("core/calls/callees.py", "servers/serving.py")]
+    sources = [ROOT / "netchannel" / each for each in ("core/calls/callees.py", "servers/call_service.py")]
     written = "\n".join(source.read_text("utf-8") for source in sources)
     refusing = r'(?:refuse|cancel|_end|_deny)\((?:(?:message\.service|service_id), request, )?"(\w+)"'
     said = set(re.findall(refusing, written)) | set(re.findall(r'stopped_by or \("(\w+)"', written))

@@ -14,12 +14,12 @@ from netchannel.core import control
 from netchannel.core.link import Core
 from netchannel.errors import HandshakeError, ProtocolError
 from netchannel.policies import Timing
-from netchannel.transports.vouching import digest
+from netchannel.transports.connection_binding import digest
 from netchannel.wire import frames, messages
-from netchannel.wire.declared import Message, as_map
+from netchannel.wire.declarations import Message, as_map
 from netchannel.wire.envelope import MessageParser, encode
+from netchannel.wire.frame_parser import SLAB, FrameParser
 from netchannel.wire.frames import Kind
-from netchannel.wire.parsing import SLAB, FrameParser
 from netchannel.wire.pool import Pool
 from tests.golden import wire
 

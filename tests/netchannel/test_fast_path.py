@@ -21,10 +21,10 @@ from netchannel.core.receiving import data_receiver
 from netchannel.core.receiving.data_receiver import ReceiverData
 from netchannel.core.sending import outbound
 from netchannel.core.sending.data_sender import SenderData
-from netchannel.core.sending.lending import Lending
+from netchannel.core.sending.lender import Lender
+from netchannel.transports.host_memory import SHARED_MEMORY
 from netchannel.transports.runner import LinkProtocol, Runner
-from netchannel.transports.shared_memory import SHARED_MEMORY
-from netchannel.wire.parsing import FrameParser
+from netchannel.wire.frame_parser import FrameParser
 from netchannel.wire.pool import Pool
 
 Work = Callable[[netchannel.SenderChannel, netchannel.ReceiverChannel, int], Awaitable[None]]
@@ -148,7 +148,7 @@ def test_a_message_of_1_mib_in_shared_memory() -> None:
     assert calls.each(messages, LinkProtocol.buffer_updated) < 0.6
     assert calls.each(messages, SenderData.output) < 0.6
     assert calls.each(messages, ReceiverData.output) < 0.35
-    assert calls.each(messages, Lending._copied) == 1
+    assert calls.each(messages, Lender._copied) == 1
     assert calls.each(messages, Pool.take) < 0.01
 
 
@@ -165,8 +165,8 @@ def test_a_message_of_1_mib_that_was_made_in_shared_memory() -> None:
     """Nothing is copied."""
     messages = 500
     calls = counted(filled, messages)
-    assert calls.each(messages, Lending._copied) == 0
-    assert calls.each(messages, Lending.allocate) == 1
+    assert calls.each(messages, Lender._copied) == 0
+    assert calls.each(messages, Lender.allocate) == 1
     assert calls.each(messages) < 345
     assert calls.each(messages, Pool.take) < 0.01
 

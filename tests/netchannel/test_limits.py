@@ -16,13 +16,13 @@ import pytest
 import netchannel
 from netchannel import BufferPolicy, FaultPolicy, ReceiverServer, SenderServer, Timing
 from netchannel.core import waitlist
-from netchannel.core.accepted import STRANGERS
-from netchannel.core.complaints import CAUSES, QUIET_S
+from netchannel.core.connections import STRANGERS
 from netchannel.core.control import FOR_CONTROL, FOR_DATA, GREETING, MAGIC, greeting, with_check
 from netchannel.core.link import Closing, Link
 from netchannel.core.receiving.receiver_core import ReceiverCore
 from netchannel.core.receiving.sessions import ReceiverControl
 from netchannel.core.states import SenderState
+from netchannel.core.warning_limits import CAUSES, QUIET_S
 from netchannel.wire.envelope import MessageParser
 from netchannel.wire.frames import PACK_COUNT, Kind, signal
 from netchannel.wire.messages import TEXT_LIMIT, Error, Hello

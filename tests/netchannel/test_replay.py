@@ -409,7 +409,7 @@ async def test_a_consumer_that_is_away_is_named_where_it_holds_the_producer_back
     place: Place, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once, with what to do; and forgetting it is what helps."""
-    monkeypatch.setattr("netchannel.core.replay.retained.ABSENT_S", 0.1)
+    monkeypatch.setattr("netchannel.core.replay.retained_service.ABSENT_S", 0.1)
 
     def said(why: str) -> list[str]:
         return [text for each in caplog.records if why in (text := each.getMessage())]
@@ -441,7 +441,7 @@ async def test_a_consumer_that_is_away_is_named_where_it_holds_the_producer_back
 async def test_a_hold_that_is_cancelled_locks_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has the name all the same: who asked can ask again, and on closing gives it back."""
     async with kept([b"one"], lease_s=0.05) as (other, _), Client() as client:
-        reader = ChannelReader.over(client, other.to, "c", codec="bytes", fault=None)
+        reader = ChannelReader.from_client(client, other.to, "c", codec="bytes", fault=None)
         unanswered: list[Any] = []
         async with reader:
             await reader.heads()
@@ -772,7 +772,9 @@ async def test_a_stream_that_comes_back_with_another_schema_ends_its_readers_and
     async with Client(timing=QUICK) as client:
 
         def reading(channel: str) -> ChannelReader:
-            return ChannelReader.over(client, address, channel, codec="arrow", fault=FaultPolicy(retry=20.0))
+            return ChannelReader.from_client(
+                client, address, channel, codec="arrow", fault=FaultPolicy(retry=20.0)
+            )
 
         async with reading("c") as reader, reading("other") as other:
             async with SenderServer(address, timing=QUICK) as sender:

@@ -12,7 +12,7 @@ import pytest
 from netchannel.core.link import Closing
 from netchannel.servers import sender_channel
 from netchannel.servers.sender_channel import SenderChannel
-from netchannel.transports import accepting
+from netchannel.transports import acceptor
 from netchannel.transports.runner import LinkProtocol, Runner
 from netchannel.transports.tls_connection import TlsConnection
 from tests.simulator.oracle import Violation
@@ -133,7 +133,7 @@ SAFEGUARDS: dict[str, tuple[Any, str, Any]] = {
     "a cancelled dial": (simulated_network, "connect_with", connect_as_the_loop_does),
     "files are closed": (SenderChannel, "_settled", settled_at_once),
     "a cancelled send": (sender_channel, "leave", nothing),
-    "accepting again": (accepting.Acceptor, "_resume", nothing),
+    "accepting again": (acceptor.Acceptor, "_resume", nothing),
     "TLS that waits for room": (TlsConnection, "_block", nothing),
     "a piece of TLS is given again": (TlsConnection, "_write_all", a_piece_is_left),
 }

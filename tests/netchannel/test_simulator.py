@@ -15,16 +15,16 @@ from netchannel.core.receiving.inbound import InboundChannel
 from netchannel.core.receiving.offers import Offer, Offers
 from netchannel.core.receiving.tombstones import Tombstones
 from netchannel.core.sending.data_sender import SenderData
-from netchannel.core.sending.lending import Lending, Loan
+from netchannel.core.sending.lender import Lender, Loan
 from netchannel.core.sending.outbound import OutboundChannel
-from netchannel.core.sending.packing import Ticket
+from netchannel.core.sending.packer import Ticket
 from netchannel.core.sending.send_buffer import Record, SendBuffer
 from netchannel.core.states import RECEIVER_TABLE, SENDER_TABLE, ReceiverState, SenderState
 from netchannel.core.upqueries import Upqueries
 from netchannel.storage import SegmentLog
-from netchannel.storage.durable import DurableWriter
+from netchannel.storage.durable_writer import DurableWriter
 from netchannel.storage.tail import Tail
-from netchannel.wire import parsing
+from netchannel.wire import frame_parser
 from netchannel.wire.frames import Frame, Kind, signal, unpack
 from tests.simulator import simulate
 from tests.simulator.oracle import Violation
@@ -135,7 +135,7 @@ def any_token(self: Offers, token: bytes) -> Offer | None:
 take_token = Offers.take
 
 
-def returned_when_lost(self: Lending, token: bytes) -> None:
+def returned_when_lost(self: Lender, token: bytes) -> None:
     """What was lent over a connection is written to as soon as this side has lost it."""
     loan = self._loans.pop(token, Loan())
     for offset, size in loan.sizes.items():
@@ -144,7 +144,7 @@ def returned_when_lost(self: Lending, token: bytes) -> None:
     loan.over = True
 
 
-def returned_when_over(self: Lending, token: bytes, packed: bytes) -> None:
+def returned_when_over(self: Lender, token: bytes, packed: bytes) -> None:
     """The same, once the other side has lost it, whatever is in use there."""
     holds(self, token, packed)
     for offset, size in self._left.sizes.items():
@@ -152,15 +152,15 @@ def returned_when_over(self: Lending, token: bytes, packed: bytes) -> None:
     self._left.sizes.clear()
 
 
-holds = Lending._holds
+holds = Lender._holds
 
 
-def given_back_in_use(self: Lending) -> None:
+def given_back_in_use(self: Lender) -> None:
     """With the control connection, all of the memory goes."""
     self._over = True
     memory, self._memory = self._memory, None
     if memory is not None:
-        self._sharing.give_back(memory, 0, len(memory))
+        self._shared_memory.give_back(memory, 0, len(memory))
 
 
 def kept_over_connections(self: SenderData, channel: OutboundChannel, body: bytes) -> None:
@@ -177,7 +177,7 @@ SAFEGUARDS: dict[str, list[tuple[Any, str, Callable[..., Any]]]] = {
     "fencing": [(ReceiverData, "supersede", nothing)],
     "retain until acknowledged": [(SendBuffer, "next_record", without_resending)],
     "tombstone": [(Tombstones, "bury", nothing)],
-    "checksum": [(parsing, "_compare", nothing)],
+    "checksum": [(frame_parser, "_compare", nothing)],
     "sync": [(Tail, "sync", without_sync)],
     "sync before send": [
         (DurableWriter, "take", without_waiting_for_the_disk),
@@ -185,9 +185,9 @@ SAFEGUARDS: dict[str, list[tuple[Any, str, Callable[..., Any]]]] = {
         (SegmentLog, "trim", nothing),  # which refuses what is acknowledged and not durable
     ],
     "upqueries of a lost connection": [(SenderData, "_asked", kept_over_connections)],
-    "memory of a lost connection": [(Lending, "lost", returned_when_lost)],
-    "memory in use": [(Lending, "_holds", returned_when_over)],
-    "memory in use of a lost session": [(Lending, "close", given_back_in_use)],
+    "memory of a lost connection": [(Lender, "lost", returned_when_lost)],
+    "memory in use": [(Lender, "_holds", returned_when_over)],
+    "memory in use of a lost session": [(Lender, "close", given_back_in_use)],
 }
 
 

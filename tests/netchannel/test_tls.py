@@ -32,12 +32,12 @@ from netchannel import (
     Timing,
     Tls,
 )
-from netchannel.core.accepted import STRANGERS
+from netchannel.core.connections import STRANGERS
 from netchannel.core.control import FOR_CONTROL, greeting
 from netchannel.tls import Credentials
 from netchannel.transports import register, schemes, tls_connection, unregister
-from netchannel.transports.secured import Accepted, TlsDialer, accepting
 from netchannel.transports.tls_errors import explain
+from netchannel.transports.tls_transport import AcceptedConnection, TlsDialer, tls_protocol_factory
 from tests.support.authority import CLIENT, HOUR, SERVER, Authority, TlsTransport
 from tests.support.chaos import DOWN, UP, CutAfter, Flip, Proxy, Wire
 from tests.support.sizes import some
@@ -156,7 +156,7 @@ async def test_ports_for_data_speak_it_too(tls: Tls, data_ports: str) -> None:
         receiver.register_channel("c", codec="bytes")
         await outbox.attached()
         assert receiver._runner is not None
-        assert [type(each._transport) for each in receiver._runner.protocols] == [Accepted] * 2
+        assert [type(each._transport) for each in receiver._runner.protocols] == [AcceptedConnection] * 2
         await outbox.close()
 
 
@@ -909,7 +909,9 @@ class Speaker(asyncio.BufferedProtocol):
 async def test_what_is_written_before_the_handshake_waits_for_it(size: int, close: bool, tls: Tls) -> None:
     """It counts, and a writer of much of it is told to pause; also if that is all that it has to say."""
     there, here = Speaker(bytes(size), close=close), Speaker(b"")
-    listener = await schemes.listen("127.0.0.1:0", accepting(Credentials(tls, "receiver"), lambda: there))
+    listener = await schemes.listen(
+        "127.0.0.1:0", tls_protocol_factory(Credentials(tls, "receiver"), lambda: there)
+    )
     dialing = asyncio.create_task(
         TlsDialer(Credentials(tls, "sender")).connect(listener.address, lambda: here)
     )

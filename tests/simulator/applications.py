@@ -27,13 +27,13 @@ from netchannel.core.receiving.inbound import InboundChannel
 from netchannel.core.receiving.queue import Item
 from netchannel.core.receiving.receiver_core import ReceiverCore
 from netchannel.core.sending.outbound import OutboundChannel
-from netchannel.core.sending.packing import Ticket
+from netchannel.core.sending.packer import Ticket
 from netchannel.core.sending.sender_core import SenderCore
 from netchannel.core.states import ReceiverState, SenderState
 from netchannel.servers.receiver import MESSAGE_LIMIT
 from netchannel.storage import SegmentLog
-from netchannel.storage.durable import keep_in
-from netchannel.storage.spilling import spill_to
+from netchannel.storage.durable_writer import keep_in
+from netchannel.storage.spill_writer import spill_to
 from tests.support.simulated_files import SimulatedFiles
 from tests.support.world import Consumer, Producer
 

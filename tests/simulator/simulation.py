@@ -15,8 +15,8 @@ from unittest.mock import patch
 from netchannel import Timing
 from netchannel.core.receiving import inbound
 from netchannel.core.receiving.receiver_core import ReceiverCore
-from netchannel.core.sending import data_sender, outbound, packing
-from netchannel.core.sending.lending import GRAIN
+from netchannel.core.sending import data_sender, outbound, packer
+from netchannel.core.sending.lender import GRAIN
 from netchannel.core.sending.sender_core import SenderCore
 from netchannel.core.states import RECEIVER_TABLE, SENDER_TABLE
 from tests.support.simulated_files import Crash, SimulatedFiles
@@ -495,7 +495,7 @@ def simulate(seed: int) -> Report:
             noted(simulation.report.transitions),
             patch.object(data_sender, "SHARED_FROM", simulation.shared_from),
             patch.object(outbound, "SHARED_FROM", simulation.shared_from),
-            patch.object(packing, "ALONE", min(packing.ALONE, simulation.shared_from)),
+            patch.object(packer, "ALONE", min(packer.ALONE, simulation.shared_from)),
             patch.object(data_sender, "AHEAD_LIMIT", simulation.chance.choice([0, 1000, 1 << 20])),
         ):
             return simulation.run()

@@ -15,7 +15,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from netchannel import Tls
 from netchannel.tls import Credentials
 from netchannel.transports import Listener, MakeProtocol, schemes
-from netchannel.transports.secured import TlsDialer, accepting
+from netchannel.transports.tls_transport import TlsDialer, tls_protocol_factory
 
 HOUR = datetime.timedelta(hours=1)
 Key = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
@@ -134,7 +134,7 @@ class TlsTransport:
 
     async def listen(self, address: str, make_protocol: MakeProtocol) -> Listener:
         listener = await schemes.listen(
-            address.removeprefix("tls:"), accepting(self._credentials, make_protocol)
+            address.removeprefix("tls:"), tls_protocol_factory(self._credentials, make_protocol)
         )
         listener.address = f"tls:{listener.address}"
         return listener

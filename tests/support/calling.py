@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from netchannel.core.calls.callees import Callee, CallIn
-from netchannel.core.calls.caller_core import CallerControl, CallerCore, CallOut
+from netchannel.core.calls.callees import Callee, IncomingCall
+from netchannel.core.calls.caller_core import CallerControl, CallerCore, OutgoingCall
 from netchannel.core.receiving.receiver_core import ReceiverCore
 from netchannel.errors import NetChannelError
 
@@ -17,7 +17,7 @@ class Called:
         self.core = core
         self.silent = silent
         self.got: list[bytes] = []
-        self.work: list[CallIn] = []
+        self.work: list[IncomingCall] = []
         self.most = 0
         self.stopped = 0
         self.taken = ""
@@ -25,7 +25,7 @@ class Called:
         self.callee.on_taken = self._taken
         core.provide(self.callee)
 
-    def _begin(self, call: CallIn) -> None:
+    def _begin(self, call: IncomingCall) -> None:
         self.got.append(call.body)
         if not self.silent:
             call.answer(call.body)
@@ -56,9 +56,9 @@ class Calling:
         self.core = CallerCore("caller", world.timing, world.wall, world.random.randbytes, secret)
         world.cores.append(self.core)
         self.core.enter(address)
-        self.over: list[CallOut] = []
+        self.over: list[OutgoingCall] = []
 
-    def call(self, body: bytes = b"x", service_id: str = "s", *, deadline_s: float = 5.0) -> CallOut:
+    def call(self, body: bytes = b"x", service_id: str = "s", *, deadline_s: float = 5.0) -> OutgoingCall:
         return self.core.call(
             self.address,
             service_id,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from netchannel.core.questions import ClientCore
+from netchannel.core.client_core import ClientCore
 from netchannel.core.receiving.receiver_core import ReceiverCore
 from netchannel.core.replay.read_client import RangeRead, ReadClient
 from netchannel.core.replay.retained_inbound import RetainedInbound

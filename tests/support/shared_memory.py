@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import count
 
-from netchannel.core.sharing import Sharing
+from netchannel.core.shared_memory import SharedMemory
 
 WRONG = 0xEE
 """What is read in memory that was given back."""
@@ -15,11 +15,11 @@ class Meetings:
     """Who waits for memory on one host."""
 
     def __init__(self) -> None:
-        self.waiting: dict[bytes, SimulatedSharing] = {}
+        self.waiting: dict[bytes, SimulatedMemory] = {}
         self.names = (number.to_bytes(16, "big") for number in count(1))
 
 
-class SimulatedSharing(Sharing):
+class SimulatedMemory(SharedMemory):
     """Shared memory of one process. ``later`` calls something there after a while, if the process is still there.
 
     ``works`` says, each time, whether the other side can use what is handed over.

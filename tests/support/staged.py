@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from netchannel.core.client_core import ClientChannel, ClientCore
 from netchannel.core.groups.staged_channel import StagedChannel
-from netchannel.core.questions import ClientChannel, ClientCore
 from netchannel.core.receiving.receiver_core import ReceiverCore
 from netchannel.core.sending.outbound import OutboundChannel
 from netchannel.policies import BufferPolicy, FaultPolicy, StagingPolicy

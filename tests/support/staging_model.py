@@ -11,7 +11,7 @@ import pytest
 
 from netchannel.errors import LogBroken, StorageFull
 from netchannel.storage import AttemptFile, LogRecord, SealedAttempt, StagingStore
-from netchannel.storage.groups import journal, spares, staging
+from netchannel.storage.groups import journal, spares, staging_store
 from netchannel.values import AttemptKey
 from tests.support.simulated_files import Crash, SimulatedFiles
 
@@ -297,7 +297,7 @@ class World:
             patch.setattr(journal, "_GROWTH", 2)
             # Every file is written again where one can be.
             patch.setattr(spares, "LEAST_BYTES", 1)
-            patch.setattr(staging.log, "warning", self.warned)
+            patch.setattr(staging_store.log, "warning", self.warned)
             for name in steps:
                 self.run_one(name)
 

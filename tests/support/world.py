@@ -13,14 +13,14 @@ from netchannel.core.receiving.queue import Item
 from netchannel.core.receiving.receiver_core import ReceiverCore
 from netchannel.core.replay.read_server import serve_reads
 from netchannel.core.sending.outbound import OutboundChannel
-from netchannel.core.sending.packing import Ticket
+from netchannel.core.sending.packer import Ticket
 from netchannel.core.sending.sender_core import SenderCore
 from netchannel.policies import BufferPolicy, FaultPolicy, Timing
 from netchannel.values import Position
 from netchannel.wire.codec import make_decoder, make_encoder
 from netchannel.wire.frames import Buffer
 
-from .shared_memory import Meetings, SimulatedSharing
+from .shared_memory import Meetings, SimulatedMemory
 
 
 class End:
@@ -61,12 +61,12 @@ class World:
 
     # -- nodes
 
-    def share(self, core: Core, size: int, works: Callable[[], bool] = lambda: True) -> SimulatedSharing:
+    def share(self, core: Core, size: int, works: Callable[[], bool] = lambda: True) -> SimulatedMemory:
         """From now on ``core`` has memory in common with others that do, ``size`` bytes with each."""
-        core.sharing = sharing = SimulatedSharing(
+        core.shared_memory = simulated = SimulatedMemory(
             self.meetings, size, later=lambda action: self.soon.append((core, action)), works=works
         )
-        return sharing
+        return simulated
 
     def sender(self, name: str = "sender", *, secret: bytes | None = None) -> SenderCore:
         core = SenderCore(name, self.timing, self.wall, self.random.randbytes, secret)

@@ -35,7 +35,7 @@ class _Parcel:
         self.said = 0
 
 
-class Parcels:
+class PieceQueue:
     """Bodies that are being said, by the number of their calls: a piece of each in turn."""
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class Parcels:
         return said
 
 
-class Joined:
+class Reassembly:
     """A body that comes in pieces, the first of them with the message that says its ``size``."""
 
     __slots__ = ("_come", "_size")

@@ -16,13 +16,13 @@ from netchannel.reporting import encodable
 from netchannel.wire import messages
 from netchannel.wire.envelope import encode
 
-from .bodies import SMALL, Joined, Parcels, large
+from .bodies import SMALL, PieceQueue, Reassembly, large
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from netchannel.core.control import ControlLink
-    from netchannel.wire.declared import Message
+    from netchannel.wire.declarations import Message
 
 CALLS_LIMIT = 1024
 """The most calls of one connection that are not answered."""
@@ -38,11 +38,11 @@ class Callee:
     ``on_taken`` is called when it turns out that another process of the node has it.
     """
 
-    def __init__(self, service_id: str, begin: Callable[[CallIn], None]) -> None:
+    def __init__(self, service_id: str, begin: Callable[[IncomingCall], None]) -> None:
         self.id = service_id
         self.begin = begin
         self.on_taken: Callable[[str], None] = lambda message: None
-        self.calls: dict[CallIn, None] = {}
+        self.calls: dict[IncomingCall, None] = {}
         """Those that it has not answered, and that wait for their turn."""
 
 
@@ -54,19 +54,19 @@ class Callees:
 
     def __init__(self) -> None:
         self.registered: dict[str, Callee] = {}
-        self.member: Callable[[str], int | None] = lambda service_id: None
+        self.member_port: Callable[[str], int | None] = lambda service_id: None
         self.waitlist = Waitlist(lambda service_id: messages.Available(service=service_id))
 
 
-class CallIn:
+class IncomingCall:
     """One call, from when its first piece is there until it is answered. ``stop`` ends the work on it early."""
 
     __slots__ = (
         "_calls",
         "body",
         "callee",
-        "joined",
         "over",
+        "reassembly",
         "request",
         "size",
         "stop",
@@ -74,12 +74,12 @@ class CallIn:
         "working",
     )
 
-    def __init__(self, calls: CallsIn, callee: Callee, request: int, size: int) -> None:
+    def __init__(self, calls: IncomingCalls, callee: Callee, request: int, size: int) -> None:
         self._calls = calls
         self.callee = callee
         self.request = request
         self.size = size
-        self.joined: Joined | None = None
+        self.reassembly: Reassembly | None = None
         self.body = b""
         self.working = False
         self.over = False
@@ -108,19 +108,19 @@ class CallIn:
             self.stop()
 
 
-class CallsIn:
+class IncomingCalls:
     """The calls of one connection."""
 
     def __init__(self, link: ControlLink, callees: Callees) -> None:
         self._link = link
         self._callees = callees
         self.waiting: set[str] = set()
-        self.parcels = Parcels()
+        self.pieces = PieceQueue()
         self.collecting = False
         """Whether what is said now is written at once by whoever has this taken, with all that there is."""
-        self._unanswered: dict[int, CallIn] = {}
+        self._unanswered: dict[int, IncomingCall] = {}
         self._bytes = 0  # of their large bodies
-        self._turns: OrderedDict[CallIn, None] = OrderedDict()
+        self._turns: OrderedDict[IncomingCall, None] = OrderedDict()
 
     @property
     def unanswered(self) -> int:
@@ -130,7 +130,7 @@ class CallsIn:
     @property
     def has_turns(self) -> bool:
         """Whether a call could be begun that waits."""
-        return bool(self._turns) and self.parcels.bytes <= UNSENT_LIMIT
+        return bool(self._turns) and self.pieces.bytes <= UNSENT_LIMIT
 
     def say(self, message: Message) -> None:
         """Send one message."""
@@ -166,44 +166,44 @@ class CallsIn:
             )
             self._deny(message.service, request, "busy", text)
             return
-        call = self._unanswered[request] = CallIn(self, callee, request, size)
+        call = self._unanswered[request] = IncomingCall(self, callee, request, size)
         callee.calls[call] = None
         self._bytes += large(size)
         if len(message.body) == size:
             call.body = message.body
             self._complete(call)
         else:
-            call.joined = Joined(size, message.body)
+            call.reassembly = Reassembly(size, message.body)
 
     def _add(self, message: messages.CallPiece) -> None:
         call = self._unanswered.get(message.request)
         if call is None:
             return  # it was refused before all of it had come
-        if call.joined is None:
+        if call.reassembly is None:
             raise ProtocolError(
                 f"{self._link.peer} sent more of call {message.request}, whose {call.size} bytes had come"
             )
-        call.joined.add(message.body)
-        body = call.joined.whole()
+        call.reassembly.add(message.body)
+        body = call.reassembly.whole()
         if body is not None:
-            call.joined, call.body = None, body
+            call.reassembly, call.body = None, body
             self._complete(call)
 
-    def _complete(self, call: CallIn) -> None:
+    def _complete(self, call: IncomingCall) -> None:
         self._turns[call] = None
         self.take_turns()
 
     def take_turns(self) -> None:
         """Begin what can be begun."""
         turns = self._turns
-        while turns and self.parcels.bytes <= UNSENT_LIMIT:
+        while turns and self.pieces.bytes <= UNSENT_LIMIT:
             call, _ = turns.popitem(last=False)
             call.working = True
             call.callee.begin(call)
 
     def _absent(self, message: messages.Call) -> None:
         service_id, request = message.service, message.request
-        if (port := self._callees.member(service_id)) is None:
+        if (port := self._callees.member_port(service_id)) is None:
             text = f"service {service_id!r} is not registered there with register_service(...)"
             self._deny(service_id, request, "unregistered", text)
         elif messages.ELSEWHERE in self._link.peer_features:
@@ -217,7 +217,7 @@ class CallsIn:
         message = encodable(text[:1000])
         self._tell(messages.Deny(channel=service_id, request=request, code=code, message=message))
 
-    def answer(self, call: CallIn, body: bytes) -> None:
+    def answer(self, call: IncomingCall, body: bytes) -> None:
         """Send the answer to ``call``; a large one in pieces."""
         first = partial(messages.Returned, request=call.request, size=len(body))
         if len(body) <= SMALL:
@@ -227,13 +227,13 @@ class CallsIn:
         call.working = False
         call.body = b""
         call.callee.calls.pop(call, None)
-        self.parcels.add(call.request, lambda piece: first(body=piece), body, lambda: self._end(call))
+        self.pieces.add(call.request, lambda piece: first(body=piece), body, lambda: self._end(call))
         self._link.core.touch(self._link)
 
-    def refuse(self, call: CallIn, code: str, text: str) -> None:
+    def refuse(self, call: IncomingCall, code: str, text: str) -> None:
         """Say that there is no answer to ``call``, or no more of it."""
         self._end(call)
-        self.parcels.drop(call.request)
+        self.pieces.drop(call.request)
         self._deny(call.callee.id, call.request, code, text)
 
     def _tell(self, message: Message) -> None:
@@ -245,7 +245,7 @@ class CallsIn:
         else:
             self._link.send_now(encode(message))
 
-    def _end(self, call: CallIn) -> None:
+    def _end(self, call: IncomingCall) -> None:
         call.over = True
         call.callee.calls.pop(call, None)
         self._turns.pop(call, None)
@@ -256,7 +256,7 @@ class CallsIn:
         """The connection is gone: nobody waits for an answer, and whoever called asks again."""
         self._callees.waitlist.leave(self)
         calls, self._unanswered = self._unanswered, {}
-        self.parcels = Parcels()
+        self.pieces = PieceQueue()
         self._turns.clear()
         for call in calls.values():
             self._end(call)

@@ -10,9 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from netchannel.core.control import FOR_REQUESTS
-from netchannel.core.dialing import DialedControl, Peer
+from netchannel.core.dialer import DialedControl, Peer
 from netchannel.core.link import Core
-from netchannel.core.retrying import Episode
+from netchannel.core.retries import Episode
 from netchannel.errors import (
     CallFailed,
     CallTimedOut,
@@ -25,7 +25,7 @@ from netchannel.reporting import log, printable
 from netchannel.wire import messages
 from netchannel.wire.envelope import encode
 
-from .bodies import SMALL, Joined, Parcels, large
+from .bodies import SMALL, PieceQueue, Reassembly, large
 from .callees import BODIES_LIMIT, CALLS_LIMIT
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from netchannel.core.timers import Timer
     from netchannel.policies import Timing
-    from netchannel.wire.declared import Message
+    from netchannel.wire.declarations import Message
     from netchannel.wire.frames import Buffer
 
     State = Literal["unreached", "unregistered", "unanswered"]
@@ -42,16 +42,16 @@ FOR_GOOD = ("raised", "closed", "large")
 """Codes of refusals that end a call; with any other it is made again."""
 
 
-class CallOut:
+class OutgoingCall:
     """A call, until it is over; then ``done`` is called, and either ``answer`` or ``error`` is there."""
 
     __slots__ = (
-        *("answer", "body", "control", "deadline_s", "done", "error", "home", "joined", "over", "peer"),
+        *("answer", "body", "control", "deadline_s", "done", "error", "home", "over", "peer", "reassembly"),
         *("refusal", "request", "service", "timer"),
     )
 
     def __init__(
-        self, home: str, service: str, body: bytes, deadline_s: float, done: Callable[[CallOut], None]
+        self, home: str, service: str, body: bytes, deadline_s: float, done: Callable[[OutgoingCall], None]
     ) -> None:
         self.home = home
         self.service = service
@@ -64,7 +64,7 @@ class CallOut:
         self.peer: CallerPeer
         self.control: CallerControl | None = None  # on which it is not answered
         self.request = 0
-        self.joined: Joined | None = None
+        self.reassembly: Reassembly | None = None
         self.refusal: tuple[State, str] | None = None  # why it waits, although somebody was there
         self.timer: Timer
 
@@ -117,11 +117,11 @@ class CallerCore(Core):
         body: bytes,
         *,
         deadline_s: float,
-        done: Callable[[CallOut], None],
+        done: Callable[[OutgoingCall], None],
         now: float,
-    ) -> CallOut:
+    ) -> OutgoingCall:
         """Call ``service`` at the node of ``address``; ``done`` is called once, also from within."""
-        call = CallOut(address, service, body, deadline_s, done)
+        call = OutgoingCall(address, service, body, deadline_s, done)
         call.timer = self.timers.at(now + deadline_s, partial(self._expired, call))
         (self.routes.get((address, service)) or self.peer(address, address)).ask(call)
         return call
@@ -131,7 +131,7 @@ class CallerCore(Core):
         self._requests += 1
         return self._requests
 
-    def _expired(self, call: CallOut, now: float) -> None:
+    def _expired(self, call: OutgoingCall, now: float) -> None:
         state, why = call.peer.why_waits(call)
         text = (
             f"service {call.service!r} at {call.home} gave no answer to a call of {len(call.body)} bytes within "
@@ -139,7 +139,7 @@ class CallerCore(Core):
         )
         self.give_up(call, CallTimedOut(text, state))
 
-    def give_up(self, call: CallOut, error: NetChannelError) -> None:
+    def give_up(self, call: OutgoingCall, error: NetChannelError) -> None:
         """End ``call`` with ``error``, and tell the service if it may be working on it."""
         if not call.over:
             call.peer.withdraw(call)
@@ -147,7 +147,7 @@ class CallerCore(Core):
             _end(call)
 
 
-def _end(call: CallOut) -> None:
+def _end(call: OutgoingCall) -> None:
     call.over = True
     call.timer.cancel()
     call.peer.calls.pop(call, None)
@@ -161,14 +161,14 @@ class CallerPeer(Peer["CallerControl"]):
 
     def __init__(self, core: CallerCore, address: str, node: str) -> None:
         super().__init__(core, address, node)
-        self.calls: dict[CallOut, None] = {}
+        self.calls: dict[OutgoingCall, None] = {}
         self.routed: set[str] = set()
         """Services whose calls come here at once, as the node has sent one on."""
-        self._large: OrderedDict[CallOut, None] = (
+        self._large: OrderedDict[OutgoingCall, None] = (
             OrderedDict()
         )  # those that wait for a connection, or room on it
-        self._small: OrderedDict[CallOut, None] = OrderedDict()  # likewise, with small bodies
-        self._refused: dict[str, dict[CallOut, None]] = {}  # for now, by service
+        self._small: OrderedDict[OutgoingCall, None] = OrderedDict()  # likewise, with small bodies
+        self._refused: dict[str, dict[OutgoingCall, None]] = {}  # for now, by service
         self._open = False  # whether calls can be made
         self._has_refused = False  # to talk at all
         self._failure = "it has not answered yet"
@@ -189,7 +189,7 @@ class CallerPeer(Peer["CallerControl"]):
 
     # -- calls
 
-    def ask(self, call: CallOut) -> None:
+    def ask(self, call: OutgoingCall) -> None:
         """Make ``call``, as soon as there is a connection with room for it."""
         call.peer = self
         self.calls[call] = None
@@ -200,7 +200,7 @@ class CallerPeer(Peer["CallerControl"]):
         waiting[call] = None
         self.reach()
 
-    def _line(self, call: CallOut) -> OrderedDict[CallOut, None]:
+    def _line(self, call: OutgoingCall) -> OrderedDict[OutgoingCall, None]:
         """Where a call waits: one with a small body not behind those with large ones, which have less room."""
         return self._large if large(len(call.body)) else self._small
 
@@ -214,7 +214,7 @@ class CallerPeer(Peer["CallerControl"]):
                 waiting.popitem(last=False)
                 control.ask(call)
 
-    def withdraw(self, call: CallOut) -> None:
+    def withdraw(self, call: OutgoingCall) -> None:
         """Nobody waits for the answer any more."""
         self._line(call).pop(call, None)
         if (refused := self._refused.get(call.service)) is not None:
@@ -222,7 +222,7 @@ class CallerPeer(Peer["CallerControl"]):
         if call.control is not None:
             call.control.cancel(call)
 
-    def why_waits(self, call: CallOut) -> tuple[State, str]:
+    def why_waits(self, call: OutgoingCall) -> tuple[State, str]:
         """Why there is no answer yet."""
         if call.control is not None:
             return "unanswered", f"the service at {self.address} works on it, or the answer is on its way"
@@ -235,7 +235,7 @@ class CallerPeer(Peer["CallerControl"]):
         text = f"{self.control.unanswered} calls before it are not answered, by any service at {self.address}"
         return "unanswered", text
 
-    def answered(self, call: CallOut, body: bytes) -> None:
+    def answered(self, call: OutgoingCall, body: bytes) -> None:
         """Here is the answer."""
         self._backoff.reset()
         self._episode.over()
@@ -243,7 +243,7 @@ class CallerPeer(Peer["CallerControl"]):
             call.answer = body
             _end(call)
 
-    def denied(self, call: CallOut, code: str, text: str, now: float) -> None:
+    def denied(self, call: OutgoingCall, code: str, text: str, now: float) -> None:
         """There is none."""
         if call.over:
             return
@@ -258,7 +258,7 @@ class CallerPeer(Peer["CallerControl"]):
         else:
             self._ask_later(call, now)
 
-    def _ask_later(self, call: CallOut, now: float) -> None:
+    def _ask_later(self, call: OutgoingCall, now: float) -> None:
         if call.service not in self._refused:  # one for all that were refused: each would ask all again
             wait = self.core.timing.backoff_limit_s * self.core.jitter()
             self.core.timers.at(now + wait, lambda now: self.available(call.service))
@@ -269,7 +269,7 @@ class CallerPeer(Peer["CallerControl"]):
         for call in self._refused.pop(service, ()):
             self.ask(call)
 
-    def sent_on(self, call: CallOut, port: int, now: float) -> None:
+    def sent_on(self, call: OutgoingCall, port: int, now: float) -> None:
         """Another process of the node has the service."""
         if call.over:
             return
@@ -290,7 +290,7 @@ class CallerPeer(Peer["CallerControl"]):
         del self.calls[call]
         member.ask(call)
 
-    def _send_back(self, calls: list[CallOut], now: float) -> None:
+    def _send_back(self, calls: list[OutgoingCall], now: float) -> None:
         """Make calls where they were made first, a little later."""
         for call in calls:
             self._forget_route(call.service)
@@ -334,7 +334,7 @@ class CallerPeer(Peer["CallerControl"]):
         self._large.clear()
         self._small.clear()
         for call in self.calls:
-            call.control = call.joined = call.refusal = None
+            call.control = call.reassembly = call.refusal = None
             if not self.is_member:
                 self._line(call)[call] = None
         if self.is_member and self.calls:
@@ -348,7 +348,7 @@ class CallerPeer(Peer["CallerControl"]):
                 self.core.name, self.address, failing_s, printable(reason), len(self.calls),
             )  # fmt: skip
         if control is not None:
-            control.parcels = Parcels()
+            control.pieces = PieceQueue()
         self.redial(now)
 
     def refused(self, error: HandshakeError, now: float) -> None:
@@ -357,7 +357,7 @@ class CallerPeer(Peer["CallerControl"]):
             self.core.give_up(call, HandshakeError(f"service {call.service!r}: {error}"))
 
 
-def _error(call: CallOut, code: str, text: str) -> NetChannelError:
+def _error(call: OutgoingCall, code: str, text: str) -> NetChannelError:
     if code == "large":
         return MessageTooLarge(text)
     if code == "closed":
@@ -376,9 +376,10 @@ class CallerControl(DialedControl):
 
     def __init__(self, peer: CallerPeer) -> None:
         super().__init__(peer, peer.address, peer.node)
-        self.parcels = Parcels()
+        self.pieces = PieceQueue()
         self._owner = peer
-        self._unanswered: dict[int, CallOut] = {}  # also those that nobody waits for: they take room there
+        # Also those that nobody waits for: they take room there.
+        self._unanswered: dict[int, OutgoingCall] = {}
         self._bytes = 0  # of their large bodies
 
     @property
@@ -386,12 +387,12 @@ class CallerControl(DialedControl):
         """How many calls there are."""
         return len(self._unanswered)
 
-    def has_room(self, call: CallOut) -> bool:
+    def has_room(self, call: OutgoingCall) -> bool:
         """Whether the other side has room for one more."""
         size = large(len(call.body))
         return len(self._unanswered) < CALLS_LIMIT and (not size or self._bytes + size <= BODIES_LIMIT)
 
-    def ask(self, call: CallOut) -> None:
+    def ask(self, call: OutgoingCall) -> None:
         """Make a call."""
         body, size = call.body, len(call.body)
         call.control, call.refusal = self, None
@@ -400,7 +401,7 @@ class CallerControl(DialedControl):
         self._bytes += large(size)
         if size > SMALL:
             first = partial(messages.Call, service=call.service, request=request, size=size)
-            self.parcels.add(request, lambda piece: first(body=piece), body)
+            self.pieces.add(request, lambda piece: first(body=piece), body)
             self.core.touch(self)
             return
         said = encode(messages.Call(service=call.service, request=request, size=size, body=body))
@@ -409,9 +410,9 @@ class CallerControl(DialedControl):
         else:  # of many it is better that they go together
             self.send(said)
 
-    def cancel(self, call: CallOut) -> None:
+    def cancel(self, call: OutgoingCall) -> None:
         """Nobody waits for the answer: it comes all the same, or what says that there is none."""
-        if self.parcels.drop(call.request) == 0:
+        if self.pieces.drop(call.request) == 0:
             self._close(call.request)
         elif call.request in self._unanswered:
             self.say(messages.Cancel(request=call.request))
@@ -419,9 +420,9 @@ class CallerControl(DialedControl):
     def output(self) -> list[Buffer]:
         """What is queued, then some pieces of what is large."""
         buffers = super().output()
-        if self.parcels:
-            buffers += self.parcels.next()
-        self.more = bool(self.parcels)
+        if self.pieces:
+            buffers += self.pieces.next()
+        self.more = bool(self.pieces)
         return buffers
 
     def told(self, message: Message, now: float) -> None:
@@ -451,30 +452,30 @@ class CallerControl(DialedControl):
         call = self._unanswered.get(message.request)
         if call is None:
             return  # nobody has asked, or it was answered before
-        if call.joined is not None:
+        if call.reassembly is not None:
             raise ProtocolError(f"{self.peer} begins to answer call {message.request} twice")
         if len(message.body) == message.size:
             self._close(message.request)
             self._owner.answered(call, message.body)
         else:
-            call.joined = Joined(message.size, message.body)
+            call.reassembly = Reassembly(message.size, message.body)
 
     def _add(self, message: messages.CallPiece) -> None:
         call = self._unanswered.get(message.request)
         if call is None:
             return
-        if call.joined is None:
+        if call.reassembly is None:
             raise ProtocolError(f"{self.peer} sent more of an answer to call {message.request} than there is")
-        call.joined.add(message.body)
-        if (body := call.joined.whole()) is not None:
+        call.reassembly.add(message.body)
+        if (body := call.reassembly.whole()) is not None:
             self._close(message.request)
             self._owner.answered(call, body)
 
-    def _close(self, request: int) -> CallOut | None:
+    def _close(self, request: int) -> OutgoingCall | None:
         """The call of this number, which takes no room any more; None if there is none."""
         call = self._unanswered.pop(request, None)
         if call is not None:
             self._bytes -= large(len(call.body))
-            self.parcels.drop(request)
-            call.control = call.joined = None
+            self.pieces.drop(request)
+            call.control = call.reassembly = None
         return call

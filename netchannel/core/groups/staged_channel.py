@@ -7,8 +7,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from netchannel.core.receiving.admission import Available, Refusal
-from netchannel.core.receiving.answering import Committing
 from netchannel.core.receiving.inbound import InboundChannel
+from netchannel.core.receiving.requests import CommitService
 from netchannel.core.receiving.tombstones import Tombstone
 from netchannel.core.states import ReceiverState
 from netchannel.errors import (
@@ -24,14 +24,14 @@ from netchannel.values import AttemptKey
 from netchannel.wire import messages
 
 from .attempts import AttemptDecoder
-from .over import Over, answered_by, regression
+from .epoch_ledger import EpochLedger, answered_by, regression
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from netchannel.core.link import Job
-    from netchannel.core.receiving.answering import RequestControl
     from netchannel.core.receiving.receiver_core import ReceiverCore
+    from netchannel.core.receiving.requests import RequestControl
     from netchannel.core.timers import Timer
     from netchannel.policies import StagingPolicy
     from netchannel.wire.codec import Decoder
@@ -67,7 +67,7 @@ def winners_of(data: bytes) -> list[Winner]:
     return [Winner._make((*fields[:4], fields[4].hex())) for fields in WINNER.iter_unpack(data)]
 
 
-class StagedChannel(Committing):
+class StagedChannel(CommitService):
     """What a staged channel has beside its consumer's side (``channel``): its attempts and its files."""
 
     def __init__(
@@ -159,8 +159,8 @@ class StagedChannel(Committing):
         else:
             channel.unsettled = False
             channel.end(channel.expected or 0, now)
-        if core.services.over.get(channel.id) is self:
-            core.services.over[channel.id] = Over(channel.id, self.files.epochs, self._over)
+        if core.services.ledgers.get(channel.id) is self:
+            core.services.ledgers[channel.id] = EpochLedger(channel.id, self.files.epochs, self._over)
         core.services.retire(self)
 
     def consumer_left(self, now: float) -> None:

@@ -94,7 +94,7 @@ def _other_stream(channel: InboundChannel, stream: str) -> Refusal | None:
     return Refusal("replaced", text, StreamReplaced(text))
 
 
-def misplaced(channel: InboundChannel, stream: str, kept: Available) -> Refusal | None:
+def position_refusal(channel: InboundChannel, stream: str, kept: Available) -> Refusal | None:
     """What stands against a sender that has what it has, where the channel is to go on with ``stream``."""
     expected = channel.expected_of(stream)
     if expected is None or kept.head is None:

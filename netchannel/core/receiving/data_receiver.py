@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from netchannel.core.link import Closing, Link
 from netchannel.core.upqueries import Upqueries
 from netchannel.errors import ProtocolError, SchemaMismatch
+from netchannel.wire.frame_parser import FrameParser
 from netchannel.wire.frames import (
     HEAD,
     PAYLOAD_LIMIT,
@@ -21,19 +22,18 @@ from netchannel.wire.frames import (
     signal,
 )
 from netchannel.wire.messages import ENDS_SIZE, TOKEN_SIZE, UPQUERIES
-from netchannel.wire.parsing import FrameParser
 
 from .admission import Available, Refusal
 from .tombstones import Tombstone
 
 if TYPE_CHECKING:
-    from netchannel.core.accepted import Connections
+    from netchannel.core.connections import Connections
     from netchannel.core.link import Core
     from netchannel.core.timers import Timers
 
-    from .borrowing import Borrowing
+    from .borrower import Borrower
     from .inbound import InboundChannel
-    from .opening import Opening
+    from .open_requests import OpenRequests
 
 
 WRITE_LIMIT = 1 << 20
@@ -85,16 +85,21 @@ class ReceiverData(Link):
     """Takes the token, then the channel's frames; gives acknowledgements back."""
 
     def __init__(
-        self, core: Core, connections: Connections, opening: Opening, delayed_acks: DelayedAcks, remote: str
+        self,
+        core: Core,
+        connections: Connections,
+        open_requests: OpenRequests,
+        delayed_acks: DelayedAcks,
+        remote: str,
     ) -> None:
         super().__init__(core, remote)
         self._connections = connections
-        self._opening = opening
+        self._open_requests = open_requests
         self._parser = FrameParser(core.slab, core.pool, 0, TOKEN_FRAME_LIMIT)  # as long as there is no token
         self._channel: InboundChannel | None = None
         self._delayed_acks = delayed_acks
         self._token = b""
-        self._borrowing: Borrowing | None = None
+        self._borrower: Borrower | None = None
         self._released: list[int] = []  # offsets of bodies in shared memory
         self._upqueries: Upqueries | None = None  # that are still to be written
         self._leaving = False  # the last word is said; what still comes is passed over
@@ -131,7 +136,7 @@ class ReceiverData(Link):
         if frame.kind != Kind.ATTACH:
             raise ProtocolError(f"a frame {Kind(frame.kind).name} came where a token was due")
         token, available, ends = _presented(frame)
-        match self._opening.redeem(token, available, now):
+        match self._open_requests.redeem(token, available, now):
             case Refusal() as against:
                 self._refuse(against, now)
             case Tombstone() as grave:
@@ -141,12 +146,12 @@ class ReceiverData(Link):
                 self._admitted()
                 self._channel = channel
                 if channel.session is not None:
-                    self._token, self._borrowing = (
+                    self._token, self._borrower = (
                         bytes(frame.payload[:TOKEN_SIZE]),
-                        channel.session.borrowing,
+                        channel.session.borrower,
                     )
                 self._parser.payload_limit = PAYLOAD_LIMIT
-                self._parser.message_limit = self._opening.message_limit
+                self._parser.message_limit = self._open_requests.message_limit
                 self._parser.summed = not self.is_direct(ends)
                 channel.attach(self, frame.sequence, now, 0 if self._parser.summed else UNSUMMED)
 
@@ -194,13 +199,13 @@ class ReceiverData(Link):
     def _referred(self, channel: InboundChannel, frame: Frame) -> Frame:
         """The message that a frame refers to."""
         offset, size, note = referred(frame)
-        if self._borrowing is None:
+        if self._borrower is None:
             raise ProtocolError(f"{self.remote} refers to shared memory, and shares none")
-        if size > self._opening.message_limit:
+        if size > self._open_requests.message_limit:
             raise ProtocolError(
-                f"a body of {size} bytes is larger than the limit here, {self._opening.message_limit}"
+                f"a body of {size} bytes is larger than the limit here, {self._open_requests.message_limit}"
             )
-        body = self._borrowing.body(offset, size, self)
+        body = self._borrower.body(offset, size, self)
         channel.shared_bytes += size
         return frame._replace(payload=body, note=note)
 
@@ -316,8 +321,8 @@ class ReceiverData(Link):
     def _lost(self, reason: str, now: float) -> None:
         self._parser.drop()
         self._connections.gone(self)
-        if self._borrowing is not None:
-            self._borrowing.over(self, self._token)
+        if self._borrower is not None:
+            self._borrower.over(self, self._token)
         parting, self._parting = self._parting, None
         if parting is not None:
             parting.parted()

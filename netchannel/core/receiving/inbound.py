@@ -5,7 +5,7 @@ from __future__ import annotations
 from operator import index, length_hint
 from typing import TYPE_CHECKING
 
-from netchannel.core.retrying import COMPLAIN_AFTER_S, Retries
+from netchannel.core.retries import COMPLAIN_AFTER_S, Retries
 from netchannel.core.states import RECEIVER_TABLE, RECEIVER_TERMINAL, ReceiverEvent, ReceiverState
 from netchannel.errors import (
     ChannelBroken,
@@ -311,7 +311,7 @@ class InboundChannel:
         return None
 
     def _waits_on(self, now: float) -> None:
-        self.core.crowds.warn(
+        self.core.warning_digest.warn(
             now,
             "channel %s had no sender for %s s (%s): %s; waiting on for number %d",
             self.id, self.fault.retry, printable(self.holder or "none ever came"),
@@ -493,7 +493,7 @@ class InboundChannel:
 
     def _say_missing(self, now: float) -> None:
         if not self.holder and self.waiting and not self._owner.had_sender(self.id):
-            self.core.crowds.warn(
+            self.core.warning_digest.warn(
                 now,
                 "channel %s: its consumer waits, and no sender has asked for it in %.0f s: is one running, and does "
                 "it send to this address, on a channel of this name? Still waiting",

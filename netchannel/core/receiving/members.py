@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from netchannel.core.accepted import AcceptedControl
+from netchannel.core.connections import AcceptedControl
 from netchannel.errors import ChannelInUse, ProtocolError
 from netchannel.statistics import MemberStatistics
 from netchannel.wire import messages
 
-from .answering import OVER_LIMIT
+from .requests import OVER_LIMIT
 from .tombstones import Tombstone
 
 if TYPE_CHECKING:
-    from netchannel.core.accepted import Connections
+    from netchannel.core.connections import Connections
     from netchannel.core.link import Core
-    from netchannel.wire.declared import Message
+    from netchannel.wire.declarations import Message
 
     from .registry import Registry
 
 
-def in_use(channel_id: str, holder: str) -> str:
+def channel_conflict(channel_id: str, holder: str) -> str:
     """Why a channel cannot be registered."""
     return (
         f"channel {channel_id!r} is registered at this node already, by {holder}: close or detach it there first, or "
@@ -28,7 +28,7 @@ def in_use(channel_id: str, holder: str) -> str:
     )
 
 
-def provided(service_id: str, holder: str) -> str:
+def service_conflict(service_id: str, holder: str) -> str:
     """Why a service cannot be registered."""
     return (
         f"service {service_id!r} is registered at this node already, by {holder}: close it there first, or choose "
@@ -47,15 +47,15 @@ class Members:
         self.links: dict[MemberControl, None] = {}
         self._name = name
         self._registry = registry
-        registry.services.member = self.answering
-        registry.callees.member = self._answering_calls
+        registry.services.member_port = self.holder_port
+        registry.callees.member_port = self._provider_port
         self._holders: dict[str, MemberControl] = {}
-        self._answering: dict[str, MemberControl] = {}  # for channels of theirs that are over
+        self._former_holders: dict[str, MemberControl] = {}  # for channels of theirs that are over
         self._providers: dict[str, MemberControl] = {}  # of services
 
-    def answering(self, channel_id: str) -> int | None:
-        """The port of the member that is asked about the channel: it has it, or answers what was done there."""
-        member = self._holders.get(channel_id) or self._answering.get(channel_id)
+    def holder_port(self, channel_id: str) -> int | None:
+        """The port of the member that is asked of the channel: it has it, or had it and knows what was done there."""
+        member = self._holders.get(channel_id) or self._former_holders.get(channel_id)
         return None if member is None else member.port
 
     def holder(self, channel_id: str) -> MemberControl | None:
@@ -66,7 +66,7 @@ class Members:
         """The member that has the service."""
         return self._providers.get(service_id)
 
-    def _answering_calls(self, service_id: str) -> int | None:
+    def _provider_port(self, service_id: str) -> int | None:
         provider = self._providers.get(service_id)
         return None if provider is None else provider.port
 
@@ -97,7 +97,7 @@ class Members:
             if not claim.held or own.session is not None:
                 link.taken(claim, self._name, now)
                 return
-            own.fail(ChannelInUse(in_use(channel_id, link.peer)), now)
+            own.fail(ChannelInUse(channel_conflict(channel_id, link.peer)), now)
         elif holder is not None and holder is not link:
             theirs = holder.claims[channel_id]
             if not claim.held or theirs.held:
@@ -107,13 +107,13 @@ class Members:
             holder.taken(theirs, link.peer, now)
         self._holders[channel_id] = link
         link.claims[channel_id] = claim
-        self._registry.services.over.pop(channel_id, None)
+        self._registry.services.ledgers.pop(channel_id, None)
         self.registered(channel_id)
         self._registry.announce(channel_id)
 
     def registered(self, channel_id: str) -> None:
         """Note that somebody has the channel anew: whoever had it before is not asked any more."""
-        self._answering.pop(channel_id, None)
+        self._former_holders.pop(channel_id, None)
 
     def release(self, link: MemberControl, channel_id: str) -> None:
         """A member has the channel no more; if it was never given it, another one keeps it."""
@@ -128,9 +128,9 @@ class Members:
         tombstone = Tombstone(message.count, message.reason, message.message)
         self._registry.tombstones.bury(channel_id, message.stream, tombstone, now)
         if message.answers:
-            self._answering[channel_id] = link
-            if len(self._answering) > OVER_LIMIT:
-                del self._answering[next(iter(self._answering))]
+            self._former_holders[channel_id] = link
+            if len(self._former_holders) > OVER_LIMIT:
+                del self._former_holders[next(iter(self._former_holders))]
 
     def joined(self, link: MemberControl) -> None:
         """A member has said where it listens. If somebody else was there, it is the same process, come back."""
@@ -153,7 +153,9 @@ class Members:
         for service_id in link.services:
             del self._providers[service_id]
         link.services.clear()
-        self._answering = {each: other for each, other in self._answering.items() if other is not link}
+        self._former_holders = {
+            each: other for each, other in self._former_holders.items() if other is not link
+        }
 
 
 class MemberControl(AcceptedControl):
@@ -175,13 +177,13 @@ class MemberControl(AcceptedControl):
 
     def taken(self, claim: messages.Claim, holder: str, now: float) -> None:
         """The member cannot have a channel."""
-        text = in_use(claim.channel, holder)
+        text = channel_conflict(claim.channel, holder)
         self._complain("%s: a channel that %s registered is refused: %s", text, now)
         self.say(messages.Taken(channel=claim.channel, number=claim.number, message=text))
 
     def provided(self, claim: messages.Provide, holder: str, now: float) -> None:
         """The member cannot have a service."""
-        text = provided(claim.service, holder)
+        text = service_conflict(claim.service, holder)
         self._complain("%s: a service that %s registered is refused: %s", text, now)
         self.say(messages.Provided(service=claim.service, number=claim.number, message=text))
 

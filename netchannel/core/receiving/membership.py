@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from netchannel.core.backoff import Backoff
 from netchannel.core.control import FOR_MEMBERS
-from netchannel.core.dialing import DialedControl, Dialer
-from netchannel.core.retrying import Episode
+from netchannel.core.dialer import DialedControl, Dialer
+from netchannel.core.retries import Episode
 from netchannel.errors import ChannelInUse, HandshakeError, ProtocolError
 from netchannel.reporting import log, printable
 from netchannel.statistics import PeerStatistics
@@ -17,7 +17,7 @@ from .tombstones import ANY_STREAM
 
 if TYPE_CHECKING:
     from netchannel.core.link import Core
-    from netchannel.wire.declared import Message
+    from netchannel.wire.declarations import Message
 
     from .inbound import InboundChannel
     from .registry import Registry
@@ -85,7 +85,7 @@ class Membership(Dialer):
                 count=tombstone.messages,
                 reason=tombstone.reason,
                 message=tombstone.message,
-                answers=channel_id in self._registry.staged or channel_id in self._registry.services.over,
+                answers=channel_id in self._registry.staged or channel_id in self._registry.services.ledgers,
             )
             link.say(over)
 

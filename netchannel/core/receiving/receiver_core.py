@@ -4,32 +4,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from netchannel.core.accepted import Connections
 from netchannel.core.calls.callees import Callee, Callees
+from netchannel.core.connections import Connections
 from netchannel.core.control import FOR_CONTROL, FOR_DATA, FOR_MEMBERS, FOR_REQUESTS
 from netchannel.core.link import Core
 from netchannel.core.states import ReceiverState
 from netchannel.errors import ChannelInUse
 
-from .answering import RequestControl, Services
 from .data_receiver import DelayedAcks, ReceiverData
 from .inbound import InboundChannel
-from .members import MemberControl, Members, in_use, provided
+from .members import MemberControl, Members, channel_conflict, service_conflict
 from .membership import Membership
-from .opening import Opening
+from .open_requests import OpenRequests
 from .registry import Registry
+from .requests import ChannelServices, RequestControl
 from .sessions import ReceiverControl
 from .tombstones import ANY_STREAM, Tombstone
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from netchannel.core.accepted import Incoming
+    from netchannel.core.connections import IncomingConnection
     from netchannel.policies import BufferPolicy, FaultPolicy, Timing
     from netchannel.values import Position
     from netchannel.wire.codec import Decoder
 
-    from .answering import Service
+    from .requests import ChannelService
 
 _TOMBS = {ReceiverState.ENDED: "end", ReceiverState.FAILED: "failed", ReceiverState.CLOSED: "closed"}
 """Why nothing more can come of a stream, by the state in which its channel is over."""
@@ -56,18 +56,18 @@ class ReceiverCore(Core):
         super().__init__(name, timing, wall, random, secret)
         self.message_limit = message_limit
         self.sessions: dict[ReceiverControl, None] = {}  # in the order in which they came
-        self.services = Services(self)
+        self.services = ChannelServices(self)
         self.callees = Callees()
         self.registry = Registry(self.services, self.callees)
         self.members = Members(name, self.registry)
         self.node: Membership | None = None
-        self.opening = Opening(self, self.registry, self.members, message_limit)
+        self.open_requests = OpenRequests(self, self.registry, self.members, message_limit)
         self._delayed_acks = DelayedAcks(self.timers)
         self.connections = Connections(self, max_connections)
         self.connections.kinds = {
             FOR_CONTROL: self._begin_session,
             FOR_DATA: lambda remote: ReceiverData(
-                self, self.connections, self.opening, self._delayed_acks, remote
+                self, self.connections, self.open_requests, self._delayed_acks, remote
             ),
             FOR_MEMBERS: lambda remote: MemberControl(self, self.connections, self.members, remote),
             FOR_REQUESTS: lambda remote: RequestControl(
@@ -91,7 +91,7 @@ class ReceiverCore(Core):
         buffer: BufferPolicy,
         fault: FaultPolicy,
         now: float,
-        service: Service | None = None,
+        service: ChannelService | None = None,
     ) -> InboundChannel:
         """Make a channel; senders that asked for it before are told. Raises ChannelInUse.
 
@@ -115,7 +115,7 @@ class ReceiverCore(Core):
             fault=fault,
             now=now,
         )
-        self.services.over.pop(channel_id, None)
+        self.services.ledgers.pop(channel_id, None)
         self.members.registered(channel_id)
         if self.node is not None:
             self.node.claim(channel)
@@ -130,14 +130,14 @@ class ReceiverCore(Core):
                 f"{self.channels[channel_id].holder or 'no sender yet'}: close it first, or choose another id"
             )
         if (member := self.members.holder(channel_id)) is not None:
-            raise ChannelInUse(in_use(channel_id, member.peer))
+            raise ChannelInUse(channel_conflict(channel_id, member.peer))
 
     def make_way(self, channel_id: str, now: float) -> None:
         """A stream that is over, and served here, gives way to a new one."""
         if (known := self.services.offered.get(channel_id)) is not None:
             known.make_way(now)
 
-    def offer(self, channel_id: str, service: Service) -> None:
+    def offer(self, channel_id: str, service: ChannelService) -> None:
         """Serve a stream that is made in this process. Raises ChannelInUse."""
         if channel_id in self.services.offered:
             raise ChannelInUse(
@@ -152,7 +152,7 @@ class ReceiverCore(Core):
                 f"service {callee.id!r} is registered in this process already: close it first, or choose another id"
             )
         if (member := self.members.provider(callee.id)) is not None:
-            raise ChannelInUse(provided(callee.id, member.peer))
+            raise ChannelInUse(service_conflict(callee.id, member.peer))
         self.callees.registered[callee.id] = callee
         if self.node is not None:
             self.node.provide(callee.id)
@@ -204,11 +204,11 @@ class ReceiverCore(Core):
 
     # -- connections
 
-    def accept(self, remote: str) -> Incoming:
+    def accept(self, remote: str) -> IncomingConnection:
         """A connection came in, from a sender or a client."""
         return self.connections.accept(remote, self.connections.kinds.keys() - {FOR_MEMBERS})
 
-    def accept_member(self, remote: str) -> Incoming:
+    def accept_member(self, remote: str) -> IncomingConnection:
         """A connection came in, from another process of this node."""
         return self.connections.accept(remote, {FOR_MEMBERS})
 
@@ -218,7 +218,7 @@ class ReceiverCore(Core):
 
     def _begin_session(self, remote: str) -> ReceiverControl:
         session = ReceiverControl(
-            self, self.connections, remote, on_open=self.opening.asked, on_lost=self._left
+            self, self.connections, remote, on_open=self.open_requests.asked, on_lost=self._left
         )
         self.sessions[session] = None
         return session
@@ -228,7 +228,7 @@ class ReceiverCore(Core):
         self.connections.gone(session)
         del self.sessions[session]
         self.services.leave(session)
-        self.opening.left(session, now)
+        self.open_requests.left(session, now)
         for channel in list(session.channels):
             link = channel.link
             channel.leave_session()

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from netchannel.wire import messages
 
     from .admission import Available, Refusal
-    from .answering import Services
     from .inbound import InboundChannel
+    from .requests import ChannelServices
     from .tombstones import Tombstone
 
 
@@ -32,7 +32,7 @@ class Staged(Protocol):
 class Registry:
     """Channels by their ids, those among them that take groups, what is done for clients, and services to call."""
 
-    def __init__(self, services: Services, callees: Callees) -> None:
+    def __init__(self, services: ChannelServices, callees: Callees) -> None:
         self.channels: dict[str, InboundChannel] = {}
         self.staged: dict[str, Staged] = {}
         self.services = services

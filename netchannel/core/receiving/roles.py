@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 if TYPE_CHECKING:
     from netchannel.wire.frames import Buffer
 
-    from .borrowing import Borrowing
+    from .borrower import Borrower
 
 # The channel's own class: its module has these roles, and would be imported back.
 Channel = TypeVar("Channel")
@@ -46,14 +46,14 @@ class Session(Protocol[Channel]):
     """The control connection of a sender, as its channels see it.
 
     ``line`` is what it has in common with others of the same process, ``peer_features`` what the sender can do,
-    ``borrowing`` what memory it shares.
+    ``borrower`` what memory it shares.
     """
 
     peer: str
     peer_features: frozenset[str]
     line: bytes
     channels: dict[Channel, None]
-    borrowing: Borrowing | None
+    borrower: Borrower | None
 
     def heard(self, now: float) -> None:
         """A byte came from the peer."""

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from netchannel.core.accepted import AcceptedControl
+from netchannel.core.connections import AcceptedControl
 from netchannel.core.link import Closing
 from netchannel.errors import ProtocolError
 from netchannel.reporting import log
 from netchannel.wire import messages
 
-from .borrowing import Borrowing
+from .borrower import Borrower
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from netchannel.core.accepted import Connections
+    from netchannel.core.connections import Connections
     from netchannel.core.link import Core
-    from netchannel.wire.declared import Message
+    from netchannel.wire.declarations import Message
 
     from .inbound import InboundChannel
 
@@ -41,12 +41,12 @@ class ReceiverControl(AcceptedControl):
         self.channels: dict[InboundChannel, None] = {}
         self.waiting: set[str] = set()
         self.tokens: dict[str, bytes] = {}  # that are out, by channel
-        self.borrowing: Borrowing | None = None  # memory that the sender may share
+        self.borrower: Borrower | None = None  # memory that the sender may share
         self._on_open = on_open
         self._on_lost = on_lost
 
     def connected(self, now: float) -> None:
-        if self.local and self.core.sharing is not None:
+        if self.local and self.core.shared_memory is not None:
             self.features |= {messages.MEMORY}
         super().connected(now)
 
@@ -54,8 +54,8 @@ class ReceiverControl(AcceptedControl):
         super().established(now)
         if not self.local or self.closing is not Closing.OPEN:
             return
-        if self.core.sharing is not None:
-            self.borrowing = Borrowing(self.core, self.core.sharing, self.peer, self.say)
+        if self.core.shared_memory is not None:
+            self.borrower = Borrower(self.core, self.core.shared_memory, self.peer, self.say)
         elif self.core.sharing_is_off:
             log.info("%s sends no messages in shared memory: shared_memory is 0 here", self.peer)
 
@@ -63,12 +63,12 @@ class ReceiverControl(AcceptedControl):
         match message:
             case messages.Open():
                 self._on_open(self, message, now)
-            case messages.Share() if self.borrowing is not None:
-                self.borrowing.asked(message.place)
+            case messages.Share() if self.borrower is not None:
+                self.borrower.asked(message.place)
             case _:
                 raise ProtocolError(f"{self.peer} sent {message.kind!r}, which a sender does not send here")
 
     def _lost(self, reason: str, now: float) -> None:
-        if self.borrowing is not None:
-            self.borrowing.close()
+        if self.borrower is not None:
+            self.borrower.close()
         self._on_lost(self, reason, now)

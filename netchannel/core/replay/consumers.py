@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
 
 
-class Standing(NamedTuple):
+class SavedConsumer(NamedTuple):
     """What is remembered of a consumer; ``used``: somebody has acknowledged something under the name."""
 
     position: int
@@ -55,11 +55,13 @@ class Consumers:
         """The consumer that has acknowledged least; None if nobody is known."""
         return min(self._known.items(), key=lambda item: item[1].position, default=None)
 
-    def positions(self) -> dict[str, Standing]:
+    def positions(self) -> dict[str, SavedConsumer]:
         """The standing of each name, as it is to be remembered."""
-        return {name: Standing(each.position, each.holder, each.used) for name, each in self._known.items()}
+        return {
+            name: SavedConsumer(each.position, each.holder, each.used) for name, each in self._known.items()
+        }
 
-    def restore(self, known: Mapping[str, Standing], now: float) -> None:
+    def restore(self, known: Mapping[str, SavedConsumer], now: float) -> None:
         """Take up each name with its position after a restart; its holder has the time of a lease to come back."""
         for name, standing in known.items():
             self._known[name] = Consumer(*standing, expires=now + self._lease_s)

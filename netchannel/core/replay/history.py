@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from netchannel.core.sending.send_buffer import Record
     from netchannel.values import Located
 
-    from .consumers import Standing
+    from .consumers import SavedConsumer
 
 RECORD_COST = 512
 """Bytes that a record takes beside its messages, about, so that small ones fill a history too."""
@@ -71,9 +71,9 @@ class History(ABC):
         self.oldest = index.oldest
         self.ending: Ending | None = None
         self.error: NetChannelError | None = None
-        self.remembered: Mapping[str, Standing] = {}  # consumers, from before a restart
+        self.remembered: Mapping[str, SavedConsumer] = {}  # consumers, from before a restart
         self.on_kept: Callable[[float], None] = lambda now: None
-        self.positions: Callable[[], dict[str, Standing]] = dict
+        self.positions: Callable[[], dict[str, SavedConsumer]] = dict
         self._max_bytes = max_bytes
 
     @property

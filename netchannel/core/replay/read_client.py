@@ -5,23 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from netchannel.core.backoff import Backoff
+from netchannel.core.client_core import ERRORS
 from netchannel.core.control import FOR_READING, greeting
 from netchannel.core.link import Closing, Link
-from netchannel.core.questions import ERRORS
 from netchannel.core.receiving.queue import Chunk, Queue
 from netchannel.errors import ChannelClosed, HandshakeError, NetChannelError, ProtocolError
 from netchannel.policies import BufferPolicy
 from netchannel.reporting import log, printable
 from netchannel.wire import messages
+from netchannel.wire.frame_parser import FrameParser
 from netchannel.wire.frames import UNSUMMED, Frame, Kind, signal, unpack
-from netchannel.wire.parsing import FrameParser
 
 from .read_server import REQUEST
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from netchannel.core.questions import ClientChannel, ClientControl, Question
+    from netchannel.core.client_core import ClientChannel, ClientControl, PendingQuestion
     from netchannel.wire.codec import Decoder
 
 BOUNDS = BufferPolicy(max_bytes=8 << 20)
@@ -48,7 +48,7 @@ class RangeRead:
         self.progressed = False  # since the last loss
         self.backoff = Backoff(reader.channel.core)
         self.link: ReadClientData | None = None
-        self.question: Question | None = None
+        self.question: PendingQuestion | None = None
 
     @property
     def over(self) -> bool:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from netchannel.core.control import FOR_READING
 from netchannel.core.link import Closing
 from netchannel.core.sending.data_sender import WRITE_LIMIT
-from netchannel.core.sending.features import lacking, missing
+from netchannel.core.sending.features import describe_missing, missing_feature
 from netchannel.errors import NetChannelError, ProtocolError, StreamReplaced
+from netchannel.wire.frame_parser import FrameParser
 from netchannel.wire.frames import (
     FRAME_LIMIT,
     TOKEN_FRAME_LIMIT,
@@ -23,9 +24,8 @@ from netchannel.wire.frames import (
     signal,
 )
 from netchannel.wire.messages import TOKEN_SIZE
-from netchannel.wire.parsing import FrameParser
 
-from .retained import ReadLink, RetainedService, code_of
+from .retained_service import ReadLink, RetainedService, code_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -190,8 +190,11 @@ class ReadServerData(ReadLink):
 
     def _begin(self, record: Record) -> list[Buffer]:
         """What of ``record`` is to be written first: all, if it does not go in parts."""
-        if self.client is not None and (feature := missing(record, self.client.peer_features)) is not None:
-            raise NetChannelError(lacking(self.client.peer, feature))
+        if (
+            self.client is not None
+            and (feature := missing_feature(record, self.client.peer_features)) is not None
+        ):
+            raise NetChannelError(describe_missing(self.client.peer, feature))
         before = self._schema()
         if record.context is not self._context_sent and record.context != self._context_sent:
             before += blob(Kind.CONTEXT, record.context)

@@ -13,7 +13,7 @@ from netchannel.values import Position
 from netchannel.wire.frames import pack
 from netchannel.wire.rows import count_rows
 
-from .retained import RetainedService
+from .retained_service import RetainedService
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from netchannel.core.sending.packing import Packer
+from netchannel.core.sending.packer import Packer
 from netchannel.errors import ChannelClosed
 from netchannel.reporting import encodable
 
-from .retained import RetainedService
+from .retained_service import RetainedService
 
 if TYPE_CHECKING:
     from netchannel.core.receiving.receiver_core import ReceiverCore

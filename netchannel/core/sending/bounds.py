@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .packing import MOST
+from .packer import MOST
 
 if TYPE_CHECKING:
     from netchannel.policies import BufferPolicy

@@ -11,6 +11,7 @@ from netchannel.core.states import SenderEvent
 from netchannel.core.upqueries import Upqueries
 from netchannel.errors import HandshakeError, ProtocolError
 from netchannel.reporting import printable
+from netchannel.wire.frame_parser import FrameParser
 from netchannel.wire.frames import (
     FRAME_LIMIT,
     HEAD,
@@ -25,10 +26,9 @@ from netchannel.wire.frames import (
     signal,
 )
 from netchannel.wire.messages import ENDS
-from netchannel.wire.parsing import FrameParser
 
-from .features import ALL, lacking, missing
-from .lending import weight
+from .features import ALL, describe_missing, missing_feature
+from .lender import weight
 from .outbound import Connection
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from .lending import Lending
+    from .lender import Lender
     from .outbound import OutboundChannel
     from .send_buffer import Record
 
@@ -50,11 +50,11 @@ AHEAD_LIMIT = 1 << 23
 class Session(Protocol):
     """The control connection that a data connection belongs to; ``peer_features`` is what its other end can do.
 
-    ``lending`` is the memory that both have, if they have any.
+    ``lender`` has the memory that both have, if they have any.
     """
 
     peer: str
-    lending: Lending | None
+    lender: Lender | None
     peer_features: frozenset[str]
 
     def heard(self, now: float) -> None:
@@ -81,7 +81,7 @@ class SenderData(Connection):
         self._lacking = False  # and the channel is being given up for what the receiver cannot take
         self.end_sent = False
         self._token = token
-        self._loan = None if session.lending is None else session.lending.loan(token)
+        self._loan = None if session.lender is None else session.lender.loan(token)
         self._ahead: deque[tuple[int, int]] = deque()  # of what is lent: the number behind it, its size
         self._ahead_size = 0
         self._shown = b""  # of the connection's ends
@@ -173,11 +173,11 @@ class SenderData(Connection):
 
     @property
     def lends(self) -> bool:
-        return self._loan is not None and self.session.lending is not None and self.session.lending.lends
+        return self._loan is not None and self.session.lender is not None and self.session.lender.lends
 
     def allocate(self, size: int) -> pa.Buffer | None:
-        lending = self.session.lending
-        return None if self._loan is None or lending is None else lending.allocate(size)
+        lender = self.session.lender
+        return None if self._loan is None or lender is None else lender.allocate(size)
 
     def schema(self, channel: OutboundChannel) -> list[Buffer]:
         if self._schema_sent or not channel.schema:
@@ -216,10 +216,10 @@ class SenderData(Connection):
     def _begin(self, channel: OutboundChannel, record: Record) -> Sequence[Buffer]:
         """What of ``record`` is to be written first: all, if it does not go in parts."""
         if (record.gap or not self._takes_all) and (
-            feature := missing(record, self.session.peer_features)
+            feature := missing_feature(record, self.session.peer_features)
         ) is not None:
             self._lacking = True
-            error = HandshakeError(f"channel {channel.id!r}: {lacking(self.session.peer, feature)}")
+            error = HandshakeError(f"channel {channel.id!r}: {describe_missing(self.session.peer, feature)}")
             self.core.timers.at(0.0, lambda now: channel.fail(SenderEvent.GIVE_UP, error, now))
             return []
         channel.sent = max(channel.sent, record.end)
@@ -233,9 +233,9 @@ class SenderData(Connection):
 
     def _share(self, channel: OutboundChannel, record: Record) -> bytes | None:
         """A frame that refers to the body, which is in shared memory then; None if it is to go with its frame."""
-        if self._loan is None or self.session.lending is None:
+        if self._loan is None or self.session.lender is None:
             return None
-        offset = self.session.lending.lend(self._loan, record.body)
+        offset = self.session.lender.lend(self._loan, record.body)
         if offset is None:
             return None
         size = len(record.body)
@@ -247,9 +247,9 @@ class SenderData(Connection):
 
     def _returned(self, frame: Frame) -> None:
         """Take back what nobody refers to any more in shared memory."""
-        if self._loan is None or self.session.lending is None:
+        if self._loan is None or self.session.lender is None:
             raise ProtocolError(f"{self.remote} releases shared memory, and has none")
-        self.session.lending.returned(self._loan, frame.payload)
+        self.session.lender.returned(self._loan, frame.payload)
 
     def _caught_up(self, received: int) -> None:
         """The receiver has everything below ``received``."""
@@ -276,8 +276,8 @@ class SenderData(Connection):
         self.abort(f"not taken within {self.core.timing.handshake_s:.1f} s")
 
     def _lost(self, reason: str, now: float) -> None:
-        if self.session.lending is not None:
-            self.session.lending.lost(self._token)
+        if self.session.lender is not None:
+            self.session.lender.lost(self._token)
         channel, self.channel = self.channel, None
         if channel is not None:
             why = f"the data connection to {self.remote} failed: {reason}"

@@ -26,12 +26,12 @@ def limit_of(message_limit: int, features: AbstractSet[str]) -> int:
     return message_limit if messages.PARTS in features else min(message_limit, frames.WHOLE_LIMIT)
 
 
-def lacking(peer: str, feature: str) -> str:
+def describe_missing(peer: str, feature: str) -> str:
     """What is said of a channel that needs ``feature``."""
     return f"{peer} takes no {_REMEDIES[feature]}"
 
 
-def missing(record: Record, features: AbstractSet[str]) -> str | None:
+def missing_feature(record: Record, features: AbstractSet[str]) -> str | None:
     """The feature that ``record`` needs and that is not among ``features``, if there is one."""
     if record.gap:
         return None if messages.GAPS in features else messages.GAPS

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from netchannel.core.backoff import Backoff
 from netchannel.core.link import Closing, JobOwner, Link
-from netchannel.core.retrying import Episode, Retries
+from netchannel.core.retries import Episode, Retries
 from netchannel.core.states import SENDER_TABLE, SENDER_TERMINAL, SenderEvent, SenderState
 from netchannel.core.upqueries import WAITING, WAITING_BYTES
 from netchannel.errors import (
@@ -26,9 +26,9 @@ from netchannel.reporting import because, encodable, log, printable
 from netchannel.values import Ending
 from netchannel.wire.frames import ACK_BYTES, ALONE, FRAME_LIMIT, SHARED_FROM, Body, Buffer, Kind, signal
 
-from .asking import Asking
+from .ack_requests import AckRequests
 from .bounds import Bounds
-from .packing import Packer, Ticket
+from .packer import Packer, Ticket
 from .send_buffer import Cold, Record, SendBuffer
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ FEW = 128
 """Messages that are on their way where a producer gives out one now and then, and waits for nothing."""
 
 
-class GroupOf(NamedTuple):
+class GroupTarget(NamedTuple):
     """What a staged attempt is for, as its open request says it."""
 
     into: str
@@ -122,7 +122,7 @@ class OutboundChannel(JobOwner):
         self.bounds = Bounds(buffer)
         self.fault = fault
         self.replayable = replayable
-        self.group: GroupOf | None = None  # of a staged attempt
+        self.group: GroupTarget | None = None  # of a staged attempt
         self.on_change: Callable[[], None] = lambda: None
         self.state = SenderState.REGISTERED
         self.terminal = False  # nothing will happen any more
@@ -143,7 +143,7 @@ class OutboundChannel(JobOwner):
         self.dropped = self.shared_bytes = self.upqueries = self.upqueries_dropped = 0
         self.starved = False
         self.waiting = self.pacing = 0  # producers that wait for room, and that give the connection time
-        self.asking = Asking()
+        self.ack_requests = AckRequests()
         # Producers that have more at hand, and are about to bring it; and that wait until theirs is durable.
         self.gathering = self.awaited = 0
         self.attachments = 0
@@ -319,12 +319,12 @@ class OutboundChannel(JobOwner):
 
     def want_acknowledgement(self) -> None:
         """Ask for an acknowledgement: somebody waits until all that was sent is acknowledged."""
-        if self.asking.want(self.head):
+        if self.ack_requests.want(self.head):
             self._touch()
 
     def question(self) -> bytes | None:
         """The frame that asks for what is acknowledged, if somebody waits for it: it may come late else."""
-        sent, asking = self.sent, self.asking
+        sent, asking = self.sent, self.ack_requests
         if self.acknowledged >= sent or asking.asked >= sent:
             return None
         memory = self.send_buffer.memory
@@ -505,7 +505,7 @@ class OutboundChannel(JobOwner):
         self.give_up(text, now)
 
     def _waits_on(self, now: float) -> None:
-        self.core.crowds.warn(
+        self.core.warning_digest.warn(
             now,
             "channel %s to %s had no connection for %s s: %s; waiting on, and keeping %d messages",
             self.id, self.to, self.fault.retry, printable(self.last_failure), self.head - self.acknowledged,
@@ -528,7 +528,7 @@ class OutboundChannel(JobOwner):
             self.on_change()
         # A policy to wait has its own time to speak.
         if self.fault.on_failure == "fail" and (failing_s := self._episode.failed(now)) is not None:
-            self.core.crowds.warn(
+            self.core.warning_digest.warn(
                 now,
                 "channel %s to %s is not attached for %.0f s: %s; still trying, and keeping %d messages",
                 self.id, self.to, failing_s, printable(reason), self.head - self.acknowledged,
@@ -570,7 +570,7 @@ class OutboundChannel(JobOwner):
         self.sent = max(self.sent, expected)
         self.send_buffer.rewind(expected)
         self._blocked_at = -1
-        self.asking.begin()
+        self.ack_requests.begin()
         self._dropping = False
         self._episode.over()
         self._progress(expected)
@@ -712,7 +712,7 @@ class OutboundChannel(JobOwner):
         self._progress(upto)
         self.starved = False
         self._blocked_at = -1
-        self.asking.acknowledged(self.waiting)
+        self.ack_requests.acknowledged(self.waiting)
         if self.store is not None:
             self.store.acknowledged(now)
         self.on_change()

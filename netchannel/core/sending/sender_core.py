@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from netchannel.core.control import FOR_CONTROL
-from netchannel.core.dialing import DialedControl, Peer
+from netchannel.core.dialer import DialedControl, Peer
 from netchannel.core.link import Core
 from netchannel.core.states import SenderEvent, SenderState
 from netchannel.errors import (
@@ -23,15 +23,15 @@ from netchannel.reporting import log
 from netchannel.wire import messages
 
 from .data_sender import SenderData
-from .features import lacking, limit_of
-from .lending import ABOUT_MEMORY, Lending
+from .features import describe_missing, limit_of
+from .lender import ABOUT_MEMORY, Lender
 from .outbound import OutboundChannel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from netchannel.policies import BufferPolicy, FaultPolicy, Timing
-    from netchannel.wire.declared import Message
+    from netchannel.wire.declarations import Message
 
 PERMANENT: dict[str, type[NetChannelError]] = {
     "codec": SchemaMismatch,
@@ -259,31 +259,31 @@ class SenderControl(DialedControl):
     def __init__(self, peer: SenderPeer) -> None:
         super().__init__(peer, peer.address, peer.node)
         self._owner = peer
-        self.lending: Lending | None = None  # memory that the receiver reads too
+        self.lender: Lender | None = None  # memory that the receiver reads too
 
     def established(self, now: float) -> None:
-        sharing = self.core.sharing
-        if self.local and sharing is not None and messages.MEMORY in self.peer_features:
-            self.lending = Lending(sharing, self.peer, self.say)
+        shared_memory = self.core.shared_memory
+        if self.local and shared_memory is not None and messages.MEMORY in self.peer_features:
+            self.lender = Lender(shared_memory, self.peer, self.say)
         super().established(now)
-        if self.local and self.lending is None:
+        if self.local and self.lender is None:
             self._say_why_nothing_is_lent()
 
     def _say_why_nothing_is_lent(self) -> None:
         if self.core.sharing_is_off:
             log.info("%s gets no messages in shared memory: shared_memory is 0 here", self.peer)
-        elif self.core.sharing is not None:
+        elif self.core.shared_memory is not None:
             text = "%s takes no messages in shared memory: shared_memory is 0 there, or its system has none"
             log.info(text, self.peer)
 
     def _lost(self, reason: str, now: float) -> None:
-        if self.lending is not None:
-            self.lending.close()
+        if self.lender is not None:
+            self.lender.close()
         super()._lost(reason, now)
 
     def told(self, message: Message, now: float) -> None:
-        if self.lending is not None and isinstance(message, ABOUT_MEMORY):
-            self.lending.told(message)
+        if self.lender is not None and isinstance(message, ABOUT_MEMORY):
+            self.lender.told(message)
             return
         match message:
             case messages.Ready():
@@ -316,7 +316,7 @@ class SenderControl(DialedControl):
         if answer.port is not None:
             remote = f"{remote.rpartition(':')[0]}:{answer.port}"
         if channel.buffer.when_full == "drop_oldest" and messages.GAPS not in self.peer_features:
-            error = HandshakeError(f"channel {channel.id!r}: {lacking(self.peer, messages.GAPS)}")
+            error = HandshakeError(f"channel {channel.id!r}: {describe_missing(self.peer, messages.GAPS)}")
             channel.fail(SenderEvent.GIVE_UP, error, now)
             return
         link = SenderData(channel, self, remote, answer.token)

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .packing import Ticket
+    from .packer import Ticket
     from .send_buffer import Record
 
 

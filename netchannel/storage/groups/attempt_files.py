@@ -27,7 +27,7 @@ from netchannel.storage.layout import (
 )
 from netchannel.storage.recovery import log
 from netchannel.storage.segment import Segment, read_payload, walk
-from netchannel.storage.tail import Names, Tail, Writing
+from netchannel.storage.tail import ContentNames, NewEntry, Tail
 from netchannel.values import AttemptKey
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class AttemptFile:
         self._tail: Tail | None = None
         self._spare: Spare | None = None  # which is the file
         self._large = False
-        self._schemas, self._contexts = Names(), Names()
+        self._schemas, self._contexts = ContentNames(), ContentNames()
         self._bytes = 0
         self._hastened = 0  # bytes of the file
         abandon_in_children(self)
@@ -206,7 +206,7 @@ class AttemptFile:
             self._tail.file.close()
 
     def _write(self, entry: Entry, payload: Sequence[Buffer], schema: bytes, context: bytes = b"") -> None:
-        writing = Writing(entry, payload, self._schemas.of(schema), self._contexts.of(context))
+        writing = NewEntry(entry, payload, self._schemas.of(schema), self._contexts.of(context))
         try:
             try:
                 self._opened().write([writing])

@@ -19,7 +19,7 @@ from netchannel.storage.layout import (
 from netchannel.storage.manifest import Mark
 from netchannel.storage.recovery import durable_upto, log, write_again
 from netchannel.storage.segment import Segment, read_payload, walk
-from netchannel.storage.tail import NO_CONTENT, Tail, Writing
+from netchannel.storage.tail import NO_CONTENT, NewEntry, Tail
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,7 +82,7 @@ class Journal:
         before = tail.segment.size
         entry = Entry(kind, 0, len(payload), 0, 0, 0, 0, 0, 0, 0, 0, 0)
         try:
-            tail.write([Writing(entry, [payload], NO_CONTENT, NO_CONTENT)])
+            tail.write([NewEntry(entry, [payload], NO_CONTENT, NO_CONTENT)])
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise self._break("writing", before, error) from error
@@ -147,7 +147,7 @@ def _prepared(files: FileSystem, folder: Path, stream: str, generation: int, sta
         payload = _packed(state)
         write_all(file, [header], 0)
         entry = Entry(STATE, 0, len(payload), 0, 0, 0, 0, 0, 0, 0, 0, 0)
-        tail.write([Writing(entry, [payload], NO_CONTENT, NO_CONTENT)])
+        tail.write([NewEntry(entry, [payload], NO_CONTENT, NO_CONTENT)])
         tail.sync()
     except OSError:
         file.close()

@@ -14,7 +14,7 @@ from netchannel.reporting import log
 from netchannel.storage.jobs import TRIM_S
 
 from .attempt_writer import AttemptWriter
-from .feeding import Feeder
+from .feeder import Feeder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from netchannel.values import AttemptKey
 
     from .attempt_files import SealedAttempt
-    from .staging import StagingStore
+    from .staging_store import StagingStore
 
 SPARE_S = 30.0
 """A file that is kept to be written again, and was not in this time, is deleted."""

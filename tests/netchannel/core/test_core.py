@@ -134,7 +134,7 @@ def token_unused(world: World) -> None:
     while producer.channel.state is not SenderState.GRANTED:
         world.step()
     world.stalled.add(producer.channel.core)
-    offers = consumer.channel.core.opening.offers
+    offers = consumer.channel.core.open_requests.offers
     assert (len(offers), consumer.channel.state) == (1, ReceiverState.REGISTERED)
     for end in list(world.ends):  # its connections look alive meanwhile
         end.link.disarm()

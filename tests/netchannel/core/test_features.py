@@ -99,7 +99,7 @@ def test_who_dials_no_other_port_comes_to_the_one_that_it_knows(monkeypatch: pyt
 
     def attempt(world: World) -> SenderState:
         receiver = world.receiver()
-        receiver.opening.offers.lease = lease
+        receiver.open_requests.offers.lease = lease
         world.inbox(receiver)
         producer = world.open(world.sender())
         world.pass_time(1)

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netchannel.core.accepted import Incoming
+from netchannel.core.connections import IncomingConnection
 from netchannel.core.control import FOR_CONTROL, FOR_DATA, FOR_MEMBERS, greeting, with_check
 from netchannel.core.receiving.data_receiver import ReceiverData
 from netchannel.core.receiving.members import MemberControl
@@ -35,7 +35,15 @@ from tests.support.forged import forged
 from tests.support.sizes import examples
 from tests.support.world import Consumer, End, Producer, World
 
-LINKS = [Incoming, ReceiverControl, ReceiverData, SenderControl, SenderData, MemberControl, NodeControl]
+LINKS = [
+    IncomingConnection,
+    ReceiverControl,
+    ReceiverData,
+    SenderControl,
+    SenderData,
+    MemberControl,
+    NodeControl,
+]
 STEPS = 60
 """As many rounds of everybody as the sessions here take, from the first dial to the last goodbye."""
 
@@ -68,7 +76,7 @@ class Session:
     @property
     def token(self) -> bytes:
         """One that the receiver has given and would take; else one that it would not."""
-        return next(iter(self.receiver.opening.offers._offers), bytes(TOKEN_SIZE))
+        return next(iter(self.receiver.open_requests.offers._offers), bytes(TOKEN_SIZE))
 
     def produce(self) -> None:
         """Send everything, once the numbers are known."""
@@ -214,7 +222,7 @@ GREETINGS = st.tuples(
 
 def hostile(kind: type) -> st.SearchStrategy[list[Part]]:
     """What keeps to the form of such a connection, and for the most part to who says what."""
-    if kind is Incoming:
+    if kind is IncomingConnection:
         first = GREETINGS | st.sampled_from([*map(greeting, (FOR_CONTROL, FOR_DATA, FOR_MEMBERS))])
         return st.tuples(first.map(as_it_is), MESSAGES | frames_of([*Kind])).map(list)
     if kind in (ReceiverControl, SenderControl, MemberControl, NodeControl):

@@ -22,7 +22,7 @@ from netchannel import (
     SenderChannel,
     SenderServer,
 )
-from netchannel.core.sending.lending import Lending
+from netchannel.core.sending.lender import Lender
 from netchannel.testing.deadlines import eventually
 
 MIB = 1 << 20
@@ -33,13 +33,13 @@ ROWS = MIB // 16
 def copied(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The lengths of bodies that were copied into shared memory."""
     lengths = []
-    copied = Lending._copied
+    copied = Lender._copied
 
-    def noted(self: Lending, memory: memoryview, loan: Any, body: Any) -> int | None:
+    def noted(self: Lender, memory: memoryview, loan: Any, body: Any) -> int | None:
         lengths.append(len(body))
         return copied(self, memory, loan, body)
 
-    monkeypatch.setattr(Lending, "_copied", noted)
+    monkeypatch.setattr(Lender, "_copied", noted)
     return lengths
 
 

@@ -23,12 +23,12 @@ from netchannel.testing import (
     FaultyTransport,
     backpressure,
     calls,
-    connecting,
     deadlines,
     delivery,
     ends,
-    establishing,
+    establishment,
     outages,
+    raw_connections,
     replay,
     staged,
     suite,
@@ -46,7 +46,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 _names = itertools.count()
 
-OF_THE_KIT = [backpressure, calls, delivery, ends, establishing, outages, replay, staged, suite, upstream]
+OF_THE_KIT = [backpressure, calls, delivery, ends, establishment, outages, replay, staged, suite, upstream]
 """Its modules that make receivers."""
 _PORTS = range(32_000, 32_768)
 """Between those that tests are given (tests/support/ports.py) and those that outgoing connections take."""
@@ -309,11 +309,11 @@ def test_what_the_kit_asserts_is_explained() -> None:
     modules = [
         backpressure,
         calls,
-        connecting,
+        raw_connections,
         deadlines,
         delivery,
         ends,
-        establishing,
+        establishment,
         outages,
         replay,
         staged,

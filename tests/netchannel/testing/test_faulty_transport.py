@@ -9,8 +9,8 @@ import math
 import pytest
 
 from netchannel.testing import FaultyTransport
-from netchannel.testing.connecting import Endpoint, connected
 from netchannel.testing.deadlines import eventually
+from netchannel.testing.raw_connections import Endpoint, connected
 
 _names = itertools.count()
 

@@ -15,8 +15,8 @@ import pytest
 from netchannel import Tls
 from netchannel.tls import Credentials
 from netchannel.transports import schemes
-from netchannel.transports.secured import TlsDialer, accepting
 from netchannel.transports.tls_connection import RECORD
+from netchannel.transports.tls_transport import TlsDialer, tls_protocol_factory
 from tests.support import sizes
 from tests.support.chaos import UP, Proxy, Wire
 from tests.support.waiting import until_async
@@ -86,7 +86,9 @@ async def connected(
     tls: Tls, here: Reader, there: Reader, make_wire: Callable[[int], Wire]
 ) -> AsyncIterator[None]:
     """Two ends with their TLS, and a proxy between them."""
-    listener = await schemes.listen("127.0.0.1:0", accepting(Credentials(tls, "receiver"), lambda: there))
+    listener = await schemes.listen(
+        "127.0.0.1:0", tls_protocol_factory(Credentials(tls, "receiver"), lambda: there)
+    )
     try:
         async with Proxy(listener.address, make_wire) as proxy:
             await TlsDialer(Credentials(tls, "sender")).connect(proxy.address, lambda: here)

@@ -16,6 +16,7 @@ from xxhash import xxh3_64_intdigest
 from netchannel.errors import ProtocolError
 from netchannel.wire import messages
 from netchannel.wire.envelope import MESSAGE_LIMIT, MessageParser, _check, decode
+from netchannel.wire.frame_parser import SLAB, FrameParser
 from netchannel.wire.frames import (
     FRAME_LIMIT,
     HEADER,
@@ -31,7 +32,6 @@ from netchannel.wire.frames import (
     signal,
     unpack,
 )
-from netchannel.wire.parsing import SLAB, FrameParser
 from netchannel.wire.pool import Pool
 from tests.support.forged import forged
 from tests.support.sizes import examples

@@ -22,16 +22,16 @@ from unittest.mock import patch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from netchannel import Timing, Tls
-from netchannel.core.sending import data_sender, outbound, packing
-from netchannel.core.sending.lending import GRAIN
+from netchannel.core.sending import data_sender, outbound, packer
+from netchannel.core.sending.lender import GRAIN
 from netchannel.servers import identity, receiver, sender, sender_channel
 from netchannel.storage import SegmentLog, openers
-from netchannel.transports import runner, schemes, secured
+from netchannel.transports import runner, schemes, tls_transport
 from tests.simulator.oracle import Violation
 from tests.simulator.plans import Kind, Shared, draw_plan
 from tests.simulator.simulation import Report, noted
 from tests.support.authority import Authority
-from tests.support.shared_memory import Meetings, SimulatedSharing
+from tests.support.shared_memory import Meetings, SimulatedMemory
 from tests.support.simulated_files import Crash, SimulatedFiles
 
 from .disk import Disk
@@ -127,14 +127,14 @@ class Simulation:
         """Something of the run that another run of the same seed repeats."""
         self._trace.update(f"{self.room.now:.9f} {what}\n".encode())
 
-    def share(self, size: int) -> SimulatedSharing | None:
-        """As `make_sharing`, for the process whose loop runs; there is none for a server with TLS."""
+    def share(self, size: int) -> SimulatedMemory | None:
+        """As `make_shared_memory`, for the process whose loop runs; there is none for a server with TLS."""
         loop = asyncio.get_running_loop()
         assert isinstance(loop, ProcessLoop)
         if not size:
             return None
         chance = self.chance
-        return SimulatedSharing(
+        return SimulatedMemory(
             self.meetings, self.memory_size, later=loop.soon, works=lambda: chance.random() < 0.9
         )
 
@@ -478,14 +478,14 @@ def _in_place(simulation: Simulation) -> Iterator[None]:
         put(runner, "LOW_WATER", high // 4)
         put(data_sender, "SHARED_FROM", simulation.shared_from)
         put(outbound, "SHARED_FROM", simulation.shared_from)
-        put(packing, "ALONE", min(packing.ALONE, simulation.shared_from))
+        put(packer, "ALONE", min(packer.ALONE, simulation.shared_from))
         put(data_sender, "AHEAD_LIMIT", simulation.chance.choice([0, 1000, 1 << 20]))
-        put(sender, "make_sharing", simulation.share)
-        put(receiver, "make_sharing", simulation.share)
+        put(sender, "make_shared_memory", simulation.share)
+        put(receiver, "make_shared_memory", simulation.share)
         put(data_sender, "WRITE_LIMIT", random.choice([500, 5000, 1 << 20]))
         put(sender_channel, "YIELD_AFTER", random.choice([500, 5000, 1 << 19]))
         stack.enter_context(patch.dict(schemes._table, tcp=simulation.network))
-        put(secured, "dial", simulation.network.dial_real)
+        put(tls_transport, "dial", simulation.network.dial_real)
         put(ssl.SSLContext, "sslsocket_class", EncryptedSocket)
         for logger in loggers:
             stack.callback(logger.setLevel, logger.level)

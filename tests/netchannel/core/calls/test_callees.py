@@ -11,9 +11,9 @@ from netchannel.core.calls.bodies import SMALL
 from netchannel.core.calls.callees import BODIES_LIMIT, CALLS_LIMIT
 from netchannel.core.control import FOR_REQUESTS, greeting
 from netchannel.core.link import Closing, Link
-from netchannel.core.receiving.answering import RequestControl
 from netchannel.core.receiving.receiver_core import ReceiverCore
-from netchannel.wire.declared import Message
+from netchannel.core.receiving.requests import RequestControl
+from netchannel.wire.declarations import Message
 from netchannel.wire.envelope import MessageParser, encode
 from netchannel.wire.messages import CALL_LIMIT, PIECE_LIMIT, Call, CallPiece, Cancel, Hello
 from tests.support.calling import Called
@@ -59,7 +59,7 @@ class Stranger:
         return heard
 
     @property
-    def calls(self) -> callees.CallsIn:
+    def calls(self) -> callees.IncomingCalls:
         assert isinstance(self.link, RequestControl)
         return self.link.calls
 
@@ -114,7 +114,7 @@ def test_no_call_is_begun_while_too_much_waits_to_be_sent(monkeypatch: pytest.Mo
     stranger = Stranger(world, receiver)
     begun = []
 
-    def begin(each: callees.CallIn) -> None:
+    def begin(each: callees.IncomingCall) -> None:
         begun.append(each)
         each.answer(bytes(2 * PIECE_LIMIT))
 
@@ -122,7 +122,7 @@ def test_no_call_is_begun_while_too_much_waits_to_be_sent(monkeypatch: pytest.Mo
     stranger.link.writable = False
     stranger._say(b"".join(encode(call(number)) for number in range(20)))
     assert len(begun) == 3
-    assert stranger.calls.parcels.bytes == 6 * PIECE_LIMIT
+    assert stranger.calls.pieces.bytes == 6 * PIECE_LIMIT
     stranger.link.writable = True
     heard = stranger.listen()
     assert len(begun) == 20
@@ -200,7 +200,7 @@ def test_a_cancelled_call_is_answered_once() -> None:
     stranger._say(encode(Cancel(request=3)))
     assert [each.kind for each in stranger.listen()] == ["deny"]
     assert stranger.calls.unanswered == 0
-    assert stranger.calls.parcels.bytes == 0
+    assert stranger.calls.pieces.bytes == 0
 
 
 def test_a_connection_that_is_gone_leaves_no_work_behind() -> None:

@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netchannel.core.questions import ClientControl
-from netchannel.core.receiving.answering import RequestControl
+from netchannel.core.client_core import ClientControl
 from netchannel.core.receiving.data_receiver import ReceiverData
+from netchannel.core.receiving.requests import RequestControl
 from netchannel.core.receiving.sessions import ReceiverControl
 from netchannel.core.sending.sender_core import SenderControl
 from netchannel.servers.group_channels import as_winners

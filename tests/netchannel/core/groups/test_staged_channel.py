@@ -381,9 +381,9 @@ def test_who_asks_for_an_attempt_and_does_not_come_takes_no_place(monkeypatch: p
     began = staged.world.now
     assert staged.write([b"y"], partition=1).count == 1
     assert staged.world.now - began < 1
-    assert len(staged.receiver.opening.offers) == 3
+    assert len(staged.receiver.open_requests.offers) == 3
     staged.world.pass_time(staged.world.timing.token_s)
-    assert len(staged.receiver.opening.offers) == 0
+    assert len(staged.receiver.open_requests.offers) == 0
 
 
 def test_a_place_that_a_port_was_missing_for_is_free_again() -> None:
@@ -394,10 +394,10 @@ def test_a_place_that_a_port_was_missing_for_is_free_again() -> None:
         leases.append(1)
         raise OSError(errno.EADDRINUSE, "in use")
 
-    staged.receiver.opening.offers.lease = no_port
+    staged.receiver.open_requests.offers.lease = no_port
     writing = staged.begin([b"x"])
     staged.world.run(lambda: len(leases) > 2)
-    staged.receiver.opening.offers.lease = None
+    staged.receiver.open_requests.offers.lease = None
     staged.world.run(lambda: writing.channel.terminal)
     assert writing.channel.error is None
 

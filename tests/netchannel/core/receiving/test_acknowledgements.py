@@ -26,7 +26,7 @@ def attached(**settings: Any) -> tuple[World, Producer, Consumer]:
 
 def waits(channel: OutboundChannel) -> None:
     """As `flush` does."""
-    channel.asking.flushing += 1
+    channel.ack_requests.flushing += 1
     channel.want_acknowledgement()
 
 
@@ -52,7 +52,7 @@ def test_what_somebody_waits_for_is_said_at_once() -> None:
     producer.send(b"x")
     world.settle()
     assert producer.channel.acknowledged == 2
-    producer.channel.asking.flushing -= 1
+    producer.channel.ack_requests.flushing -= 1
     producer.send(b"x")
     world.settle()
     assert producer.channel.acknowledged == 3

@@ -11,7 +11,7 @@ import pytest
 import netchannel
 from netchannel import ChannelClosed, FaultPolicy, NetChannelError, Position
 from netchannel.core.control import FOR_CONTROL, FOR_DATA, FOR_MEMBERS, greeting
-from netchannel.core.groups.over import Over
+from netchannel.core.groups.epoch_ledger import EpochLedger
 from netchannel.core.receiving.members import MemberControl
 from netchannel.core.receiving.receiver_core import ReceiverCore
 from netchannel.core.states import ReceiverState, SenderState
@@ -677,7 +677,7 @@ def ended(site: Site, receiver: ReceiverCore) -> Staged:
     staged = Staged(world=site.world, receiver=receiver)
     staged.commit(0, [staged.write([b"x"])], end=True)
     assert staged.read() == [b"x"]
-    site.world.run(lambda: isinstance(receiver.services.over.get("c"), Over))
+    site.world.run(lambda: isinstance(receiver.services.ledgers.get("c"), EpochLedger))
     assert staged.answer().fresh is True
     return staged
 

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from netchannel.core.replay.consumers import CONSUMERS_LIMIT, Consumers, Standing
+from netchannel.core.replay.consumers import CONSUMERS_LIMIT, Consumers, SavedConsumer
 from netchannel.core.replay.history import MemoryHistory
 from netchannel.core.replay.index import Index
-from netchannel.core.sending.packing import Packer
+from netchannel.core.sending.packer import Packer
 from netchannel.errors import ChannelInUse, ConsumerFenced, NetChannelError, SchemaMismatch
 from netchannel.policies import RetainPolicy
 from netchannel.storage.openers import HistoryOpener
@@ -330,7 +330,7 @@ def test_names_outlive_a_stream_that_is_replaced_wherever_the_keeper_stops(power
         world, files = World(crash_at), SimulatedFiles(crash_at)
         histories = HistoryOpener(world.receiver(), "c", "bytes", RetainPolicy(directory=Path("/")), files)
         before = histories.begin("before")
-        before.positions = lambda: {"me": Standing(2, "holder", used=True)}
+        before.positions = lambda: {"me": SavedConsumer(2, "holder", used=True)}
         told: list[Any] = []
         for count in (1, 2):
             packer = Packer(FrameMemory())

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from netchannel.core.client_core import ClientControl, ClientCore, PendingQuestion
 from netchannel.core.control import FOR_READING, greeting
-from netchannel.core.questions import ClientControl, ClientCore, Question
-from netchannel.core.receiving.answering import RequestControl
 from netchannel.core.receiving.receiver_core import ReceiverCore
+from netchannel.core.receiving.requests import RequestControl
 from netchannel.core.replay.history import MemoryHistory
 from netchannel.core.replay.read_client import RangeRead, ReadClient, ReadClientData
 from netchannel.core.replay.read_server import REQUEST, REQUESTS_LIMIT, ReadServerData
@@ -329,13 +329,13 @@ def test_a_schema_that_has_no_end_is_not_taken() -> None:
 def test_a_client_has_no_more_watches_and_tokens_than_it_may(
     kind: type[messages.Question], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("netchannel.core.receiving.answering.HELD_LIMIT", 3)
+    monkeypatch.setattr("netchannel.core.receiving.requests.HELD_LIMIT", 3)
     session = Session()
     world, channel = session.world, session.reader.channel
     answers: list[Any] = []
     errors: list[NetChannelError] = []
 
-    def ask() -> Question:
+    def ask() -> PendingQuestion:
         fields = {"stream": "s"} if kind is messages.Read else {}
         return channel.ask(
             kind,
