@@ -232,6 +232,7 @@ class ClientChannel:
             self.ask_again(now)
 
         if self._again is None:
+            # At random within the limit: clients that were refused together are not to come back together.
             wait = self.core.timing.backoff_limit_s * self.core.jitter()
             self._again = self.core.timers.at(now + wait, again)
 

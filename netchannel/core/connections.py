@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from .link import Core
 
 STRANGERS = 1024
-"""Connections that have not shown who they are: that have said nothing, or whose handshake is not done."""
+"""Connections that have not shown who they are: that have said nothing, or whose handshake is not done.
+
+A bound of their own, so that a flood of them leaves room for peers that are known.
+"""
 TLS_HANDSHAKE = b"\x16\x03"
 """How a sender begins that speaks TLS."""
 TLS_ALERT = b"\x15\x03\x03\x00\x02\x02\x46"
@@ -86,7 +89,7 @@ class Connections:
 
     def take_on(self, incoming: IncomingConnection, purpose: int) -> Link:
         """An incoming connection has said what it is for: who takes it on."""
-        self.gone(incoming)
+        self.gone(incoming)  # first: the two are one connection, and count once
         link = self.kinds[purpose](incoming.remote)
         self.links.add(link)
         self.unproven[link] = None
@@ -119,7 +122,7 @@ class Connections:
         """A connection is gone. One that is older may still be in its handshake, for as long as that may take."""
 
         def forget(now: float) -> None:
-            if self._lines.get(link.line) is link:
+            if self._lines.get(link.line) is link:  # and not one that came meanwhile
                 del self._lines[link.line]
 
         if self._lines.get(link.line) is link:

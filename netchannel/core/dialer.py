@@ -119,7 +119,7 @@ class Peer(Dialer, Generic[Control]):
     def redial(self, now: float) -> None:
         """Have a connection that is gone made again a little later, if it is needed."""
         if self.wanted:
-            self._redial_due = True
+            self._redial_due = True  # so that `reach` makes no second connection before its time
             self.core.timers.at(now + self._backoff.next(now), self._redial)
         else:
             self._forget()

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .timers import Timer, Timers
 
 COMPLAIN_AFTER_S = 5.0
+"""A peer that is away for less is not worth a line: one that is started again is back sooner."""
 
 
 class Retries:

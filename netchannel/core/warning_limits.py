@@ -35,6 +35,7 @@ class WarningFilter:
             cause = _OTHERS
         is_news = cause not in latest
         latest[cause] = now
+        # The causes stay in the order of their last times: the loop above relies on it.
         latest.move_to_end(cause)
         return is_news
 

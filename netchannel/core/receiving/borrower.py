@@ -67,6 +67,7 @@ class Borrower:
 
     def keep_for_children(self) -> None:
         """The process is about to be forked: what is in use stays so."""
+        # The fork may be on any thread, and the loop's changes what is in use: the list is made in one step.
         self._forked |= frozenset(list(self._bodies))
 
     def asked(self, place: bytes) -> None:
@@ -101,6 +102,7 @@ class Borrower:
                 f"a body of {size} bytes at {offset} of {has} bytes of shared memory: expected one within them, at a "
                 f"multiple of {ALIGNMENT}"
             )
+        # No two in use overlap, so that of those that begin before the end only the last may reach into this one.
         index = bisect_right(self._offsets, end - 1)
         if index and self._bodies[self._offsets[index - 1]].end > offset:
             raise ProtocolError(
@@ -115,6 +117,7 @@ class Borrower:
     def _let_go(self, offset: int, watch: object) -> None:
         """Note that nobody refers to a body; called on any thread, in the middle of anything."""
         self._gone.append(offset)
+        # Without a lock: if two threads find it unset, `tell` is called twice, and once finds nothing.
         if not self._told_soon:
             self._told_soon = True
             self._shared_memory.soon(self.tell)

@@ -76,6 +76,7 @@ class DelayedAcks:
         self._links.append(link)
 
     def _say(self, now: float) -> None:
+        # Taken out before any is reminded: who is added from now on needs a deadline of its own.
         links, self._links = self._links, []
         for link in links:
             link.remind()
@@ -140,7 +141,7 @@ class ReceiverData(Link):
             case Refusal() as against:
                 self._refuse(against, now)
             case Tombstone() as grave:
-                self._admitted()
+                self._admitted()  # first: it ends the deadline for the token, and the last word sets one for itself
                 self.leave(_farewell(grave), now)
             case channel:
                 self._admitted()

@@ -122,6 +122,7 @@ class OpenRequests:
         All is judged anew. Only if nobody else has had the channel since the offer: what the sender says of itself is
         then newer than anything that is known of it here, and may end the consumer.
         """
+        # Taken before anything is judged: a token is good once, and its place among the offers is free in any case.
         offer = self.offers.take(token)
         self._take_turns(now)
         if offer is None or offer.session.closing is not Closing.OPEN:
@@ -163,6 +164,7 @@ class OpenRequests:
     ) -> Tombstone | MemberControl | Refusal | None:
         """What stands against the sender, if anything does; or who else has the channel."""
         registry, target = self._registry, _target(request)
+        # First of all: a stream that is over stays so, also where its channel's id is registered again for another.
         if (grave := registry.tombstones.find(request.channel, request.stream)) is not None:
             return grave
         channel = registry.channels.get(target)

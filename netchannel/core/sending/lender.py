@@ -163,6 +163,7 @@ class Lender:
     def _let_go(self, part: _Part, watch: object) -> None:
         """Note that nothing refers to a part; called on any thread, in the middle of anything."""
         self._gone.append(part)
+        # Without a lock: if two threads find it unset, `_free_parts` is called twice, and once finds nothing.
         if not self._freed_soon:
             self._freed_soon = True
             self._shared_memory.soon(self._free_parts)
@@ -295,7 +296,7 @@ class Lender:
             size = loan.sizes.pop(offset, None)
             if size is None:
                 raise ProtocolError(f"{self._peer} holds shared memory at {offset}, which it has not")
-            self._left.sizes[offset] = size
+            self._left.sizes[offset] = size  # it comes back by the control connection, as its own is gone
         for offset, size in loan.sizes.items():
             self._came_back(offset, size)
         loan.sizes.clear()
