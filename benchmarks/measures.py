@@ -29,6 +29,7 @@ TITLES = {
     "cpu_ns_per_row": "processor ns per row, of all processes",
     "trigger_ms": "ms per micro-batch, median",
     "cpu_us_per_message": "processor us per message",
+    "cpu_us_per_step": "processor us per step, of all processes",
     "p50_us": "p50, us",
     "p99_us": "p99, us",
     "p99.9_us": "p99.9, us",

@@ -14,9 +14,12 @@ from benchmarks.running import FREE, PINNED, Contestant
 from benchmarks.targets import AtMost, Reaching, Target, Within
 from benchmarks.work import Work
 
-LOGS, TRADES, DELTAS, CHECKPOINTS, QUERIES, RECOVERY, SCALING, ASKING = (
+LOGS, TRADES, ORDERED, DELTAS, CHECKPOINTS, QUERIES, RECOVERY, SCALING, ASKING = (
     f".steps.{name}"
-    for name in ("logs", "trades", "deltas", "checkpoints", "queries", "recovery", "scaling", "asking")
+    for name in (
+        *("logs", "trades", "ordered", "deltas", "checkpoints"),
+        *("queries", "recovery", "scaling", "asking"),
+    )
 )
 WHOLE_S = 90.0
 GB = 1_000_000_000
@@ -132,6 +135,15 @@ STEP_ROWS = (
         Within(0.5, "p50_ms", "an aggregate, given out by one"),
         options={"steps": 5_000},
         quick={"steps": 500},
+    ),
+    _row(
+        "an empty step ordered by the coordinator, two members",
+        ("", "ordered_steps"),
+        _alone(ORDERED, {"state in memory": {"state": "memory"}, "state on disk": {"state": "disk"}}),
+        ("p50_ms", "p99_ms", "cpu_us_per_step"),
+        options={"steps": 2_000},
+        seconds=20,
+        quick={"steps": 200},
     ),
     _deltas("join of 1 000 rows", "join"),
     _deltas("count, sum and avg of 1 000 rows", "aggregate", query="sums"),

@@ -34,7 +34,7 @@ def little(row: Row, name: str) -> Measures:
     case = row.contestants[name]
     options = {**row.work.options, **case.options}
     little = LITTLE | LITTLE_TO_BREAK if "behind" in options else LITTLE
-    less = {key: min(value, little.get(key, value)) for key, value in options.items() if key != "query"}
+    less = {key: min(value, little[key]) for key, value in options.items() if key in little}
     work = replace(row.work, options={**options, **less}, seconds=1.0)
     return run(replace(case, options={}), work, row.sides)
 
