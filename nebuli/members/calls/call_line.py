@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,7 +22,7 @@ from nebuli.storage.shards.shard import Span
 from netchannel import NetChannelError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Sequence
 
     from netchannel import ReceiverServer, SenderServer
 
@@ -43,13 +44,24 @@ class TooManyPieces(Exception):
 
 
 class _Question:
-    """What is asked, until it is answered; ``made`` says it as it is at the time when it is sent."""
+    """What is asked, until it is answered."""
 
-    __slots__ = ("answer", "made")
+    __slots__ = ("_asked", "_since", "answer", "number")
 
-    def __init__(self, made: Callable[[], ask.Asked]) -> None:
-        self.made = made
-        self.answer: asyncio.Future[ask.Answer] = asyncio.get_running_loop().create_future()
+    def __init__(self, number: int, asked: ask.Asked) -> None:
+        loop = asyncio.get_running_loop()
+        self.number = number
+        self.answer: asyncio.Future[ask.Answer] = loop.create_future()
+        self._asked = asked
+        self._since = loop.time()
+
+    def encoded(self) -> bytes:
+        """The message that asks it now: a push that has waited for a process waits less for room."""
+        asked = self._asked
+        if isinstance(asked, ask.Push | staged.PushStaged):
+            waited_s = asyncio.get_running_loop().time() - self._since
+            asked = replace(asked, within_s=max(asked.within_s - waited_s, 0.0))
+        return ask.encode_asked(self.number, asked)
 
 
 class CallLine:
@@ -71,12 +83,10 @@ class CallLine:
         self._receiver = receiver
         self._questions: dict[int, _Question] = {}
         self._number = 0
-        self._to_send: asyncio.Queue[int] | None = None
+        self._to_send: asyncio.Queue[_Question] | None = None
         self._session: asyncio.Task[None] | None = None
         self._left = False
         self._held: set[str] = set()
-        self._holding = range(0)
-        """The numbers of questions to hold that this session began with."""
 
     async def aclose(self) -> None:
         """End the session, and answer what is open, and what is asked later, with `ask.CouldNot`."""
@@ -111,35 +121,25 @@ class CallLine:
 
         After a cancel it has happened or not. Asked again, it happens once.
         """
-        loop = asyncio.get_running_loop()
-        until = loop.time() + within_s
-        return await self._ask(
-            lambda: ask.Push(handle, producer, sequence, max(until - loop.time(), 0.0), rows)
-        )
+        return await self._ask(ask.Push(handle, producer, sequence, within_s, rows))
 
     async def stage(self, handle: str, producer: str, sequence: int, rows: bytes) -> ask.Answer:
         """Have rows kept for a push that comes later. After a cancel they are kept, or not, for a while."""
-        return await self._ask(lambda: staged.Stage(handle, producer, sequence, rows))
+        return await self._ask(staged.Stage(handle, producer, sequence, rows))
 
     async def push_staged(
         self, handle: str, producer: str, sequence: int, pieces: Sequence[str], within_s: float
     ) -> ask.Answer:
         """As `push`, of what is staged."""
-        loop = asyncio.get_running_loop()
-        until = loop.time() + within_s
-        return await self._ask(
-            lambda: staged.PushStaged(
-                handle, producer, sequence, max(until - loop.time(), 0.0), tuple(pieces)
-            )
-        )
+        return await self._ask(staged.PushStaged(handle, producer, sequence, within_s, tuple(pieces)))
 
     async def drop_staged(self, handle: str, producer: str, pieces: Sequence[str]) -> None:
         """Have pieces forgotten. Raises StorageError."""
-        _expected(ask.Noted, await self._ask(lambda: staged.DropStaged(handle, producer, tuple(pieces))))
+        _expected(ask.Noted, await self._ask(staged.DropStaged(handle, producer, tuple(pieces))))
 
     async def next_sequence(self, handle: str, producer: str) -> int:
         """The number that a producer sends next to an input."""
-        answer = await self._ask(lambda: ask.AskNext(handle, producer))
+        answer = await self._ask(ask.AskNext(handle, producer))
         return _expected(ask.Next, answer).sequence
 
     async def follow(self, output: str, first: int, schema: pa.Schema) -> AsyncIterator[Span]:
@@ -156,7 +156,7 @@ class CallLine:
         updates: list[tuple[int, pa.RecordBatch]] = []
         upper, count, piece = 0, 1, 0
         while piece < count:
-            answer = await self._ask(partial(ask.ReadOutput, output, first, piece, _POLL_S))
+            answer = await self._ask(ask.ReadOutput(output, first, piece, _POLL_S))
             match answer:
                 case ask.NothingYet():
                     return None
@@ -174,7 +174,7 @@ class CallLine:
 
     async def offsets(self, step: int) -> dict[str, tuple[int, int]]:
         """What counts for a step, as `Remap.offsets`. Raises StepOutOfRange, StorageError."""
-        answer = await self._ask(lambda: ask.AskOffsets(step))
+        answer = await self._ask(ask.AskOffsets(step))
         if isinstance(answer, ask.NoSuchStep):
             raise StepOutOfRange(f"the log of member {self._member}", step, answer.first, answer.last)
         return _expected(ask.Ranges, answer).ranges
@@ -184,7 +184,7 @@ class CallLine:
 
         Raises Unpinned, StorageError.
         """
-        return _still(ask.Pinned, await self._ask(lambda: ask.Pin(name, tuple(tables), step, within_s))).step
+        return _still(ask.Pinned, await self._ask(ask.Pin(name, tuple(tables), step, within_s))).step
 
     async def pinned(
         self, name: str, step: int, table: str, columns: Sequence[str], max_bytes: int
@@ -195,7 +195,7 @@ class CallLine:
         """
 
         async def piece(number: int) -> ask.Answer:
-            return await self._ask(lambda: ask.ReadPinned(name, step, table, tuple(columns), number))
+            return await self._ask(ask.ReadPinned(name, step, table, tuple(columns), number))
 
         first = await piece(0)
         if isinstance(first, ask.NotKept):
@@ -213,13 +213,11 @@ class CallLine:
 
         Raises Unpinned, StorageError, TooManyPieces.
         """
-        asked = LookUp(view, keys, name, step, within_s)
-        return self._looked_up(view, await self._ask(lambda: asked))
+        return self._looked_up(view, await self._ask(LookUp(view, keys, name, step, within_s)))
 
     async def look_up_pinned(self, view: str, keys: bytes, name: str, step: int) -> LookedUp:
         """The same before a step, of a view that is held. Raises as `look_up`."""
-        asked = LookUpPinned(view, keys, name, step)
-        return self._looked_up(view, await self._ask(lambda: asked))
+        return self._looked_up(view, await self._ask(LookUpPinned(view, keys, name, step)))
 
     def _looked_up(self, view: str, answer: ask.Answer) -> LookedUp:
         if isinstance(answer, TooMuch):
@@ -231,12 +229,12 @@ class CallLine:
 
     async def unpin(self, name: str) -> None:
         """Let it go."""
-        _expected(ask.Noted, await self._ask(lambda: ask.Unpin(name)))
+        _expected(ask.Noted, await self._ask(ask.Unpin(name)))
 
     async def hold(self, handle: str) -> None:
         """Have no more rows taken for an input, by this process of the member and by those after it."""
         self._held.add(handle)
-        _expected(ask.Noted, await self._ask(lambda: ask.Hold(handle)))
+        _expected(ask.Noted, await self._ask(ask.Hold(handle)))
 
     @property
     def held(self) -> frozenset[str]:
@@ -250,54 +248,57 @@ class CallLine:
     async def let_go(self, handle: str) -> None:
         """Have rows taken for an input again."""
         self._held.discard(handle)
-        _expected(ask.Noted, await self._ask(lambda: ask.LetGo(handle)))
+        _expected(ask.Noted, await self._ask(ask.LetGo(handle)))
 
     async def figures(self) -> dict[str, Any]:
         """How the member is. Raises StorageError."""
-        found: dict[str, Any] = json.loads(_expected(ask.Figures, await self._ask(ask.AskFigures)).json)
+        found: dict[str, Any] = json.loads(_expected(ask.Figures, await self._ask(ask.AskFigures())).json)
         return found
 
     async def profile(self, kind: str, for_s: float) -> bytes:
         """Its process, as it is for so long: its ``heap`` or its ``calls``. Raises StorageError."""
-        return _expected(ask.Profile, await self._ask(lambda: ask.AskProfile(kind, for_s))).data
+        return _expected(ask.Profile, await self._ask(ask.AskProfile(kind, for_s))).data
 
     async def publish(self) -> None:
         """Have the sinks have their results when the member is stopped next."""
-        _expected(ask.Noted, await self._ask(ask.Publish))
+        _expected(ask.Noted, await self._ask(ask.Publish()))
 
     async def give_ahead(self, layout: bytes, addresses: tuple[str, ...]) -> None:
         """Have the member give what never changes to those of a layout, while steps go on. Raises StorageError.
 
         They have it durably then. `hand_over`, to the same, is brief behind it; without it, that gives all.
         """
-        _expected(ask.Noted, await self._ask(lambda: ask.GiveAhead(layout, addresses)))
+        _expected(ask.Noted, await self._ask(ask.GiveAhead(layout, addresses)))
 
     async def hand_over(self, layout: bytes, addresses: tuple[str, ...]) -> int:
         """Have the member, which is paused, give all it has to those of a layout; the next step. Raises StorageError.
 
         Nothing is logged behind it until `take_back`.
         """
-        return _expected(ask.HandedOver, await self._ask(lambda: ask.HandOver(layout, addresses))).step
+        return _expected(ask.HandedOver, await self._ask(ask.HandOver(layout, addresses))).step
 
     async def take_back(self) -> None:
         """Have the member go on with what it has handed over."""
-        _expected(ask.Noted, await self._ask(ask.TakeBack))
+        _expected(ask.Noted, await self._ask(ask.TakeBack()))
 
     def _gone(self) -> ask.CouldNot:
         return ask.CouldNot(f"member {self._member} is asked nothing any more: ask again")
 
-    async def _ask(self, made: Callable[[], ask.Asked]) -> ask.Answer:
+    async def _ask(self, asked: ask.Asked) -> ask.Answer:
         if self._left:
             return self._gone()
-        number = self._number
-        self._number += 1
-        question = self._questions[number] = _Question(made)
+        question = self._question(asked)
+        self._questions[question.number] = question
         if self._to_send is not None:
-            self._to_send.put_nowait(number)
+            self._to_send.put_nowait(question)
         try:
             return await question.answer
         finally:
-            del self._questions[number]
+            del self._questions[question.number]
+
+    def _question(self, asked: ask.Asked) -> _Question:
+        self._number += 1
+        return _Question(self._number, asked)
 
     # -- one session
 
@@ -306,9 +307,10 @@ class CallLine:
         if before is not None:
             await asyncio.wait([before])
         self._to_send = asyncio.Queue()
-        self._begin_with_holds()
-        for number in self._questions:
-            self._to_send.put_nowait(number)
+        # Holds come before rows that wait already, and nobody waits for their answers.
+        holds = [self._question(ask.Hold(handle)) for handle in sorted(self._held)]
+        for question in (*holds, *self._questions.values()):
+            self._to_send.put_nowait(question)
         sender = f"member {self._member} at {address}"
         try:
             async with talking(
@@ -326,25 +328,11 @@ class CallLine:
         except NetChannelError as error:
             _log.info("%s is asked nothing any more: %s", sender, error)
 
-    def _begin_with_holds(self) -> None:
-        """Ask first that what is held is so, before rows that wait already; nobody waits for the answers."""
-        for number in self._holding:
-            self._questions.pop(number, None)
-        self._holding = range(self._number, self._number + len(self._held))
-        self._number += len(self._held)
-        holds = {
-            number: _Question(partial(ask.Hold, handle))
-            for number, handle in zip(self._holding, sorted(self._held), strict=True)
-        }
-        self._questions = holds | self._questions
-
-    async def _next(self, to_send: asyncio.Queue[int]) -> bytes:
-        """The next question that somebody still waits for."""
-        while True:
-            number = await to_send.get()
-            question = self._questions.get(number)
-            if question is not None:
-                return ask.encode_asked(number, question.made())
+    async def _next(self, to_send: asyncio.Queue[_Question]) -> bytes:
+        """The next question that is not answered, or given up, before it is sent."""
+        while (question := await to_send.get()).answer.done():
+            pass
+        return question.encoded()
 
     def _heard(self, sender: str, data: bytes) -> None:
         """An answer. One that cannot be read is told to whoever asked, if it says to what it is one."""

@@ -99,6 +99,32 @@ async def test_what_is_staged_waits_on_disk_and_counts_for_none_of_these(tmp_pat
             each.cancel()
 
 
+async def test_rows_that_have_waited_for_a_process_find_their_input_held_and_wait_less_for_room(
+    tmp_path: Path,
+) -> None:
+    """A new process of a member is told what is held before it is asked what the last one left."""
+    async with (
+        asyncio.timeout(60),
+        Members(pushed_query(1), tmp_path) as members,
+        ReceiverServer("127.0.0.1:0", secret=members.secret) as receiver,
+        SenderServer(secret=members.secret) as sender,
+        asyncio.TaskGroup() as group,
+        aclosing(CallLine(CIRCUIT, 0, sender, receiver)) as line,
+    ):
+        (member,) = members.members
+        data = ipc(rows(member.inputs["a"], range(3)))
+        group.create_task(CallInbox(member, CIRCUIT).serve("session", receiver.address))
+        line.hold_from_the_first(frozenset("a"))
+        pushing = asyncio.create_task(line.push("a", "p", 0, data, 3600.0))
+        await asyncio.sleep(0)
+        (question,) = line._questions.values()
+        question._since -= 3599.9  # as if it had come so long ago
+        line.reach("session", member.receiver.address)
+        assert await pushing == ask.Full(0)
+        await line.let_go("a")
+        assert await line.push("a", "p", 0, data, 60.0) == ask.Logged(0)
+
+
 async def test_whoever_waits_for_an_answer_has_one_when_nobody_is_asked_any_more(tmp_path: Path) -> None:
     """As where other members have taken the place of one that was away."""
     async with asyncio.timeout(60), ReceiverServer("127.0.0.1:0") as receiver, SenderServer() as sender:
