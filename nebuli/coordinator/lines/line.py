@@ -25,6 +25,7 @@ AWAY_S = 3.0
 """A member that has been without a connection for so long is lost."""
 _PAUSES_S = (0.0, 0.05, 0.2, 1.0)
 _BUFFER = BufferPolicy(max_bytes=1 << 22)
+_FAULT = FaultPolicy(retry=AWAY_S)
 
 
 class Beside(Protocol):
@@ -53,7 +54,6 @@ class Line:
         sender: SenderServer,
         receiver: ReceiverServer,
         *,
-        away_s: float = AWAY_S,
         answer_to: str | None = None,
         beside: Beside | None = None,
     ) -> None:
@@ -64,8 +64,6 @@ class Line:
         self._receiver = receiver
         self._answer_to = answer_to
         self._beside = beside
-        self._fault = FaultPolicy(retry=away_s)
-        self._away_s = away_s
         self._changed = asyncio.Event()
         self._session: asyncio.Task[str] | None = None
         self._why = ""
@@ -128,7 +126,7 @@ class Line:
                 to=address,
                 who="the coordinator",
                 buffer=_BUFFER,
-                fault=self._fault,
+                fault=_FAULT,
                 grace_s=0,
             ) as found:
                 await self._talk(session, address, found, happen)
@@ -155,7 +153,7 @@ class Line:
         self, session: str, address: str, found: Session, happen: Callable[[Event], None]
     ) -> None:
         sender = f"member {self.member} at {address}"
-        async with asyncio.timeout(self._away_s * 2):
+        async with asyncio.timeout(AWAY_S * 2):
             await found.inbox.recv()  # it is there
         self._told = asyncio.Queue()
         happen(Connected(self.member))

@@ -50,7 +50,7 @@ class CallInbox:
         """Whether the sinks are to have their results when the member is stopped."""
         self.before_handover: Callable[[int], Awaitable[None]] = _nothing
         """What is done with the outputs below a step before the member hands over what it has."""
-        self.after_handover: Callable[[], Awaitable[None]] = _nothing_behind
+        self.after_handover: Callable[[], Awaitable[None]] = _nothing
         """What is done where the member is told to go on all the same."""
 
     async def serve(self, session: str, answers_to: str) -> None:
@@ -228,12 +228,8 @@ class CallInbox:
             return ask.CouldNot(str(error))
 
 
-async def _nothing(step: int) -> None:
+async def _nothing(*_: int) -> None:
     """Nobody else delivers its outputs."""
-
-
-async def _nothing_behind() -> None:
-    """As `_nothing`."""
 
 
 def _rows(push: ask.Push, schemas: Mapping[str, pa.Schema]) -> pa.RecordBatch:
