@@ -36,7 +36,8 @@ class Vocabulary(Generic[_Message]):
 
     def values(self, message: _Message) -> list[Any]:
         """The kind of a message, and its fields."""
-        return [self._names[type(message)], *astuple(message)]  # type: ignore[call-overload]  # all are dataclasses
+        kind = type(message)
+        return [self._names[kind], *(getattr(message, field) for field, _ in self._fields[kind])]
 
     def message(self, values: list[Any]) -> _Message:
         """The message of these values. Raises ValueError."""
@@ -49,13 +50,18 @@ class Vocabulary(Generic[_Message]):
         fields = self._fields[kind]
         if len(given) != len(fields):
             raise ValueError(f"{name!r} has {len(given)} fields and not {len(fields)}")
-        read = zip(fields, given, strict=True)
-        return kind(**{field: _field(name, field, reader, value) for (field, reader), value in read})
+        read = []
+        for (field, reader), value in zip(fields, given, strict=True):
+            try:
+                read.append(reader(value))
+            except ValueError as error:
+                raise ValueError(f"{field} of {name!r} is {str(value)[:80]!r}, {error}") from error
+        return kind(*read)
 
 
 def packed(values: list[Any]) -> bytes:
-    """The bytes of an array."""
-    data: bytes = msgpack.packb(values)
+    """The bytes of an array; a dataclass in it is the array of its fields."""
+    data: bytes = msgpack.packb(values, default=astuple)
     return data
 
 
@@ -80,13 +86,6 @@ def _unpacked(data: bytes) -> list[Any]:
     if not isinstance(values, list):
         raise ValueError(f"they are {str(values)[:80]!r}, no array")  # noqa: TRY004 - see truth
     return values
-
-
-def _field(name: str, field: str, reader: Reader, value: Any) -> Any:
-    try:
-        return reader(value)
-    except ValueError as error:
-        raise ValueError(f"{field} of {name!r} is {str(value)[:80]!r}, {error}") from error
 
 
 # -- readers
