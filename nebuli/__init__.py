@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nebuli.circuits import Circuit
     from nebuli.ingestion.source_client import Sources
-    from nebuli.storage.collections.collections import Collections
+    from nebuli.store.collections.collections import Collections
     from nebuli.views import Views
 
 # gRPC has handlers for forks, as uvloop does them, which run in children that only ever exec: one that aborts there, or
@@ -24,7 +24,7 @@ def __getattr__(name: str) -> Any:
 
         return Circuit
     if name == "Collections":
-        from nebuli.storage.collections.collections import Collections
+        from nebuli.store.collections.collections import Collections
 
         return Collections
     if name == "Sources":

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from nebuli import circuits
 from nebuli.circuits.circuit_client import DEADLINE_S
-from nebuli.storage.collections import collections
-from nebuli.storage.collections.clock import TICK_S, now_ms
-from nebuli.storage.collections.collections import HISTORY_S
-from nebuli.storage.shards.shard import DEADLINE_S as SNAPSHOT_S
+from nebuli.store.collections import collections
+from nebuli.store.collections.clock import TICK_S, now_ms
+from nebuli.store.collections.collections import HISTORY_S
+from nebuli.store.shards.shard import DEADLINE_S as SNAPSHOT_S
 from nebuli.views import view_client
 from nebuli.views.errors import ViewsClosed
 from nebuli.views.view_client import ADD_S
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     import netchannel
     from nebuli.circuits import CircuitStatus
     from nebuli.rpc.status import ViewStatus
-    from nebuli.storage.collections.catalog import Timed
-    from nebuli.storage.collections.collection_reader import Part
-    from nebuli.storage.collections.collections import Rows
-    from nebuli.storage.collections.controller import CollectionStatus
-    from nebuli.storage.shards.shard import Span
-    from nebuli.storage.store import Store
-    from nebuli.storage.store_url import StoreUrl
+    from nebuli.store.collections.catalog import Timed
+    from nebuli.store.collections.collection_reader import Part
+    from nebuli.store.collections.collections import Rows
+    from nebuli.store.collections.controller import CollectionStatus
+    from nebuli.store.shards.shard import Span
+    from nebuli.store.store import Store
+    from nebuli.store.store_url import StoreUrl
     from nebuli.views import Lookup, ViewDescription
 
 __all__ = ["Circuit", "Collections", "Views"]

@@ -13,9 +13,9 @@ import pyarrow as pa
 from benchmarks.work import Result, Work
 from nebuli.circuits import Circuit
 from nebuli.circuits.served_run import served
-from nebuli.coordinator.triggers import SPACING_S, TriggerSettings
-from nebuli.members.local.local_run import LocalRun
-from nebuli.members.stepped_query import stepped_query
+from nebuli.steps.local.local_run import LocalRun
+from nebuli.steps.protocol.triggers import SPACING_S, TriggerSettings
+from nebuli.steps.stepped_query import stepped_query
 from placement import parse_query
 from topology import parse_topology
 

@@ -14,8 +14,8 @@ import numpy as np
 from benchmarks.work import Result, Work
 from nebuli.dataflow import SteppedCircuit
 from nebuli.dataflow.steps.saving import Saved
-from nebuli.members.saved_state import SavedState
-from nebuli.storage import Store
+from nebuli.steps.member.saved_state import SavedState
+from nebuli.store import Store
 
 from .circuits import circuit_of, rows_of, shuffled, step
 from .percentiles import percentiles

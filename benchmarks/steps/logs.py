@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.work import Result, Work
-from nebuli.storage import Store
-from nebuli.storage.logs.input_log import InputLog
-from nebuli.storage.logs.output_log import OutputLog
+from nebuli.steps.logs.input_log import InputLog
+from nebuli.steps.logs.output_log import OutputLog
+from nebuli.store import Store
 
 from .circuits import rows_of
 from .percentiles import percentiles

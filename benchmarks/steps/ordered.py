@@ -12,10 +12,10 @@ from unittest.mock import patch
 
 from benchmarks.spark.session import cpu_s
 from benchmarks.work import Result, Work
-from nebuli.coordinator import messages as say
-from nebuli.coordinator.triggers import TriggerSettings
-from nebuli.members.local.local_run import LocalRun
-from nebuli.members.stepped_query import stepped_query
+from nebuli.steps.local.local_run import LocalRun
+from nebuli.steps.protocol import messages as say
+from nebuli.steps.protocol.triggers import TriggerSettings
+from nebuli.steps.stepped_query import stepped_query
 from placement import parse_query
 from topology import parse_topology
 

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.work import Result, Work
-from nebuli.coordinator import events as ev
-from nebuli.coordinator.triggers import SPACING_S, TriggerSettings
-from nebuli.members.local.local_run import LocalRun
-from nebuli.members.stepped_query import stepped_query
+from nebuli.steps.local.local_run import LocalRun
+from nebuli.steps.protocol import events as ev
+from nebuli.steps.protocol.triggers import SPACING_S, TriggerSettings
+from nebuli.steps.stepped_query import stepped_query
 from placement import load_query
 from topology import load_topology
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from benchmarks.work import Result, Work
 from nebuli.dataflow import Received, Sending, SteppedCircuit
-from nebuli.members.exchange import Exchange
+from nebuli.steps.member.exchange import Exchange
 from netchannel import ReceiverServer, SenderServer
 
 from .circuits import plan_of, rows_of

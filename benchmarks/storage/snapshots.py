@@ -10,8 +10,8 @@ from statistics import median
 
 from benchmarks.running import Failed
 from benchmarks.work import Result, Work
-from nebuli.storage import Store
-from nebuli.storage.collections.space import Space
+from nebuli.store import Store
+from nebuli.store.collections.space import Space
 
 from .data import portions
 from .elsewhere import done, folder_of

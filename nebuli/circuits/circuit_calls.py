@@ -23,24 +23,24 @@ from nebuli.circuits.errors import (
     UnknownInput,
     UnknownOutput,
 )
-from nebuli.coordinator.errors import CheckpointNotMade as GivenUp
-from nebuli.coordinator.lockstep import Phase
 from nebuli.dataflow import SteppedCircuit
 from nebuli.limits import MOST_MEMBERS
-from nebuli.members.calls import call_messages as ask
-from nebuli.members.calls import staged_messages as staged
-from nebuli.members.errors import NotScaled as Unscaled
-from nebuli.storage.errors import SinceMismatch, StepOutOfRange, StorageError
+from nebuli.steps.errors import NotScaled as Unscaled
+from nebuli.steps.member.calls import call_messages as ask
+from nebuli.steps.member.calls import staged_messages as staged
+from nebuli.steps.protocol.errors import CheckpointNotMade as GivenUp
+from nebuli.steps.protocol.lockstep import Phase
+from nebuli.store.errors import SinceMismatch, StepOutOfRange, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
-    from nebuli.coordinator.coordinator import Coordinator
-    from nebuli.members.calls.call_line import CallLine
-    from nebuli.members.run.circuit_run import AnyRun
-    from nebuli.storage import Span
+    from nebuli.steps.coordinator.call_line import CallLine
+    from nebuli.steps.coordinator.circuit_run import AnyRun
+    from nebuli.steps.coordinator.coordinator import Coordinator
+    from nebuli.store import Span
 
 _LOOK_S = 0.05
 _NEXT_S = 60.0

@@ -11,9 +11,9 @@ from nebuli.circuits.admission import MARGIN_S
 from nebuli.circuits.arrow_bytes import decoded, encoded, table_bytes, without_weight
 from nebuli.circuits.errors import CircuitError
 from nebuli.circuits.refusing import refuse
-from nebuli.members.calls.output_pieces import PIECE_BYTES, halves
 from nebuli.rpc import circuit_pb2 as wire
 from nebuli.rpc.circuit_pb2_grpc import CircuitServicer
+from nebuli.steps.member.calls.output_pieces import PIECE_BYTES, halves
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

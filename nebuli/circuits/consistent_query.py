@@ -17,13 +17,13 @@ from nebuli.circuits.errors import ContentsUnknown, QueryTimedOut, QueryTooLarge
 from nebuli.circuits.pin_releases import PinReleases
 from nebuli.circuits.sql import Sql
 from nebuli.dataflow.zset import WEIGHT, consolidate, insertions, weights_of, without_weight
-from nebuli.members.calls.call_line import TooManyPieces, Unpinned
+from nebuli.steps.coordinator.call_line import TooManyPieces, Unpinned
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from nebuli.circuits.sql import Reads
-    from nebuli.members.run.circuit_run import AnyRun
+    from nebuli.steps.coordinator.circuit_run import AnyRun
 
 WITHIN_S = 30.0
 AT_ONCE = 4

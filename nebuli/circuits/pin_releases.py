@@ -6,12 +6,12 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from nebuli.storage.errors import StorageError
+from nebuli.store.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nebuli.members.calls.call_line import CallLine
+    from nebuli.steps.coordinator.call_line import CallLine
 
 _RELEASE_S = 5.0
 

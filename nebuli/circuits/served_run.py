@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from nebuli.members.run.circuit_run import AnyRun
     from nebuli.rpc.trust import Trust
+    from nebuli.steps.coordinator.circuit_run import AnyRun
 
 _GRACE_S = 2.0
 """How long those who read outputs have to come to their ends."""

@@ -14,7 +14,7 @@ from nebuli.cli.exits import ExitCode
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
-    from nebuli.fleet.deployed import DeployedQuery, Workers
+    from nebuli.control.deployed import DeployedQuery, Workers
     from nebuli.rpc.worker_client import WorkerRefused, WorkerUnreachable
 
 
@@ -34,14 +34,14 @@ def ran(work: Coroutine[Any, Any, int]) -> int:
 
 def workers_of(query: DeployedQuery) -> Workers:
     """Those that have a fragment of the query, or may still have one of an earlier deployment."""
-    from nebuli.fleet.deployed import Endpoint, Workers
+    from nebuli.control.deployed import Endpoint, Workers
 
     return Workers(Endpoint(each.node, each.grpc, each.access) for each in (*query.others, *query.fragments))
 
 
 async def settled(query: DeployedQuery) -> DeployedQuery:
     """The query with the members that it has, whoever had asked for others, and was killed, or had no answer."""
-    from nebuli.fleet.scaling import settled as found_settled
+    from nebuli.control.scaling import settled as found_settled
 
     if not query.coming:
         return query
@@ -88,7 +88,7 @@ def refuse_options(query: DeployedQuery, given: Sequence[str], *, stepped: bool)
 
 def after_silence(query: DeployedQuery) -> str:
     """What to do where a worker that the query is to be started at does not answer, to be said behind that."""
-    from nebuli.fleet.supervision import Policy
+    from nebuli.control.supervision import Policy
 
     back = f"; give 'nebuli start {query.id}' again once it is back"
     if query.circuit is not None:  # what a member keeps is at its node

@@ -13,7 +13,7 @@ from nebuli.limits import DEFAULT_KEEP_OUTPUT_BYTES, DEFAULT_MAX_STATE_BYTES
 if TYPE_CHECKING:
     from typing import Any
 
-    from nebuli.storage.store_url import StorePlace
+    from nebuli.store.store_url import StorePlace
 
 
 class Finite(click.FloatRange):
@@ -42,8 +42,8 @@ def state_place(given: str, option: str = "--state") -> StorePlace:
 
     Raises UsageError for what is neither, and ClickException where something is not installed.
     """
-    from nebuli.storage.errors import ExtraMissing, StoreUrlInvalid
-    from nebuli.storage.store_url import store_place
+    from nebuli.store.errors import ExtraMissing, StoreUrlInvalid
+    from nebuli.store.store_url import store_place
 
     try:
         return store_place(given)

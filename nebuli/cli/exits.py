@@ -15,7 +15,7 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nebuli.storage.errors import StorageError
+    from nebuli.store.errors import StorageError
 
 
 class ExitCode(IntEnum):
@@ -85,8 +85,8 @@ def end_on_termination() -> None:
 
 def code_of_storage(error: StorageError) -> int:
     """The exit code of a command that a store fails, or refuses."""
-    from nebuli.storage.collections import errors as refused
-    from nebuli.storage.errors import NotYet, SchemaMismatch, SequenceError, StoreAway, StoreUnusable
+    from nebuli.store.collections import errors as refused
+    from nebuli.store.errors import NotYet, SchemaMismatch, SequenceError, StoreAway, StoreUnusable
 
     match error:
         case StoreAway():

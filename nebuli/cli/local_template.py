@@ -63,7 +63,7 @@ def serve_commands(connection: socket.socket) -> NoReturn:
         os.dup2(nothing, 0)
         os.close(nothing)
         from nebuli.forking.template import Template
-        from nebuli.worker.fragment.worker_template import import_all
+        from nebuli.node.fragment.worker_template import import_all
 
         import_all()
         Template(connection, _become_command, lambda: os._exit(0)).serve()

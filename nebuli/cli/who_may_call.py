@@ -23,8 +23,8 @@ def trust_at(
 
     ``addresses`` are those of options. Raises UsageError where nothing is asked for, and anybody ``can`` do that.
     """
+    from nebuli.node.exposure import is_loopback
     from nebuli.rpc.trust import NO_TRUST, Trust
-    from nebuli.worker.exposure import is_loopback
     from topology import Access
     from topology.address import check_address
 

@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from nebuli.http.prometheus_text import family
-from nebuli.storage.errors import StorageError
+from nebuli.store.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -30,9 +30,9 @@ from nebuli.http.sources.source_paths import source_paths
 from nebuli.http.sources.source_routes import source_routes
 from nebuli.http.views.view_paths import view_paths
 from nebuli.http.views.view_routes import view_routes
-from nebuli.members.calls.inspecting import MAX_PROFILE_S
 from nebuli.python_values import values_of
-from nebuli.storage.errors import StorageError
+from nebuli.steps.member.calls.inspecting import MAX_PROFILE_S
+from nebuli.store.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from nebuli.circuits.circuit_calls import CircuitCalls
     from nebuli.http.collections.served_stores import ServedStores
     from nebuli.http.views.view_places import ViewPlaces
-    from nebuli.members.calls.call_line import CallLine
+    from nebuli.steps.coordinator.call_line import CallLine
 
 _CATCH_UP_S = 20.0
 """So long a circuit that has begun again may take until it knows which steps it had made."""

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
     import netchannel
     from nebuli.http.views.view_places import ViewPlaces
-    from nebuli.members.run.circuit_run import AnyRun
     from nebuli.rpc.trust import Trust
-    from nebuli.storage.store_url import StorePlace
+    from nebuli.steps.coordinator.circuit_run import AnyRun
+    from nebuli.store.store_url import StorePlace
 
 CONNECTIONS = 256
 NO_STORES: Mapping[str, StorePlace] = {}

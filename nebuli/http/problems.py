@@ -8,8 +8,8 @@ from starlette.responses import JSONResponse
 
 from nebuli.circuits import errors as circuit
 from nebuli.ingestion import errors as ingestion
-from nebuli.storage import errors as storage
-from nebuli.storage.collections import errors as collections
+from nebuli.store import errors as storage
+from nebuli.store.collections import errors as collections
 from nebuli.views import errors as views
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nebuli.storage.collections.errors import TooLate
-from nebuli.storage.errors import SinceMismatch, StorageError
+from nebuli.store.collections.errors import TooLate
+from nebuli.store.errors import SinceMismatch, StorageError
 
 from .errors import AddressGone, IngestionError, SourceConflict
 

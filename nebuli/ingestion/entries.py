@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from nebuli.storage.errors import Damaged
+from nebuli.store.errors import Damaged
 
 from .definition import CollectionOrigin, DebeziumEnvelope, Definition, FileOrigin, ParquetOrigin
 

@@ -12,14 +12,14 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from nebuli.storage.collections.clock import now_ms
-from nebuli.storage.collections.errors import (
+from nebuli.store.collections.clock import now_ms
+from nebuli.store.collections.errors import (
     CollectionExists,
     CollectionUnknown,
     RenditionRefused,
     RenditionUnknown,
 )
-from nebuli.storage.errors import StorageError
+from nebuli.store.errors import StorageError
 
 from .attempts import Attempt, Attempts, Told
 from .decoding.typed_columns import TypedColumns
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from nebuli.storage import Store
-    from nebuli.storage.collections.collections import Collections
+    from nebuli.store import Store
+    from nebuli.store.collections.collections import Collections
 
     from .decoding.decoder import Decoder
     from .envelopes.envelope import Envelope

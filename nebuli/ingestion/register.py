@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from nebuli.dataflow.zset import weighted
-from nebuli.storage.errors import NotYet, SinceMismatch, Unclear, UpperMismatch
+from nebuli.store.errors import NotYet, SinceMismatch, Unclear, UpperMismatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from nebuli.storage import Store
-    from nebuli.storage.shards.shard import Shard
+    from nebuli.store import Store
+    from nebuli.store.shards.shard import Shard
 
 _SCHEMA = weighted(
     pa.schema([pa.field("key", pa.string(), nullable=False), pa.field("text", pa.string(), nullable=False)])

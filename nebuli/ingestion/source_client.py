@@ -8,12 +8,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
-from nebuli.storage import Store
-from nebuli.storage.collections.clock import now_ms
-from nebuli.storage.collections.collections import Collections
-from nebuli.storage.collections.errors import CollectionUnknown, TooLate
-from nebuli.storage.errors import NotYet, StoreClosed
-from nebuli.storage.shards.changes import Drop
+from nebuli.store import Store
+from nebuli.store.collections.clock import now_ms
+from nebuli.store.collections.collections import Collections
+from nebuli.store.collections.errors import CollectionUnknown, TooLate
+from nebuli.store.errors import NotYet, StoreClosed
+from nebuli.store.shards.changes import Drop
 
 from .addressed import PAYLOAD
 from .definition import AvroFormat, CollectionOrigin
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from nebuli.storage.store_url import StoreUrl
+    from nebuli.store.store_url import StoreUrl
 
     from .addressed import Addresses
     from .definition import Definition

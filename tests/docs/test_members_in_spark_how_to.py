@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from nebuli.members.spark.stage_driver import settings
-from nebuli.members.spark.stage_messages import Stage
+from nebuli.steps.spark.stage_driver import settings
+from nebuli.steps.spark.stage_messages import Stage
 from tests.docs import sessions
 from tests.docs.markdown import ROOT, blocks
-from tests.nebuli.members.spark.orders import orders
+from tests.nebuli.steps.spark.orders import orders
 
 PAGE = ROOT / "docs" / "how-to" / "members-in-spark.md"
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nebuli.fleet.local import LocalWorkers
+from nebuli.control.local import LocalWorkers
 from nebuli.rpc.status import FragmentState
 from placement import Fragment, decompose, load_query, place, with_deployment
 from tests.examples import flights

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from nebuli.fleet.errors import NodeUnreachable, QueryLost
-from nebuli.fleet.supervision import Policy
+from nebuli.control.errors import NodeUnreachable, QueryLost
+from nebuli.control.supervision import Policy
 from tests.examples import flights
 from tests.support.killing import watched
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from examples.nexmark import answers, files, ways
-from nebuli.fleet.local import LocalWorkers
+from nebuli.control.local import LocalWorkers
 from placement import check_stepped, decompose, load_query, parse_statement, place, with_deployment
 from tests.docs.markdown import ROOT
 from tests.examples import nexmark

@@ -19,9 +19,9 @@ from unittest.mock import patch
 import pyarrow as pa
 
 from nebuli.cli import saved
-from nebuli.fleet.deployed import DeployedFragment, DeployedQuery, GivenFile
+from nebuli.control.deployed import DeployedFragment, DeployedQuery, GivenFile
+from nebuli.node.records import Record, Records
 from nebuli.rpc.status import FragmentState, FragmentStatus
-from nebuli.worker.records import Record, Records
 from netchannel import (
     BufferPolicy,
     ChannelReader,

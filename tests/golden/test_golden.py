@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 from nebuli.cli import saved
+from nebuli.node.records import Records
 from nebuli.rpc.status import FragmentState, FragmentStatus
-from nebuli.worker.records import Records
 from netchannel import (
     BufferPolicy,
     ChannelFailed,

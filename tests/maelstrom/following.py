@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 
 import pyarrow as pa
 
-from nebuli.storage import Shard, Span
-from nebuli.storage.errors import StorageError
-from nebuli.storage.shards.updates import Update
+from nebuli.store import Shard, Span
+from nebuli.store.errors import StorageError
+from nebuli.store.shards.updates import Update
 
 
 class Follower:

@@ -17,8 +17,8 @@ from itertools import repeat
 import pyarrow as pa
 
 from nebuli.dataflow.zset import weighted
-from nebuli.storage import Shard, StorageError, Store
-from nebuli.storage.errors import SinceMismatch, Unclear, UpperMismatch
+from nebuli.store import Shard, StorageError, Store
+from nebuli.store.errors import SinceMismatch, Unclear, UpperMismatch
 
 from .following import Follower
 from .history import Append, Operation, Read

@@ -10,8 +10,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from nebuli.storage.ordering import Ordering
-from nebuli.storage.ordering.sqlite import SqliteOrdering
+from nebuli.store.ordering import Ordering
+from nebuli.store.ordering.sqlite import SqliteOrdering
 
 from .clients import Clients
 from .history import Transaction

@@ -15,8 +15,8 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
-from nebuli.storage import StorageError, Store
-from nebuli.storage.errors import Unclear
+from nebuli.store import StorageError, Store
+from nebuli.store.errors import Unclear
 
 from .history import packed, unpacked
 from .lists import Lists, TriedInVain

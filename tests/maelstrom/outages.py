@@ -8,11 +8,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from nebuli.storage import Store
-from nebuli.storage.blobs.blob_files import FileBlobs
-from nebuli.storage.errors import StoreFailed, Unclear
-from nebuli.storage.ordering import Ordering
-from nebuli.storage.ordering.sqlite import SqliteOrdering
+from nebuli.store import Store
+from nebuli.store.blobs.blob_files import FileBlobs
+from nebuli.store.errors import StoreFailed, Unclear
+from nebuli.store.ordering import Ordering
+from nebuli.store.ordering.sqlite import SqliteOrdering
 from tests.support.stores import Faulty
 
 _OUTAGE_CALLS = 5

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from nebuli.storage import Shard, Span
-from nebuli.storage.errors import Conflict
-from nebuli.storage.ordering import Change, Ordering
-from nebuli.storage.ordering.sqlite import SqliteOrdering
-from nebuli.storage.shards.changes import AppendPart
-from nebuli.storage.shards.shard_state import ShardState
-from nebuli.storage.shards.updates import Update
+from nebuli.store import Shard, Span
+from nebuli.store.errors import Conflict
+from nebuli.store.ordering import Change, Ordering
+from nebuli.store.ordering.sqlite import SqliteOrdering
+from nebuli.store.shards.changes import AppendPart
+from nebuli.store.shards.shard_state import ShardState
+from nebuli.store.shards.updates import Update
 
 from .checker import check
 from .history import Append, Operation

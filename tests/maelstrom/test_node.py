@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from nebuli.storage import Store
-from nebuli.storage.errors import StoreFailed, Unclear
+from nebuli.store import Store
+from nebuli.store.errors import StoreFailed, Unclear
 
 from .lists import Lists, TriedInVain
 from .node import Code, Node

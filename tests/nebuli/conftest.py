@@ -9,7 +9,7 @@ from zlib import crc32
 
 import pytest
 
-from nebuli.storage.store_url import StoreUrl
+from nebuli.store.store_url import StoreUrl
 from tests.support.object_store import ObjectStore, object_store
 from tests.support.postgres import Server, server
 from tests.support.unsteady import Faults, unsteady

@@ -14,10 +14,10 @@ from nebuli.cli import saved
 from nebuli.connectors.endpoints import Sink
 from nebuli.connectors.sinks.modes import AppendSink, FinalSink
 from nebuli.connectors.sinks.outputs import GrowingFile, WholeFile, csv_rows
+from nebuli.control.deployed import DeployedQuery, GivenFile
 from nebuli.durable_files import write_durably
-from nebuli.fleet.deployed import DeployedQuery, GivenFile
+from nebuli.node.records import Record, Records
 from nebuli.rpc.status import FragmentState, FragmentStatus
-from nebuli.worker.records import Record, Records
 from placement import Fragment
 from tests.power.machine import Machine, machine
 

@@ -16,7 +16,7 @@ import duckdb
 import pytest
 import yaml
 
-from nebuli.fleet.local import LocalWorkers
+from nebuli.control.local import LocalWorkers
 from nebuli.rpc.status import FragmentStatus
 from placement import decompose, parse_query, place
 from tests.nebuli.connectors.test_tcp import Peer

@@ -26,7 +26,7 @@ from nebuli.circuits.arrow_bytes import encoded
 from nebuli.doctor import Fleet, examine
 from nebuli.rpc import circuit_pb2 as wire
 from nebuli.rpc.circuit_pb2_grpc import CircuitServicer, add_CircuitServicer_to_server
-from nebuli.storage import Store
+from nebuli.store import Store
 from nebuli.views.view_calls import Changed, Description, Watch, bytes_of, question_of, service_of
 from netchannel import ReceiverServer, RetainPolicy, SenderServer, resumable
 from netchannel.testing.suite import QUICK
@@ -279,8 +279,8 @@ CASES: dict[str, Callable[[Path], AbstractAsyncContextManager[Read]]] = {
     "nebuli.circuits.circuit_client.Circuit.output": circuit,
     "nebuli.views.view_client.Views.watch": partial(view, "watch"),
     "nebuli.views.view_client.Views.watch_steps": partial(view, "watch_steps"),
-    "nebuli.storage.collections.collections.Collections.subscribe": collection,
-    "nebuli.storage.shards.shard.Shard.listen": shard,
+    "nebuli.store.collections.collections.Collections.subscribe": collection,
+    "nebuli.store.shards.shard.Shard.listen": shard,
     "nebuli.doctor.examining.examine": doctor,
 }
 

@@ -20,8 +20,8 @@ import pytest
 import yaml
 
 import netchannel
-from nebuli.fleet.errors import QueryLost
-from nebuli.fleet.supervision import Policy
+from nebuli.control.errors import QueryLost
+from nebuli.control.supervision import Policy
 from tests.support.commands import Command
 from tests.support.killing import watched
 from tests.support.ports import free_addresses

@@ -16,8 +16,8 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from nebuli.fleet.errors import NodeUnreachable, QueryLost
-from nebuli.fleet.supervision import Policy
+from nebuli.control.errors import NodeUnreachable, QueryLost
+from nebuli.control.supervision import Policy
 from nebuli.rpc.status import FragmentState
 from nebuli.rpc.worker_client import WorkerUnreachable
 from tests.support.killing import Watched, watched

@@ -13,19 +13,19 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from nebuli.coordinator.errors import Fenced
-from nebuli.coordinator.lockstep import Phase
-from nebuli.coordinator.triggers import TriggerSettings
-from nebuli.members.errors import StateGone, StateInUse, StateOfAnother
-from nebuli.members.local.local_run import LocalRun
-from nebuli.members.opening import LOG
-from nebuli.members.stepped_query import SteppedQuery, stepped_query
+from nebuli.node.records import Record, Records, StateUnusable
 from nebuli.rpc.status import FragmentState, FragmentStatus
-from nebuli.storage import Store
-from nebuli.storage.held_lock import HeldLock
-from nebuli.storage.ordering.postgres import PostgresLock
-from nebuli.storage.store_url import StoreUrl
-from nebuli.worker.records import Record, Records, StateUnusable
+from nebuli.steps.errors import StateGone, StateInUse, StateOfAnother
+from nebuli.steps.local.local_run import LocalRun
+from nebuli.steps.member.opening import LOG
+from nebuli.steps.protocol.errors import Fenced
+from nebuli.steps.protocol.lockstep import Phase
+from nebuli.steps.protocol.triggers import TriggerSettings
+from nebuli.steps.stepped_query import SteppedQuery, stepped_query
+from nebuli.store import Store
+from nebuli.store.held_lock import HeldLock
+from nebuli.store.ordering.postgres import PostgresLock
+from nebuli.store.store_url import StoreUrl
 from placement import parse_query
 from placement.stepped import MemberFragment
 from tests.support.commands import Command, nebuli

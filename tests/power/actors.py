@@ -20,8 +20,8 @@ from hashlib import blake2b
 from random import Random
 from typing import Any, NoReturn
 
-from nebuli.storage import StorageError, Store
-from nebuli.storage.shards.payloads import INLINE_BYTES
+from nebuli.store import StorageError, Store
+from nebuli.store.shards.payloads import INLINE_BYTES
 from netchannel import (
     BufferPolicy,
     EndOfChannel,

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from nebuli.dataflow import SteppedCircuit
-from nebuli.members.opening import LOG
-from nebuli.members.stepped_query import SteppedQuery
-from nebuli.storage import Store
-from nebuli.storage.logs.input_log import InputLog
-from nebuli.storage.logs.output_log import OutputLog
-from nebuli.storage.logs.sums import digest
+from nebuli.steps.logs.input_log import InputLog
+from nebuli.steps.logs.output_log import OutputLog
+from nebuli.steps.logs.sums import digest
+from nebuli.steps.member.opening import LOG
+from nebuli.steps.stepped_query import SteppedQuery
+from nebuli.store import Store
 
 
 class Violation(AssertionError):

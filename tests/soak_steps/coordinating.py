@@ -14,14 +14,14 @@ from pathlib import Path
 import uvloop
 
 from nebuli.connectors.provider import import_built_in
-from nebuli.coordinator import events as ev
-from nebuli.coordinator.errors import CoordinationError
-from nebuli.coordinator.lines.line import Line
-from nebuli.coordinator.lockstep import Phase
-from nebuli.coordinator.triggers import TriggerSettings
-from nebuli.members.errors import MembersFailed
-from nebuli.members.local.local_run import LocalRun
-from nebuli.storage import StorageError
+from nebuli.steps.coordinator.line import Line
+from nebuli.steps.errors import MembersFailed
+from nebuli.steps.local.local_run import LocalRun
+from nebuli.steps.protocol import events as ev
+from nebuli.steps.protocol.errors import CoordinationError
+from nebuli.steps.protocol.lockstep import Phase
+from nebuli.steps.protocol.triggers import TriggerSettings
+from nebuli.store import StorageError
 from tests.soak_steps.query import Sizes, query
 from tests.support.chaos import Proxy
 

@@ -21,8 +21,8 @@ from subprocess import DEVNULL, Popen
 
 import psutil
 
-from nebuli.fleet.deployment import Active, end, register, statuses_of
-from nebuli.fleet.step_placement import step_fragments
+from nebuli.control.deployment import Active, end, register, statuses_of
+from nebuli.control.step_placement import step_fragments
 from nebuli.rpc.status import FragmentState, FragmentStatus
 from nebuli.rpc.worker_client import WorkerClient, WorkerRefused, WorkerUnreachable
 from tests.soak_steps.audit import Violation

@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from nebuli.members.stepped_query import SteppedQuery, stepped_query
+from nebuli.steps.stepped_query import SteppedQuery, stepped_query
 from placement import parse_query
 from tests.support.documents import op
 from topology import parse_topology

@@ -16,8 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from random import Random
 
-from nebuli.storage import Store
-from nebuli.storage.ordering.sqlite import FILE
+from nebuli.store import Store
+from nebuli.store.ordering.sqlite import FILE
 from tests.soak_steps.audit import Audit, Violation
 from tests.soak_steps.query import OUTPUTS, Sizes, expected, found, prepare, query
 from tests.support.waiting import until_async

@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-from nebuli.coordinator.lockstep import Phase
-from nebuli.members.run.circuit_run import CircuitRun
-from nebuli.members.run.run_notes import forget_run
+from nebuli.node.fragment.coordinator_runner import CoordinatorRunner
 from nebuli.rpc.following_members import Succession
 from nebuli.rpc.status import FragmentState
-from nebuli.storage import Store
-from nebuli.worker.fragment.coordinator_runner import CoordinatorRunner
+from nebuli.steps.coordinator.circuit_run import CircuitRun
+from nebuli.steps.member.run_notes import forget_run
+from nebuli.steps.protocol.lockstep import Phase
+from nebuli.store import Store
 from netchannel import ReceiverServer, SenderServer
 from placement.stepped import CoordinatorFragment
 from tests.support.told_members import Members, until

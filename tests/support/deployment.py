@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from nebuli.fleet.errors import SUSPECTS, QueryFailed
+from nebuli.control.errors import SUSPECTS, QueryFailed
 from nebuli.rpc.status import FragmentState
 
 if TYPE_CHECKING:

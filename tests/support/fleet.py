@@ -13,7 +13,7 @@ import yaml
 
 from nebuli.rpc.trust import NO_TRUST
 from nebuli.rpc.worker_client import WorkerClient
-from nebuli.storage.store_url import StoreUrl
+from nebuli.store.store_url import StoreUrl
 from netchannel import Tls
 from tests.support.commands import Command, Ended, nebuli
 from tests.support.ports import free_addresses

@@ -12,9 +12,9 @@ from typing import Any
 
 import yaml
 
-from nebuli.fleet.deployment import Active, deploy, fragments_of
-from nebuli.fleet.local import LocalWorkers
-from nebuli.fleet.supervision import Policy, Supervisor
+from nebuli.control.deployment import Active, deploy, fragments_of
+from nebuli.control.local import LocalWorkers
+from nebuli.control.supervision import Policy, Supervisor
 from nebuli.rpc.status import FragmentStatus
 from placement import Fragment, load_query
 from tests.support.waiting import until_async

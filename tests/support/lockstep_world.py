@@ -15,14 +15,14 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from nebuli.coordinator import events as ev
-from nebuli.coordinator import messages as say
-from nebuli.coordinator import tasks as do
-from nebuli.coordinator.errors import Fenced
-from nebuli.coordinator.following import Following
-from nebuli.coordinator.lockstep import Lockstep, Phase
-from nebuli.coordinator.member_states import Stopped
-from nebuli.coordinator.triggers import TriggerSettings
+from nebuli.steps.protocol import events as ev
+from nebuli.steps.protocol import messages as say
+from nebuli.steps.protocol import tasks as do
+from nebuli.steps.protocol.errors import Fenced
+from nebuli.steps.protocol.following import Following
+from nebuli.steps.protocol.lockstep import Lockstep, Phase
+from nebuli.steps.protocol.member_states import Stopped
+from nebuli.steps.protocol.triggers import TriggerSettings
 
 FAULTY_TURNS = 1000
 QUIET_TURNS = 100

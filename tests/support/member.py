@@ -15,8 +15,8 @@ import time
 import pyarrow as pa
 import uvloop
 
-from nebuli.members.errors import ExchangeFailed
-from nebuli.members.exchange import Exchange
+from nebuli.steps.errors import ExchangeFailed
+from nebuli.steps.member.exchange import Exchange
 from netchannel import ReceiverServer, SenderServer
 from tests.support.members import pairs, row
 

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from nebuli.members.exchange import Exchange
+from nebuli.steps.member.exchange import Exchange
 from netchannel import ReceiverServer, SenderServer, Timing
 
 TIMING = Timing(idle_s=0.01, backoff_limit_s=0.2)

@@ -18,11 +18,11 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pytest
 
-from nebuli.storage import Store
-from nebuli.storage.collections import clock, handing_over, holding, inserting
-from nebuli.storage.errors import Conflict, StoreClosed, StoreFailed, Unclear
-from nebuli.storage.ordering import Bell, Change, Entry
-from nebuli.storage.shards import access, changes, compacting, ledger, payloads, shard
+from nebuli.store import Store
+from nebuli.store.collections import clock, handing_over, holding, inserting
+from nebuli.store.errors import Conflict, StoreClosed, StoreFailed, Unclear
+from nebuli.store.ordering import Bell, Change, Entry
+from nebuli.store.shards import access, changes, compacting, ledger, payloads, shard
 from tests.support.virtual_time import VirtualLoop, VirtualTime
 
 T = TypeVar("T")

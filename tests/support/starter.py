@@ -153,7 +153,7 @@ class _Order(NamedTuple):
 
 def _import_all() -> None:
     """As the commands that are used most; what is not here is imported where it is wanted."""
-    from nebuli.worker.fragment.worker_template import import_all
+    from nebuli.node.fragment.worker_template import import_all
 
     import_all()
     import networkx  # noqa: F401
@@ -164,10 +164,10 @@ def _import_all() -> None:
     import nebuli.cli.commands.run
     import nebuli.cli.commands.worker
     import nebuli.cli.files
-    import nebuli.fleet.local
-    import nebuli.fleet.step_placement
-    import nebuli.fleet.supervision
-    import nebuli.members.local.local_run  # noqa: F401
+    import nebuli.control.local
+    import nebuli.control.step_placement
+    import nebuli.control.supervision
+    import nebuli.steps.local.local_run  # noqa: F401
 
 
 def _serve(address: str) -> _Order | None:

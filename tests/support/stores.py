@@ -14,12 +14,12 @@ import pyarrow as pa
 import pytest
 
 from nebuli.dataflow.zset import weighted
-from nebuli.storage import Shard, Span, Store
-from nebuli.storage.blobs import Blobs
-from nebuli.storage.errors import FINISHED, StoreFailed
-from nebuli.storage.ordering import Change, Ordering
-from nebuli.storage.seams import seams_at
-from nebuli.storage.store_url import StoreUrl
+from nebuli.store import Shard, Span, Store
+from nebuli.store.blobs import Blobs
+from nebuli.store.errors import FINISHED, StoreFailed
+from nebuli.store.ordering import Change, Ordering
+from nebuli.store.seams import seams_at
+from nebuli.store.store_url import StoreUrl
 from tests.support import sizes
 
 SCHEMA = weighted(pa.schema([("n", pa.int64()), ("text", pa.string())]))

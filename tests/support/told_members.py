@@ -15,24 +15,24 @@ from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
-from nebuli.coordinator import events as ev
-from nebuli.coordinator import messages as say
-from nebuli.coordinator.coordinator import Coordinator
-from nebuli.coordinator.lines.line import Line
-from nebuli.coordinator.lockstep import Lockstep, Phase
-from nebuli.coordinator.triggers import TriggerSettings
 from nebuli.dataflow import SteppedCircuit
 from nebuli.limits import DEFAULT_MAX_STATE_BYTES
-from nebuli.members.calls.call_inbox import CallInbox
-from nebuli.members.coordinator_lines import CoordinatorLines
-from nebuli.members.member import Member
-from nebuli.members.member_order import MemberOrder
-from nebuli.members.opening import LOG
-from nebuli.members.serving import opened
-from nebuli.members.stepped_query import SteppedQuery
-from nebuli.storage import Store
-from nebuli.storage.logs.epoch_log import EpochLog
-from nebuli.storage.logs.output_log import OutputLog
+from nebuli.steps.coordinator.coordinator import Coordinator
+from nebuli.steps.coordinator.line import Line
+from nebuli.steps.logs.epoch_log import EpochLog
+from nebuli.steps.logs.output_log import OutputLog
+from nebuli.steps.member.calls.call_inbox import CallInbox
+from nebuli.steps.member.coordinator_lines import CoordinatorLines
+from nebuli.steps.member.member import Member
+from nebuli.steps.member.member_order import MemberOrder
+from nebuli.steps.member.opening import LOG
+from nebuli.steps.member.serving import opened
+from nebuli.steps.protocol import events as ev
+from nebuli.steps.protocol import messages as say
+from nebuli.steps.protocol.lockstep import Lockstep, Phase
+from nebuli.steps.protocol.triggers import TriggerSettings
+from nebuli.steps.stepped_query import SteppedQuery
+from nebuli.store import Store
 from netchannel import ReceiverServer, SenderServer
 from placement import check_stepped
 from tests.support.documents import op

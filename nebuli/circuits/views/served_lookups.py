@@ -13,8 +13,8 @@ from nebuli.views.view_calls import ADDING, LISTING, added_bytes, listed_bytes, 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from nebuli.members.run.circuit_run import AnyRun
     from nebuli.rpc.trust import Trust
+    from nebuli.steps.coordinator.circuit_run import AnyRun
 
 _NO_MORE = (
     "the query runs in steps, and has the views of its file: add it there, and run it with another --state"

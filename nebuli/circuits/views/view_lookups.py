@@ -22,9 +22,9 @@ from nebuli.dataflow.keys import hashing
 from nebuli.dataflow.partial.key_sets import batch_of as as_keys
 from nebuli.dataflow.partial.key_sets import distinct
 from nebuli.dataflow.steps.trades import owners_of
-from nebuli.members.calls.call_line import TooManyPieces, Unpinned
 from nebuli.rpc.status import ViewStatus
-from nebuli.storage.errors import StorageError
+from nebuli.steps.coordinator.call_line import TooManyPieces, Unpinned
+from nebuli.store.errors import StorageError
 from nebuli.views.errors import ViewFailed
 from nebuli.views.shown_rows import expanded, found_bytes, version_of
 from nebuli.views.view_calls import (
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from nebuli.members.calls.lookup_messages import LookedUp
-    from nebuli.members.run.circuit_run import AnyRun
+    from nebuli.steps.coordinator.circuit_run import AnyRun
+    from nebuli.steps.member.calls.lookup_messages import LookedUp
     from placement.plan import ViewOperator
     from placement.steps.whereabouts import Division
 

@@ -17,7 +17,7 @@ from nebuli.cli.placing import say_note, seed_option, strategy_option
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nebuli.fleet.local import LocalWorkers
+    from nebuli.control.local import LocalWorkers
     from nebuli.rpc.status import FragmentStatus
     from placement import Fragment, Query, StrategyName
     from placement.plan import FragmentOperator
@@ -108,7 +108,7 @@ async def _bench(
     as_json: bool,
 ) -> None:
     from nebuli.cli.exits import end_on_termination
-    from nebuli.fleet.local import LocalWorkers
+    from nebuli.control.local import LocalWorkers
 
     end_on_termination()
     used = {fragment.node for fragment in fragments}
@@ -131,8 +131,8 @@ async def _measured(
     workers: LocalWorkers, topology: Topology, plan: Query, fragments: Sequence[Fragment]
 ) -> _Run:
     import placement
-    from nebuli.fleet.deployment import Active, deploy, forget
-    from nebuli.fleet.supervision import Policy, Supervisor
+    from nebuli.control.deployment import Active, deploy, forget
+    from nebuli.control.supervision import Policy, Supervisor
     from nebuli.rpc.ids import new_query
     from placement.plan import BoundSource
 

@@ -101,7 +101,7 @@ def _shown(placed: Placement, cut: Decomposition, model: Topology, form: str) ->
 def _in_steps(query: Query, model: Topology, members: int | None, form: str) -> str:
     import placement
     from nebuli.cli import render
-    from nebuli.fleet.step_placement import step_fragments
+    from nebuli.control.step_placement import step_fragments
 
     context = click.get_current_context()
     for name in _OF_FREE_QUERIES:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from nebuli.cli.bounds import KeepOutput
-    from nebuli.fleet.deployed import DeployedQuery, Workers
+    from nebuli.control.deployed import DeployedQuery, Workers
     from nebuli.rpc.status import FragmentStatus
     from nebuli.rpc.worker_client import WorkerUnreachable
     from placement import Query, StrategyName
@@ -97,9 +97,9 @@ class _Settings(NamedTuple):
 
 async def _register(topology: str, query: str, settings: _Settings) -> DeployedQuery:
     from nebuli.cli.files import endpoints, given, load, parsed, refuse_stdin
-    from nebuli.fleet.deployed import DeployedQuery, Workers
-    from nebuli.fleet.deployment import Active, forget, register
-    from nebuli.fleet.supervision import Policy
+    from nebuli.control.deployed import DeployedQuery, Workers
+    from nebuli.control.deployment import Active, forget, register
+    from nebuli.control.supervision import Policy
     from nebuli.rpc.ids import new_query
     from nebuli.rpc.worker_client import WorkerRefused, WorkerUnreachable
 
@@ -139,8 +139,8 @@ async def _register(topology: str, query: str, settings: _Settings) -> DeployedQ
 
 def _placed(plan: Query, model: Topology, id_: str, settings: _Settings) -> tuple[AnyFragment, ...]:
     from nebuli.cli.stepped.run_in_steps import CHECKPOINT_S
-    from nebuli.fleet.deployment import fragments_of
-    from nebuli.fleet.step_placement import step_fragments
+    from nebuli.control.deployment import fragments_of
+    from nebuli.control.step_placement import step_fragments
 
     if settings.stepped:
         return step_fragments(
@@ -302,7 +302,7 @@ async def _begun(query: DeployedQuery, workers: Workers) -> int:
 
 async def _begin(query: DeployedQuery, workers: Workers) -> None:
     """Start all fragments; of a query in steps of which a part runs, once nothing does: it goes on at all members."""
-    from nebuli.fleet.deployment import end_what_runs_on, start
+    from nebuli.control.deployment import end_what_runs_on, start
 
     if query.circuit is not None:
         _say_what_was(query, await end_what_runs_on(query.fragments, workers, _STOPPED_S))
@@ -311,7 +311,7 @@ async def _begin(query: DeployedQuery, workers: Workers) -> None:
 
 def _say_what_was(query: DeployedQuery, statuses: Sequence[FragmentStatus]) -> None:
     """Say what had failed, or still ran and is stopped, of what is started again, and where that goes on."""
-    from nebuli.fleet.deployment import suspect
+    from nebuli.control.deployment import suspect
     from nebuli.rpc.status import FragmentState
 
     failed = suspect(statuses)
@@ -378,8 +378,8 @@ def stop(id_: str, *, now: bool) -> int:
 
 async def _stop_deployment(query: DeployedQuery, *, at_once: bool) -> int:
     """Stop the query as it is deployed; the exit code."""
-    from nebuli.fleet.deployment import running_after
-    from nebuli.fleet.deployment import stop as stop_fragments
+    from nebuli.control.deployment import running_after
+    from nebuli.control.deployment import stop as stop_fragments
 
     async with workers_of(query) as workers:
         errors, gone = await asyncio.gather(
@@ -411,7 +411,7 @@ def unregister(id_: str, force: bool) -> int:
     query = saved.load(id_)
 
     async def work() -> int:
-        from nebuli.fleet.deployment import forget, is_forgotten, statuses_of
+        from nebuli.control.deployment import forget, is_forgotten, statuses_of
         from nebuli.rpc.status import FragmentState, FragmentStatus
         from nebuli.rpc.worker_client import WorkerRefused, WorkerUnreachable
 

@@ -17,7 +17,7 @@ from nebuli.cli.exits import ExitCode, is_bad_input
 from nebuli.cli.merged import Merged
 
 if TYPE_CHECKING:
-    from nebuli.fleet.deployed import DeployedFragment, DeployedQuery, Workers
+    from nebuli.control.deployed import DeployedFragment, DeployedQuery, Workers
     from nebuli.rpc.log_lines import LogLine
     from nebuli.rpc.status import FragmentStatus
     from nebuli.rpc.worker_client import WorkerRefused, WorkerUnreachable
@@ -38,9 +38,9 @@ def status(id_: str, as_json: bool) -> int:
     """
 
     async def work() -> int:
-        from nebuli.fleet.deployed import global_state
-        from nebuli.fleet.deployment import statuses_of
-        from nebuli.fleet.global_state import GlobalState
+        from nebuli.control.deployed import global_state
+        from nebuli.control.deployment import statuses_of
+        from nebuli.control.global_state import GlobalState
 
         query = await settled(saved.load(id_))
         async with workers_of(query) as workers:
@@ -138,9 +138,9 @@ def list_(as_json: bool) -> int:
     """List the queries that were registered from this account, with their states."""
 
     async def state_of(query: DeployedQuery) -> str:
-        from nebuli.fleet.deployed import global_state
-        from nebuli.fleet.deployment import statuses_of
-        from nebuli.fleet.global_state import GlobalState
+        from nebuli.control.deployed import global_state
+        from nebuli.control.deployment import statuses_of
+        from nebuli.control.global_state import GlobalState
 
         try:
             query = await settled(query)

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from nebuli.cli.bounds import KeepOutput
-    from nebuli.fleet.deployment import Active
-    from nebuli.fleet.local import LocalWorkers
-    from nebuli.fleet.supervision import Policy, Supervisor
+    from nebuli.control.deployment import Active
+    from nebuli.control.local import LocalWorkers
+    from nebuli.control.supervision import Policy, Supervisor
     from nebuli.http.views.view_places import ViewPlaces
     from nebuli.rpc.status import FragmentStatus
     from nebuli.rpc.trust import Trust
@@ -109,8 +109,8 @@ def run(
         # The template imports meanwhile.
         from nebuli.cli.files import load, refuse_overwritten, refuse_unreadable
         from nebuli.cli.who_may_call import http_server, trust_at
-        from nebuli.fleet.deployment import Active, fragments_of, views_of
-        from nebuli.fleet.supervision import Policy
+        from nebuli.control.deployment import Active, fragments_of, views_of
+        from nebuli.control.supervision import Policy
         from nebuli.rpc.ids import new_query
         from placement.plan import Late
 
@@ -199,8 +199,8 @@ def ended(work: Coroutine[Any, Any, None]) -> int:
 
 def _outcome(work: Coroutine[Any, Any, None]) -> tuple[int, str | None]:
     """Do what starts workers; the exit code, and what was said of what went wrong."""
-    from nebuli.fleet.errors import NodeUnreachable, QueryFailed, QueryLost
-    from nebuli.fleet.local import WorkerDied, WorkerNotStarted
+    from nebuli.control.errors import NodeUnreachable, QueryFailed, QueryLost
+    from nebuli.control.local import WorkerDied, WorkerNotStarted
     from nebuli.rpc.worker_client import WorkerRefused, WorkerUnreachable
 
     try:
@@ -221,8 +221,8 @@ def _outcome(work: Coroutine[Any, Any, None]) -> tuple[int, str | None]:
 
 
 def _code_of(error: Exception) -> int:
-    from nebuli.fleet.errors import QueryFailed, QueryLost
-    from nebuli.fleet.local import WorkerNotStarted
+    from nebuli.control.errors import QueryFailed, QueryLost
+    from nebuli.control.local import WorkerNotStarted
     from nebuli.rpc.status import Cause
     from nebuli.rpc.worker_client import WorkerRefused
 
@@ -235,8 +235,8 @@ def _code_of(error: Exception) -> int:
 
 
 async def _run(settings: _Run, progress: _Progress) -> None:
-    from nebuli.fleet.local import LocalWorkers
-    from nebuli.fleet.supervision import Policy
+    from nebuli.control.local import LocalWorkers
+    from nebuli.control.supervision import Policy
 
     end_on_termination()
     used = {fragment.node for fragment in settings.active.fragments}
@@ -257,7 +257,7 @@ async def _run(settings: _Run, progress: _Progress) -> None:
 
 
 async def _deploy(settings: _Run, workers: LocalWorkers, progress: _Progress) -> None:
-    from nebuli.fleet.deployment import deploy
+    from nebuli.control.deployment import deploy
 
     await deploy(settings.active, workers)
     supervisor = _supervisor(settings, workers, progress)
@@ -266,7 +266,7 @@ async def _deploy(settings: _Run, workers: LocalWorkers, progress: _Progress) ->
 
 
 def _supervisor(settings: _Run, workers: LocalWorkers, progress: _Progress) -> Supervisor:
-    from nebuli.fleet.supervision import Supervisor
+    from nebuli.control.supervision import Supervisor
 
     return Supervisor(
         settings.active,
@@ -289,7 +289,7 @@ async def _served(
     settings: _Run, workers: LocalWorkers, supervisor: Supervisor, progress: _Progress
 ) -> AsyncIterator[None]:
     """Serve the query's views, if it has some, and say where."""
-    from nebuli.fleet.deployment import views_of
+    from nebuli.control.deployment import views_of
     from nebuli.rpc.trust import Trust
     from topology import Access
 
@@ -297,8 +297,8 @@ async def _served(
     if not views:
         yield
         return
-    from nebuli.fleet.adding_views import add_views
-    from nebuli.fleet.served_views import served_views  # not for others: it is large
+    from nebuli.control.adding_views import add_views
+    from nebuli.control.served_views import served_views  # not for others: it is large
 
     async def add(text: str, file: str | None) -> Mapping[str, tuple[str, ViewOperator]]:
         active = supervisor.active

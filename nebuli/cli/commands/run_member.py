@@ -10,6 +10,6 @@ import click
 @click.argument("circuit")
 def member(number: int, circuit: str) -> int:
     """Be the member NUMBER of CIRCUIT, with the order on standard input, whose end ends it."""
-    from nebuli.members.local.member_process import run_member
+    from nebuli.steps.local.member_process import run_member
 
     return run_member()

@@ -16,7 +16,7 @@ from nebuli.cli.stepped.circuit_access import reached, trust_of
 from nebuli.limits import MOST_MEMBERS
 
 if TYPE_CHECKING:
-    from nebuli.fleet.deployed import DeployedQuery, Workers
+    from nebuli.control.deployed import DeployedQuery, Workers
 
 _WITHIN_S = 10.0
 
@@ -82,7 +82,7 @@ async def _at_workers(id_: str, members: int, *, as_json: bool) -> int:
 
 
 async def _at_its_workers(query: DeployedQuery, members: int, *, as_json: bool) -> int:
-    from nebuli.fleet.scaling import settled
+    from nebuli.control.scaling import settled
 
     async with workers_of(query) as workers:
         query = await settled(query, workers)
@@ -96,7 +96,7 @@ async def _at_its_workers(query: DeployedQuery, members: int, *, as_json: bool) 
 async def _asked(query: DeployedQuery, workers: Workers, members: int) -> int:
     """Have other members take over: their first step. Where others have meanwhile, have these be followed."""
     from nebuli.cli.files import parsed
-    from nebuli.fleet.scaling import begun, settled, succession_of, taken_over
+    from nebuli.control.scaling import begun, settled, succession_of, taken_over
     from nebuli.rpc.worker_client import WorkerRefused
 
     model, plan = parsed(query.topology, query.query, query.engine)

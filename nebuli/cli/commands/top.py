@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from nebuli.cli.rates import Row
-    from nebuli.fleet.deployed import DeployedQuery, Workers
+    from nebuli.control.deployed import DeployedQuery, Workers
     from nebuli.rpc import worker_pb2 as wire
     from nebuli.rpc.status import ViewStatus
 
@@ -47,8 +47,8 @@ class _Watched:
     async def look(self) -> _Seen:
         """Ask all of its workers, those of now: a lost one may have been replaced since."""
         from nebuli.cli.rates import rows
-        from nebuli.fleet.deployed import global_state
-        from nebuli.fleet.deployment import statuses_of
+        from nebuli.control.deployed import global_state
+        from nebuli.control.deployment import statuses_of
         from nebuli.rpc.worker_client import WorkerUnreachable
 
         workers = await self._workers()
@@ -64,7 +64,7 @@ class _Watched:
         return _Seen(self.query, str(global_state(statuses)), found, views, silent)
 
     async def _workers(self) -> Workers:
-        from nebuli.fleet.deployed import Endpoint, Workers
+        from nebuli.control.deployed import Endpoint, Workers
 
         query = saved.again(self.query)
         if self.workers is None or query.fragments != self.query.fragments:

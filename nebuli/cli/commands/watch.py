@@ -19,8 +19,8 @@ from nebuli.cli.exits import ExitCode
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nebuli.fleet.deployed import DeployedQuery, Endpoint, Workers
-    from nebuli.fleet.deployment import Active
+    from nebuli.control.deployed import DeployedQuery, Endpoint, Workers
+    from nebuli.control.deployment import Active
     from topology import Topology
 
 
@@ -50,7 +50,7 @@ def watch(id_: str, on_loss: str | None, patience: float, *, as_json: bool) -> i
 
     Exit codes: 0 it has finished, 1 it has failed, 3 a worker does not answer and the policy is to fail.
     """
-    from nebuli.fleet.supervision import Policy
+    from nebuli.control.supervision import Policy
 
     query = asyncio.run(settled(saved.load(id_)))
     if on_loss is not None:
@@ -83,9 +83,9 @@ def _tell_data(event: str, text: str) -> None:
 async def _watching(query: DeployedQuery, patience_s: float, tell: Callable[[str, str], None]) -> int:
     from nebuli.cli.files import parsed, say_changed
     from nebuli.cli.late import LateRows
-    from nebuli.fleet.deployed import Workers
-    from nebuli.fleet.errors import NodeUnreachable, QueryFailed, QueryLost
-    from nebuli.fleet.supervision import Supervisor
+    from nebuli.control.deployed import Workers
+    from nebuli.control.errors import NodeUnreachable, QueryFailed, QueryLost
+    from nebuli.control.supervision import Supervisor
     from nebuli.rpc.worker_client import WorkerRefused
 
     say_changed(query)
@@ -129,7 +129,7 @@ async def _watching(query: DeployedQuery, patience_s: float, tell: Callable[[str
 def _endpoints(query: DeployedQuery, model: Topology) -> dict[str, Endpoint]:
     """How nodes are asked: as when the query was registered, and those that it may move to as the topology says."""
     from nebuli.cli.files import endpoints
-    from nebuli.fleet.deployed import Endpoint
+    from nebuli.control.deployed import Endpoint
 
     reachable = [node.address for node in model.nodes if node.grpc is not None]
     known = {each.node: each for each in endpoints(query.topology.path, model, reachable)}

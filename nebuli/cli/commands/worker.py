@@ -14,7 +14,7 @@ from nebuli.cli.bounds import FilePath, max_state_bytes, state_place
 from nebuli.cli.saved import state_directory
 
 if TYPE_CHECKING:
-    from nebuli.storage.store_url import StorePlace
+    from nebuli.store.store_url import StorePlace
     from topology import Node, Topology
 
 
@@ -128,14 +128,14 @@ def worker(
     that or --secret-file. One of both is needed where others than this machine can connect, or --insecure.
     Paths of sources and sinks start at the working directory. Prints one line on stderr once it is ready.
     """
-    from nebuli.worker.fragment.worker_template import SINGLE_THREADED
+    from nebuli.node.fragment.worker_template import SINGLE_THREADED
 
     os.environ.update(SINGLE_THREADED)
+    from nebuli.node.exposure import Exposed, check_http_not_exposed, check_not_exposed
+    from nebuli.node.fragment.worker_template import fork_worker
+    from nebuli.node.records import StateUnusable
+    from nebuli.node.worker_process import AddressUnusable, WorkerSettings, run_worker
     from nebuli.rpc.trust import Trust
-    from nebuli.worker.exposure import Exposed, check_http_not_exposed, check_not_exposed
-    from nebuli.worker.fragment.worker_template import fork_worker
-    from nebuli.worker.records import StateUnusable
-    from nebuli.worker.worker_process import AddressUnusable, WorkerSettings, run_worker
     from topology import Access, SecretPlace
 
     if (topology is None) != (node is None):

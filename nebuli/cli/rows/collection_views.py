@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from nebuli.storage.collections.controller import CollectionStatus
+    from nebuli.store.collections.controller import CollectionStatus
     from topology import Schema
 
 

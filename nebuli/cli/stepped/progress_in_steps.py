@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from nebuli.connectors.errors import fill_in_times, without_time
-from nebuli.coordinator import events as ev
+from nebuli.steps.protocol import events as ev
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from nebuli.coordinator.events import Order
+    from nebuli.steps.protocol.events import Order
 
 
 class _Lines(logging.Handler):
@@ -52,11 +52,11 @@ class ProgressInSteps:
     def take_logs(self) -> None:
         """Have lines of members and sinks among these. What the coordinator would log, it is heard of."""
         lines = _Lines(self.say)
-        for name in ("nebuli.members", "nebuli.connectors"):
+        for name in ("nebuli.steps.member", "nebuli.connectors"):
             logger = logging.getLogger(name)
             logger.addHandler(lines)
             logger.propagate = False
-        logging.getLogger("nebuli.coordinator").setLevel(logging.ERROR)
+        logging.getLogger("nebuli.steps.coordinator").setLevel(logging.ERROR)
 
     def hear(self, order: Order) -> None:
         """What the coordinator orders."""

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
     from nebuli.cli.bounds import KeepOutput
     from nebuli.cli.stepped.progress_in_steps import ProgressInSteps
-    from nebuli.members.homes import Home
-    from nebuli.members.local.local_run import LocalRun
-    from nebuli.members.stepped_query import SteppedQuery
     from nebuli.rpc.trust import Trust
-    from nebuli.storage.store_url import StorePlace
+    from nebuli.steps.coordinator.homes import Home
+    from nebuli.steps.local.local_run import LocalRun
+    from nebuli.steps.stepped_query import SteppedQuery
+    from nebuli.store.store_url import StorePlace
     from placement import Query
     from topology import Topology
 
@@ -174,7 +174,7 @@ def run_in_steps(
     """
     from nebuli.cli.stepped.progress_in_steps import ProgressInSteps
     from nebuli.connectors.errors import InputError
-    from nebuli.members.stepped_query import stepped_query
+    from nebuli.steps.stepped_query import stepped_query
     from nebuli.without_pandas import hide_pandas
 
     assert steps.state is not None
@@ -224,12 +224,12 @@ def run_in_steps(
 def _home(steps: Steps, topology: Topology, state: StorePlace, directory: Path) -> Home:
     """Where the members live. Raises ClickException."""
     from nebuli.connectors.errors import FragmentError
-    from nebuli.members.errors import HomeUnfit
-    from nebuli.members.local.local_members import ThisMachine
+    from nebuli.steps.errors import HomeUnfit
+    from nebuli.steps.local.local_members import ThisMachine
 
     if steps.home != "spark":
         return ThisMachine(directory)
-    from nebuli.members.spark.spark_home import SparkHome, master_of
+    from nebuli.steps.spark.spark_home import SparkHome, master_of
 
     try:
         return SparkHome(master_of(topology), state, directory)
@@ -258,9 +258,9 @@ def _refuse_print(query: SteppedQuery) -> None:
 def _outcome(settings: _Run, progress: ProgressInSteps) -> tuple[int, str | None]:
     """Run it; the exit code, and what was said of what went wrong."""
     from nebuli.connectors.errors import FragmentError
-    from nebuli.coordinator.errors import CoordinationError
-    from nebuli.members.errors import MembersFailed
-    from nebuli.storage import StorageError
+    from nebuli.steps.errors import MembersFailed
+    from nebuli.steps.protocol.errors import CoordinationError
+    from nebuli.store import StorageError
 
     state = settings.steps.state if isinstance(settings.state, Path) else settings.state
     again = f"all members are stopped. Run it again with --state {state}, and it goes on there."
@@ -283,8 +283,8 @@ def _outcome(settings: _Run, progress: ProgressInSteps) -> tuple[int, str | None
 def _code_of(error: Exception) -> int:
     from nebuli.circuits.served_run import CannotServe
     from nebuli.connectors.errors import InputError
-    from nebuli.coordinator.errors import MemberFailed
-    from nebuli.members.errors import FolderOfOthers, FolderUnusable
+    from nebuli.steps.errors import FolderOfOthers, FolderUnusable
+    from nebuli.steps.protocol.errors import MemberFailed
 
     match error:
         case InputError() | MemberFailed(of_input=True) | CannotServe() | FolderOfOthers() | FolderUnusable():
@@ -293,8 +293,8 @@ def _code_of(error: Exception) -> int:
 
 
 async def _run(settings: _Run, progress: ProgressInSteps) -> None:
-    from nebuli.coordinator.triggers import SPACING_S, TriggerSettings
-    from nebuli.members.local.local_run import LocalRun
+    from nebuli.steps.local.local_run import LocalRun
+    from nebuli.steps.protocol.triggers import SPACING_S, TriggerSettings
     from placement.plan import Late
 
     end_on_termination()
@@ -363,7 +363,7 @@ async def _serve_views(
 
 def _stores_of(topology: Topology, directory: Path) -> Mapping[str, StorePlace]:
     """The stores of collections that a topology names, by what can be shown of that. Raises StorageError."""
-    from nebuli.storage.store_url import store_place
+    from nebuli.store.store_url import store_place
     from topology import CollectionSink, CollectionSource
 
     named = [each for node in topology.nodes for each in (*node.physical, *node.sinks)]

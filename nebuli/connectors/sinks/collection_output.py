@@ -13,20 +13,20 @@ import pyarrow as pa
 from nebuli.connectors.endpoints import Output
 from nebuli.connectors.errors import OutputError, OutputGone
 from nebuli.dataflow import WEIGHT
-from nebuli.storage.collections.collections import Collections
-from nebuli.storage.collections.errors import (
+from nebuli.store.collections.collections import Collections
+from nebuli.store.collections.errors import (
     CollectionExists,
     CollectionUnknown,
     RenditionRefused,
     RowsMismatch,
 )
-from nebuli.storage.errors import StorageError
+from nebuli.store.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
     from pathlib import Path
 
-    from nebuli.storage.collections.controller import CollectionStatus
+    from nebuli.store.collections.controller import CollectionStatus
     from topology import CollectionSink as Settings
 
 __all__ = ["CollectionOutput"]

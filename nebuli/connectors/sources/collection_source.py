@@ -17,9 +17,9 @@ from nebuli.connectors.errors import FragmentError, InputError, InputGone
 from nebuli.connectors.sources.arrow_columns import ArrowColumns
 from nebuli.dataflow import zset
 from nebuli.dataflow.types import arrow_schema
-from nebuli.storage.collections.collections import Collections
-from nebuli.storage.collections.errors import TooLate
-from nebuli.storage.errors import NotYet, StorageError
+from nebuli.store.collections.collections import Collections
+from nebuli.store.collections.errors import TooLate
+from nebuli.store.errors import NotYet, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable

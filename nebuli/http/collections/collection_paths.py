@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from nebuli.http.collections.collection_routes import MAX_LEASE_S
 from nebuli.http.openapi_parts import BYTES, COLUMNS, NUMBER, call, given, object_of, one_of, path, query
 from nebuli.http.output_streams import ARROW, EVENTS, LINES
-from nebuli.storage.collections.controller import MAX_HISTORY_S, MAX_SHARDS
+from nebuli.store.collections.controller import MAX_HISTORY_S, MAX_SHARDS
 from topology import DataType
 
 if TYPE_CHECKING:

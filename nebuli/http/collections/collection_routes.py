@@ -19,9 +19,9 @@ from nebuli.dataflow.zset import weighted
 from nebuli.http import output_streams as streams
 from nebuli.http import request_parts as parts
 from nebuli.http.problems import Problem
-from nebuli.storage.collections.collections import HISTORY_S
-from nebuli.storage.collections.controller import MAX_HISTORY_S
-from nebuli.storage.collections.errors import CollectionUnknown
+from nebuli.store.collections.collections import HISTORY_S
+from nebuli.store.collections.controller import MAX_HISTORY_S
+from nebuli.store.collections.errors import CollectionUnknown
 from topology import Column
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from nebuli.http.collections.served_stores import ServedStores
-    from nebuli.storage.collections.collections import Collections
-    from nebuli.storage.shards.shard import Span
+    from nebuli.store.collections.collections import Collections
+    from nebuli.store.shards.shard import Span
 
 _WAIT_S = 20.0
 """So long a time that has not come yet is waited for."""

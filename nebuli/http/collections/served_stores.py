@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Self
 
 from nebuli.http.problems import Problem
 from nebuli.ingestion.source_client import Sources
-from nebuli.storage.collections.collections import Collections
-from nebuli.storage.errors import StoreClosed
+from nebuli.store.collections.collections import Collections
+from nebuli.store.errors import StoreClosed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
     from types import TracebackType
 
-    from nebuli.storage.shards.shard import Span
-    from nebuli.storage.store_url import StorePlace
+    from nebuli.store.shards.shard import Span
+    from nebuli.store.store_url import StorePlace
 
 _GRACE_S = 2.0
 """How long whoever follows a collection has to hear that this ends."""

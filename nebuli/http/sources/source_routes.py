@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from nebuli.http import prometheus_text
 from nebuli.http.sources.source_figures import source_metrics
-from nebuli.storage.collections.clock import now_ms
+from nebuli.store.collections.clock import now_ms
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from nebuli.ingestion.errors import SourceAway, SourceUnusable
-from nebuli.storage.ordering.postgres_connection import is_away, said
+from nebuli.store.ordering.postgres_connection import is_away, said
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from nebuli.ingestion.addressed import Messages
     from nebuli.ingestion.decoding.decoder import Facts
-    from nebuli.storage.work import Work
+    from nebuli.store.work import Work
 
 
 class Checked(Decoder):

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from nebuli.dataflow.zset import consolidate, weighted
-from nebuli.storage.errors import Damaged, NotYet, SinceMismatch, Unclear, UpperMismatch
+from nebuli.store.errors import Damaged, NotYet, SinceMismatch, Unclear, UpperMismatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from nebuli.ingestion.addressed import Addresses
-    from nebuli.storage import Store
-    from nebuli.storage.collections.clock import Clock
-    from nebuli.storage.shards.shard import Shard
-    from nebuli.storage.shards.updates import Update
+    from nebuli.store import Store
+    from nebuli.store.collections.clock import Clock
+    from nebuli.store.shards.shard import Shard
+    from nebuli.store.shards.updates import Update
 
 _HOLD = "ingestion"
 _ADDRESS, _FACT = "address", "fact"

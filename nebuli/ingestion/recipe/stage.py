@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from nebuli.dataflow.zset import weighted
 from nebuli.ingestion.errors import MessageInvalid, SourceConflict
-from nebuli.storage.collections.errors import ConflictingWrite
-from nebuli.storage.errors import NotYet
+from nebuli.store.collections.errors import ConflictingWrite
+from nebuli.store.errors import NotYet
 
 from .failing import first_of
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from nebuli.ingestion.addressed import Messages
     from nebuli.ingestion.decoding.decoder import Decoder
     from nebuli.ingestion.envelopes.envelope import Envelope
-    from nebuli.storage import Store
-    from nebuli.storage.collections.collections import Collections
-    from nebuli.storage.shards.updates import Update
+    from nebuli.store import Store
+    from nebuli.store.collections.collections import Collections
+    from nebuli.store.shards.updates import Update
 
     from .reclocking import Remap
     from .timed_messages import Timed, TimedMessages, TimedSpan

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from nebuli.dataflow.zset import canonical, weights_of, without_weight
 from nebuli.ingestion.addressed import ADDRESS, AVAILABLE, PART, PLACE, SOURCE, Messages
 from nebuli.ingestion.errors import AddressGone, IngestionError, MessageInvalid, SourceAway
-from nebuli.storage.errors import StorageError
+from nebuli.store.errors import StorageError
 
 from .read_ahead import ReadAhead
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from nebuli.ingestion.addressed import Addresses
     from nebuli.ingestion.readers.seen_files import SeenFiles
     from nebuli.ingestion.source_reader import SourceReader
-    from nebuli.storage import Store
-    from nebuli.storage.collections.collections import Collections
-    from nebuli.storage.shards.shard import Span
+    from nebuli.store import Store
+    from nebuli.store.collections.collections import Collections
+    from nebuli.store.shards.shard import Span
 
     from .checked import Checked
     from .reclocking import Binding, Remap

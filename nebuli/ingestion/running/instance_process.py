@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 
 from nebuli.ingestion.errors import IngestionError
 from nebuli.ingestion.source_client import Sources
-from nebuli.storage.errors import StorageError
-from nebuli.storage.store_url import StoreUrl
+from nebuli.store.errors import StorageError
+from nebuli.store.store_url import StoreUrl
 from nebuli.without_pandas import hide_pandas
 
 if TYPE_CHECKING:
-    from nebuli.storage.store_url import StorePlace
+    from nebuli.store.store_url import StorePlace
 
 ENDED = 128 + signal.SIGTERM
 """The exit code of one that was told to end, as shells have it."""

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nebuli.storage.collections.clock import now_ms
+from nebuli.store.collections.clock import now_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

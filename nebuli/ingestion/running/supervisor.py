@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Literal
 
 from nebuli.ingestion.errors import SourceUnknown
 from nebuli.processes import send_signal, signal_name
-from nebuli.storage import Store
-from nebuli.storage.errors import StorageError
+from nebuli.store import Store
+from nebuli.store.errors import StorageError
 
 from .instance_process import order
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from asyncio.subprocess import Process
 
     from nebuli.ingestion.source_client import Sources
-    from nebuli.storage.store_url import StorePlace
+    from nebuli.store.store_url import StorePlace
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 """Between the end of an instance and its next start; one that has lived for the longest begins with the first again."""

@@ -18,7 +18,7 @@ from nebuli.ingestion.errors import SourceRefused
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nebuli.storage.store_url import StorePlace
+    from nebuli.store.store_url import StorePlace
 
 _TAKE_S = 0.5
 """Whoever only looks has the lock for a moment, too."""

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from nebuli.blocking import Collections
 from nebuli.spark.collections.errors import BatchLost, CollectionStreamError, TimesForgotten
-from nebuli.storage.collections.errors import TooLate
-from nebuli.storage.errors import StagedLost, StorageError
-from nebuli.storage.seams import is_store
-from nebuli.storage.store_url import store_place
+from nebuli.store.collections.errors import TooLate
+from nebuli.store.errors import StagedLost, StorageError
+from nebuli.store.seams import is_store
+from nebuli.store.store_url import store_place
 from spark_bridge.clients import Pool
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from nebuli.spark.collections.collection_links import opened
 from nebuli.spark.collections.errors import TimesReplaced
 from nebuli.spark.collections.time_ranges import Changes, Contents, TimeReader, contents_at
-from nebuli.storage.errors import NotYet
+from nebuli.store.errors import NotYet
 from spark_bridge.reading.offsets import foreign
 from spark_bridge.versions import SupportsTriggerAvailableNow, limits
 

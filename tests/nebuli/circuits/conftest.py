@@ -16,10 +16,10 @@ import pytest
 
 from nebuli.circuits import Circuit, StepForgotten
 from nebuli.circuits.served_run import served
-from nebuli.coordinator.triggers import TriggerSettings
-from nebuli.members.local.local_run import LocalRun
-from nebuli.members.stepped_query import stepped_query
 from nebuli.rpc.trust import NO_TRUST, Trust
+from nebuli.steps.local.local_run import LocalRun
+from nebuli.steps.protocol.triggers import TriggerSettings
+from nebuli.steps.stepped_query import stepped_query
 from placement import parse_query
 from tests.support.sockets import sockets
 from topology import parse_topology

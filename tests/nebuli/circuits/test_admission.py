@@ -17,7 +17,7 @@ from nebuli import circuits
 from nebuli.circuits import Circuit
 from nebuli.circuits.admission import Room
 from nebuli.circuits.push_limit import MESSAGE_BYTES
-from nebuli.members.inputs.feeding import WAITING_ROWS
+from nebuli.steps.member.inputs.feeding import WAITING_ROWS
 from tests.nebuli.circuits.conftest import Rows, batch, read_until
 from tests.support.waiting import until_async
 
@@ -27,9 +27,9 @@ WAITING = 32 * MIB
 SERVING = """
 import asyncio, pathlib, sys
 from nebuli.circuits.served_run import served
-from nebuli.coordinator.triggers import TriggerSettings
-from nebuli.members.local.local_run import LocalRun
-from nebuli.members.stepped_query import stepped_query
+from nebuli.steps.protocol.triggers import TriggerSettings
+from nebuli.steps.local.local_run import LocalRun
+from nebuli.steps.stepped_query import stepped_query
 from placement import parse_query
 from tests.nebuli.circuits.conftest import QUERY, TOPOLOGY
 from topology import parse_topology

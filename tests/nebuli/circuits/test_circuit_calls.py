@@ -10,7 +10,7 @@ import pytest
 
 from nebuli.circuits.circuit_calls import CircuitCalls
 from nebuli.circuits.errors import CircuitFailed
-from nebuli.members.calls import staged_messages as staged
+from nebuli.steps.member.calls import staged_messages as staged
 from tests.support.told_members import pushed_query
 
 

@@ -15,8 +15,8 @@ import nebuli
 import nebuli.blocking
 from nebuli import circuits
 from nebuli.circuits import Circuit
-from nebuli.members.inputs.feeding import WAITING_ROWS
 from nebuli.rpc.trust import Trust
+from nebuli.steps.member.inputs.feeding import WAITING_ROWS
 from netchannel import Tls
 from tests.nebuli.circuits.conftest import (
     HANDLES,

@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 from nebuli.circuits import Circuit, CircuitUnreachable, NotScaled
-from nebuli.coordinator.triggers import TriggerSettings
-from nebuli.members.run import circuit_run, succession
-from nebuli.members.run.generation import Generation
+from nebuli.steps.coordinator import circuit_run, succession
+from nebuli.steps.coordinator.generation import Generation
+from nebuli.steps.protocol.triggers import TriggerSettings
 from tests.nebuli.circuits.conftest import Rows, Serve, Served, added, batch, counted, totals
 from tests.support.waiting import until_async
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nebuli.circuits import Circuit, InputFull, NotScaled, SequencePassed, StagedLost, UnknownInput, WrongRows
-from nebuli.coordinator.triggers import TriggerSettings
+from nebuli.steps.protocol.triggers import TriggerSettings
 from tests.nebuli.circuits.conftest import Rows, Serve, Served, added, batch, read_until, zset
 from tests.nebuli.circuits.test_circuits_of_workers import kill, of_circuits, started
 from tests.support.fleet import MakeFleet

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from nebuli.circuits import Circuit, ContentsUnknown, WrongQuery
-from nebuli.coordinator.triggers import TriggerSettings
+from nebuli.steps.protocol.triggers import TriggerSettings
 from tests.nebuli.circuits.conftest import Serve, batch, read_until, totals, zset
 
 pytestmark = pytest.mark.processes

@@ -12,10 +12,10 @@ import pytest
 
 from nebuli.circuits import Circuit
 from nebuli.circuits.errors import CheckpointNotMade
-from nebuli.coordinator.errors import MemberFailed
 from nebuli.dataflow.steps.saving import CIRCUIT, MANIFEST
-from nebuli.members.opening import LOG
-from nebuli.storage import Store
+from nebuli.steps.member.opening import LOG
+from nebuli.steps.protocol.errors import MemberFailed
+from nebuli.store import Store
 from tests.nebuli.circuits.conftest import Serve, Served, totals
 from tests.nebuli.circuits.test_scaling import OFTEN, PRODUCERS, Traffic, rows_of_sink
 from tests.support.waiting import until_async

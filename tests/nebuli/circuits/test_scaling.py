@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from nebuli.circuits import Circuit, NotScaled
-from nebuli.coordinator.triggers import TriggerSettings
+from nebuli.steps.protocol.triggers import TriggerSettings
 from tests.nebuli.circuits.conftest import Rows, Serve, added, batch, counted, totals
 from tests.support.waiting import until_async
 

@@ -9,9 +9,9 @@ import pytest
 
 from nebuli.circuits import CircuitStatus
 from nebuli.circuits.circuit_service import CircuitService
-from nebuli.coordinator.lockstep import Phase
-from nebuli.coordinator.messages import Checkpoint
 from nebuli.rpc import circuit_pb2 as wire
+from nebuli.steps.protocol.lockstep import Phase
+from nebuli.steps.protocol.messages import Checkpoint
 
 
 def calls(**more: Any) -> Any:

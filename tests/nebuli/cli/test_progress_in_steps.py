@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from nebuli.cli.stepped.progress_in_steps import ProgressInSteps
-from nebuli.coordinator import events as ev
-from nebuli.coordinator.events import Order
+from nebuli.steps.protocol import events as ev
+from nebuli.steps.protocol.events import Order
 
 
 def said(capsys: pytest.CaptureFixture[str], *orders: Order) -> list[str]:

@@ -17,7 +17,7 @@ import yaml
 
 from nebuli.rpc import worker_pb2 as wire
 from tests.docs.markdown import ROOT, blocks
-from tests.nebuli.worker.service.test_service import Worker, refusal
+from tests.nebuli.node.service.test_service import Worker, refusal
 from tests.support.commands import nebuli
 from tests.support.environments import environment, install
 from tests.support.ports import free_addresses

@@ -12,8 +12,8 @@ import pytest
 from nebuli.connectors import FragmentStopped, InputError, Signal, Source
 from nebuli.connectors.provider import Provider, sink_of
 from nebuli.dataflow import insertions
+from nebuli.free.runner import FragmentRunner
 from nebuli.rpc.status import Cause, FragmentState
-from nebuli.worker.fragment.runner import FragmentRunner
 from placement.plan import Fragment
 
 FRAGMENT = Fragment.model_validate(

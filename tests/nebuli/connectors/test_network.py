@@ -22,9 +22,9 @@ from nebuli.connectors.positions import END, Lineage, Span, as_note, of_note
 from nebuli.connectors.provider import Provider
 from nebuli.dataflow import zset
 from nebuli.dataflow.rows import MAX_BATCH_ROWS
+from nebuli.free.last_words import fail_output
+from nebuli.free.runner import FragmentRunner
 from nebuli.rpc.status import FragmentState
-from nebuli.worker.fragment.last_words import fail_output
-from nebuli.worker.fragment.runner import FragmentRunner
 from placement.plan import Fragment, NetworkSink, NetworkSource
 from tests.support.waiting import until_async
 from topology import BufferSettings, Column

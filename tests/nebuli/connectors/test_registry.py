@@ -17,9 +17,9 @@ from pydantic import ValidationError
 from nebuli.cli import saved
 from nebuli.connectors import InputError
 from nebuli.connectors.provider import import_built_in, source_of
-from nebuli.fleet.deployed import DeployedQuery, GivenFile
+from nebuli.control.deployed import DeployedQuery, GivenFile
+from nebuli.node.records import Record, Records, StateUnusable
 from nebuli.rpc.status import FragmentState, FragmentStatus
-from nebuli.worker.records import Record, Records, StateUnusable
 from placement import InvalidQuery, check, parse_query
 from placement.checking.endless import endless_sources
 from placement.plan import BoundSource, Fragment

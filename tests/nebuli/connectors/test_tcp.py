@@ -21,7 +21,7 @@ from nebuli.connectors.endpoints import Signal
 from nebuli.connectors.errors import FragmentError
 from nebuli.connectors.sources.tcp_source import TcpSource, connect
 from nebuli.rpc import worker_pb2 as wire
-from tests.nebuli.worker.service.test_service import Worker
+from tests.nebuli.node.service.test_service import Worker
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.processes

@@ -12,11 +12,11 @@ from typing import Any
 import httpx
 import pytest
 
-from nebuli.coordinator.triggers import TriggerSettings
 from nebuli.http.http_server import served_over_http
-from nebuli.members.local.local_run import LocalRun
-from nebuli.members.stepped_query import stepped_query
 from nebuli.rpc.trust import NO_TRUST, Trust
+from nebuli.steps.local.local_run import LocalRun
+from nebuli.steps.protocol.triggers import TriggerSettings
+from nebuli.steps.stepped_query import stepped_query
 from placement import parse_query
 from tests.nebuli.circuits.conftest import QUERY, TOPOLOGY
 from topology import parse_topology

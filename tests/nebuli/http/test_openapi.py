@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 import schemathesis
 
-from nebuli.coordinator.triggers import TriggerSettings
 from nebuli.http.http_server import served_over_http
-from nebuli.members.local.local_run import LocalRun
-from nebuli.members.stepped_query import stepped_query
 from nebuli.rpc.trust import NO_TRUST
-from nebuli.storage.collections.collections import Collections
+from nebuli.steps.local.local_run import LocalRun
+from nebuli.steps.protocol.triggers import TriggerSettings
+from nebuli.steps.stepped_query import stepped_query
+from nebuli.store.collections.collections import Collections
 from placement import parse_query
 from tests.nebuli.circuits.conftest import QUERY, TOPOLOGY, batch
 from tests.support.described_calls import answers_as_described

@@ -14,8 +14,8 @@ from nebuli.circuits import circuit_calls
 from nebuli.circuits.circuit_calls import CircuitCalls
 from nebuli.http import http_routes
 from nebuli.http.collections.served_stores import ServedStores
-from nebuli.members.calls.call_routes import CallRoutes
-from nebuli.storage import Span
+from nebuli.steps.coordinator.call_routes import CallRoutes
+from nebuli.store import Span
 from tests.support.told_members import pushed_query
 
 MADE = 120

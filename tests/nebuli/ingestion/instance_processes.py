@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 
 from nebuli.ingestion.source_client import Sources
-from tests.nebuli.storage.collections.rows import Accumulated
+from tests.nebuli.store.collections.rows import Accumulated
 from tests.support.starter import Forked, start_program
 from tests.support.waiting import until_async
 

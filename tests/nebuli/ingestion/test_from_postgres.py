@@ -15,7 +15,7 @@ from nebuli.ingestion.definition import parse_definition
 from nebuli.ingestion.readers.postgres_slot import of_lsn
 from nebuli.ingestion.source_client import Sources
 from tests.nebuli.ingestion.instance_processes import InstanceProcesses, instance_processes
-from tests.nebuli.storage.collections.rows import counted
+from tests.nebuli.store.collections.rows import counted
 from tests.support.postgres import Server, server
 from tests.support.waiting import until_async
 

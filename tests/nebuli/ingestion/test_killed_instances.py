@@ -21,7 +21,7 @@ from tests.nebuli.ingestion.instance_processes import (
     more_is_followed,
 )
 from tests.nebuli.ingestion.postgres_feeds import PostgresFeed, TransactionsFeed
-from tests.nebuli.storage.collections.rows import Accumulated, counted, present
+from tests.nebuli.store.collections.rows import Accumulated, counted, present
 from tests.support.nats import nats_server
 from tests.support.postgres import server
 from tests.support.seeds import drawn_seed

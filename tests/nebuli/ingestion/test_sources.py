@@ -21,8 +21,8 @@ from nebuli.ingestion.entries import Entry
 from nebuli.ingestion.errors import DefinitionInvalid, SourceExists, SourceRefused, SourceUnknown
 from nebuli.ingestion.making import decoder_of
 from nebuli.ingestion.source_client import Sources
-from nebuli.storage.collections.errors import CollectionUnknown
-from tests.nebuli.storage.collections.rows import Accumulated
+from nebuli.store.collections.errors import CollectionUnknown
+from tests.nebuli.store.collections.rows import Accumulated
 from tests.support.waiting import until_async
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from nebuli.rpc import worker_pb2 as wire
 from placement import decompose, parse_query, place
-from tests.nebuli.worker.service.test_service import Worker
+from tests.nebuli.node.service.test_service import Worker
 from tests.support.waiting import wait_for
 from topology import Topology
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from nebuli.rpc import worker_pb2 as wire
+from tests.nebuli.node.service.test_service import Worker
 from tests.nebuli.spark.test_fragments import OPERATORS, registered, rows, state, worker
-from tests.nebuli.worker.service.test_service import Worker
 from tests.support.ports import free_addresses
 from tests.support.sockets import is_open
 from tests.support.standalone_spark import java, standalone_cluster

@@ -19,6 +19,7 @@ import netchannel
 from nebuli.dataflow.partial import Base, PartialGraph, PartialNode, View
 from nebuli.dataflow.types import arrow_schema
 from nebuli.dataflow.zset import weighted
+from nebuli.node.parts.view_reads import ViewReads
 from nebuli.rpc.status import ViewStatus
 from nebuli.views import (
     LookupTimedOut,
@@ -32,7 +33,6 @@ from nebuli.views import (
     WrongKey,
 )
 from nebuli.views.view_calls import LISTING, listed_bytes, service_of
-from nebuli.worker.parts.view_reads import ViewReads
 from placement.plan import AggregateOperator
 from tests.support.ports import free_addresses
 from topology import Column, DataType

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from nebuli.storage.collections.catalog import Timed
-    from nebuli.storage.collections.collections import Collections
-    from nebuli.storage.shards.shard import Span
+    from nebuli.store.collections.catalog import Timed
+    from nebuli.store.collections.collections import Collections
+    from nebuli.store.shards.shard import Span
 
 _ENDINGS = (".csv", ".zip", ".parquet")
 _Command = TypeVar("_Command", bound="Callable[..., int]")
@@ -345,7 +345,7 @@ def _ran(store: str, work: Callable[[Collections], Coroutine[Any, Any, None]], *
 
 def _ended(work: Coroutine[Any, Any, None]) -> int:
     """Do it; the exit code."""
-    from nebuli.storage.errors import StorageError
+    from nebuli.store.errors import StorageError
 
     try:
         asyncio.run(work)
@@ -358,14 +358,14 @@ def _ended(work: Coroutine[Any, Any, None]) -> int:
 
 
 async def _opened(place: Any, work: Callable[[Collections], Coroutine[Any, Any, None]]) -> None:
-    from nebuli.storage.collections.collections import Collections
+    from nebuli.store.collections.collections import Collections
 
     async with Collections(place) as collections:
         await work(collections)
 
 
 def _unknown() -> type[Exception]:
-    from nebuli.storage.collections.errors import CollectionUnknown
+    from nebuli.store.collections.errors import CollectionUnknown
 
     return CollectionUnknown
 
@@ -375,7 +375,7 @@ async def _inserted(
 ) -> tuple[int | None, int]:
     """The time at which all rows of a file are there, and how many they are."""
     from nebuli.cli.rows.file_rows import rows_of
-    from nebuli.storage.errors import SequencePassed
+    from nebuli.store.errors import SequencePassed
 
     columns = columns_of(name, (await collections.describe(name)).schema)
     at, rows = None, 0

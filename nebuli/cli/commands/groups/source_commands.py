@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nebuli.ingestion.running.starting import Started
     from nebuli.ingestion.running.supervisor_files import SupervisorFiles
     from nebuli.ingestion.source_client import Sources
-    from nebuli.storage.store_url import StorePlace
+    from nebuli.store.store_url import StorePlace
 
 _DEFAULT = "./collections"
 _MOST = 100
@@ -100,7 +100,7 @@ def list_(store: str, *, as_json: bool) -> int:
     """List all sources: how far each is complete, how much it lags, and whether it runs, or what holds it up."""
 
     async def work(sources: Sources) -> None:
-        from nebuli.storage.collections.clock import now_ms
+        from nebuli.store.collections.clock import now_ms
 
         found = await sources.describe_all()
         if as_json:
@@ -119,7 +119,7 @@ def show(name: str, store: str, *, as_json: bool) -> int:
     """Show a source: what it has and what was read of it, up to when it is complete, and how its instances are."""
 
     async def work(sources: Sources) -> None:
-        from nebuli.storage.collections.clock import now_ms
+        from nebuli.store.collections.clock import now_ms
 
         found = await sources.describe(name)
         start = _command("scale", name, str(max(found.replicas, 1)), store)
@@ -267,7 +267,7 @@ def _ran(store: str, work: Callable[[Sources], Awaitable[int | None]], *, makes:
 
 def _ended(work: Coroutine[Any, Any, int | None]) -> int:
     from nebuli.ingestion.errors import DefinitionInvalid, IngestionError
-    from nebuli.storage.errors import StorageError
+    from nebuli.store.errors import StorageError
 
     try:
         return asyncio.run(work) or ExitCode.DONE

@@ -202,8 +202,8 @@ def add(context: click.Context, file: str, at: str, topology: str | None, id_: s
 
 async def _add_to(id_: str, text: str, file: str) -> int:
     """Give views to a query on workers."""
-    from nebuli.fleet.adding_views import add_views
-    from nebuli.fleet.deployment import views_of
+    from nebuli.control.adding_views import add_views
+    from nebuli.control.deployment import views_of
 
     query = saved.load(id_)
     with saved.added_to(query):

@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 
 from nebuli.circuits.views.view_lookups import ViewLookups
-from nebuli.members.calls.call_line import Unpinned
-from nebuli.members.calls.call_routes import CallRoutes
-from nebuli.members.calls.lookup_messages import LookedUp
-from nebuli.members.run.circuit_run import AnyRun
+from nebuli.steps.coordinator.call_line import Unpinned
+from nebuli.steps.coordinator.call_routes import CallRoutes
+from nebuli.steps.coordinator.circuit_run import AnyRun
+from nebuli.steps.member.calls.lookup_messages import LookedUp
 from nebuli.views.view_calls import Describe, Description, Found, Get, answer_of, batch_of, bytes_of
 from placement import check_stepped, distribute
 from tests.support.documents import op, query

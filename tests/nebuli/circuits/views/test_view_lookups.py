@@ -19,10 +19,10 @@ from nebuli import blocking
 from nebuli.circuits import Circuit
 from nebuli.circuits.served_run import served
 from nebuli.circuits.views.served_lookups import served_lookups
-from nebuli.coordinator.triggers import TriggerSettings
-from nebuli.members.local.local_run import LocalRun
-from nebuli.members.stepped_query import stepped_query
 from nebuli.rpc.trust import NO_TRUST
+from nebuli.steps.local.local_run import LocalRun
+from nebuli.steps.protocol.triggers import TriggerSettings
+from nebuli.steps.stepped_query import stepped_query
 from nebuli.views import Lookup, LookupTimedOut, UnknownView, Views, WrongKey, WrongView
 from placement import parse_query
 from tests.nebuli.circuits.conftest import Rows, added, batch, read_until, totals, zset

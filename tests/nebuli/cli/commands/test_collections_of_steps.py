@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from nebuli import Collections
-from nebuli.storage.errors import StorageError
+from nebuli.store.errors import StorageError
 from tests.support.commands import Command
 from tests.support.seeds import drawn_seed
 from tests.support.waiting import until_async

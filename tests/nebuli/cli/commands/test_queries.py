@@ -17,8 +17,8 @@ import yaml
 
 from nebuli.cli import saved
 from nebuli.cli.commands import queries
-from nebuli.fleet import deployment
-from nebuli.fleet.deployed import DeployedFragment, DeployedQuery, GivenFile, Workers
+from nebuli.control import deployment
+from nebuli.control.deployed import DeployedFragment, DeployedQuery, GivenFile, Workers
 from nebuli.rpc import worker_pb2 as wire
 from nebuli.rpc.worker_pb2_grpc import WorkerStub
 from tests.support.commands import Command, Ended, nebuli
@@ -382,7 +382,7 @@ def test_of_a_query_that_cannot_be_registered_whole_nothing_stays(site: Site) ->
 def test_commands_without_certificates_start_without_what_moves_data() -> None:
     """Importing pyarrow and the channels would take as long as all the rest of `nebuli start`."""
     code = (
-        "import sys, nebuli.cli.files, nebuli.cli.commands.queries, nebuli.fleet.deployed; "
+        "import sys, nebuli.cli.files, nebuli.cli.commands.queries, nebuli.control.deployed; "
         "print(sorted({'netchannel', 'pyarrow'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True)

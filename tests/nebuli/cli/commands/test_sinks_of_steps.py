@@ -19,9 +19,9 @@ import psutil
 import pytest
 import yaml
 
-from nebuli.members.opening import LOG
-from nebuli.storage import Store
-from nebuli.storage.logs.remap import Remap
+from nebuli.steps.logs.remap import Remap
+from nebuli.steps.member.opening import LOG
+from nebuli.store import Store
 from tests.support.commands import Command, Ended, nebuli
 from tests.support.seeds import drawn_seed
 from tests.support.waiting import wait_for

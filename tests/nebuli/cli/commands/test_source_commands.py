@@ -18,8 +18,8 @@ import pytest
 from nebuli.blocking import Collections
 from nebuli.ingestion.running.supervisor_files import SupervisorFiles
 from nebuli.ingestion.source_client import Sources
-from nebuli.storage.collections.clock import now_ms
-from nebuli.storage.errors import NotYet
+from nebuli.store.collections.clock import now_ms
+from nebuli.store.errors import NotYet
 from tests.support.commands import Command, Ended, nebuli
 from tests.support.object_store import object_store
 from tests.support.postgres import server

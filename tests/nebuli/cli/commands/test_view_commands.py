@@ -17,8 +17,8 @@ import yaml
 
 from nebuli.cli import saved
 from nebuli.cli.commands.groups import view_commands
-from nebuli.fleet import adding_views
-from nebuli.fleet.adding_views import add_views
+from nebuli.control import adding_views
+from nebuli.control.adding_views import add_views
 from nebuli.rpc.trust import Trust
 from nebuli.rpc.worker_client import WorkerClient, WorkerRefused
 from placement.partial.adding import addition_of

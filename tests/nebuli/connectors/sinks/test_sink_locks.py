@@ -18,7 +18,7 @@ from nebuli.connectors.sinks.sink_locks import take_all
 from nebuli.rpc import worker_pb2 as wire
 from placement.plan import Fragment
 from tests.nebuli.connectors.sinks.test_overwriting import OTHER, SAME
-from tests.nebuli.worker.service.test_service import Worker, refusal
+from tests.nebuli.node.service.test_service import Worker, refusal
 from tests.support.waiting import wait_for
 
 

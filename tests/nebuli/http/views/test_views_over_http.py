@@ -26,7 +26,7 @@ from starlette.routing import Route
 from nebuli.blocking import Views
 from nebuli.http.http_routes import app_of_views
 from nebuli.http.views.view_places import ViewPlaces
-from nebuli.storage.collections.collections import Collections
+from nebuli.store.collections.collections import Collections
 from tests.support.commands import Command, arguments_of
 from tests.support.described_calls import answers_as_described
 from tests.support.ports import free_addresses

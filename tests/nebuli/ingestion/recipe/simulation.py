@@ -29,10 +29,10 @@ from nebuli.ingestion.recipe.reclocking import Remap
 from nebuli.ingestion.recipe.stage import Stage, Target
 from nebuli.ingestion.recipe.timed_messages import Reclocked
 from nebuli.ingestion.recipe.turns import Turns
-from nebuli.storage.errors import StorageError, StoreFailed, Unclear
+from nebuli.store.errors import StorageError, StoreFailed, Unclear
 from tests.nebuli.ingestion.recipe.message_log import CARRIED, MessageLog, silent
 from tests.nebuli.ingestion.recipe.pairs import Pairs, paired
-from tests.nebuli.storage.collections.rows import Accumulated
+from tests.nebuli.store.collections.rows import Accumulated
 from tests.support.simulated_store import SimulatedStore
 from tests.support.virtual_time import VirtualLoop
 

@@ -24,7 +24,7 @@ from nebuli.ingestion.recipe.reclocking import Remap
 from nebuli.ingestion.recipe.stage import Stage, Target
 from nebuli.ingestion.recipe.timed_messages import Reclocked
 from nebuli.ingestion.recipe.turns import Turns
-from nebuli.storage.errors import StoreFailed
+from nebuli.store.errors import StoreFailed
 from tests.nebuli.ingestion.recipe.message_log import CARRIED, MessageLog, silent
 from tests.nebuli.ingestion.recipe.pairs import Pairs, paired
 from tests.support.waiting import until_async

@@ -21,7 +21,7 @@ from nebuli.ingestion.running.instance_process import order, place_of
 from nebuli.ingestion.running.supervisor import Supervisor, WhyEnded
 from nebuli.ingestion.running.supervisor_files import SupervisorFiles
 from nebuli.ingestion.source_client import Sources
-from nebuli.storage.store_url import StoreUrl
+from nebuli.store.store_url import StoreUrl
 from tests.support.waiting import until_async
 
 pytestmark = pytest.mark.processes

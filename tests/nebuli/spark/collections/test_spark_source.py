@@ -20,7 +20,7 @@ import pytest
 from nebuli.ingestion.addressed import PAYLOAD
 from nebuli.ingestion.definition import parse_definition
 from nebuli.ingestion.source_client import Sources
-from tests.nebuli.storage.collections.rows import Accumulated
+from tests.nebuli.store.collections.rows import Accumulated
 from tests.support import spark_java
 from tests.support.seeds import drawn_seed
 from tests.support.waiting import until_async

@@ -1,0 +1,117 @@
+"""Other members for a query in steps at workers: which are to follow those that there are, and whether they have."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING
+
+from nebuli.control.deployed import Scaling
+from nebuli.control.deployment import forget, is_forgotten, statuses_of
+from nebuli.control.step_placement import step_fragments
+from nebuli.rpc.following_members import MemberPlace, Succession
+from nebuli.rpc.ids import local_id
+from nebuli.rpc.status import FragmentStatus
+from placement.stepped import CoordinatorFragment, MemberFragment, Takeover
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nebuli.control.deployed import DeployedFragment, DeployedQuery, Workers
+    from placement import Query
+    from topology import Topology
+
+__all__ = ["begun", "settled", "succession_of", "taken_over"]
+
+_OWN = 8
+"""So many digits tell a scaling from others."""
+_COMING = 4
+"""So many scalings are remembered that have not come to an end that was heard of."""
+
+
+def begun(query: DeployedQuery, plan: Query, topology: Topology, members: int) -> DeployedQuery:
+    """The query, which is to go on with so many members: with the fragments that they are to be. Raises InvalidQuery.
+
+    They are placed as those before them were. What a scaling before may have left is still named.
+    """
+    coordinator, first = query.plan[-1], query.plan[0]
+    assert isinstance(coordinator, CoordinatorFragment)
+    assert isinstance(first, MemberFragment)
+    number = query.scalings + 1
+    takeover = Takeover(transfer=secrets.token_hex(8), before=len(query.plan) - 1)
+    name = f"{number}-{takeover.transfer[:_OWN]}"  # somebody else may have begun the same one elsewhere
+    circuit = f"{query.id}.{name}"
+    placed = step_fragments(
+        plan,
+        topology,
+        members,
+        circuit,
+        coordinator.checkpoint_s,
+        keep_output_bytes=first.keep_output_bytes,
+    )
+    found = tuple(
+        each.model_copy(
+            update={"id": f"{plan.name}/scaled-{name}/member-{each.member}", "takeover": takeover}
+        )
+        for each in placed
+        if isinstance(each, MemberFragment)
+    )
+    at = {each.node: each for each in query.fragments}
+    fragments = tuple(
+        at[each.node].model_copy(
+            update={"fragment": each.id, "id": local_id(query.deployment or query.id, each.id)}
+        )
+        for each in found
+    )
+    scaling = Scaling(fragments=(*fragments, query.fragments[-1]), plan=(*found, coordinator))
+    old, coming = query.coming[: 1 - _COMING], query.coming[1 - _COMING :]
+    left = (*query.left, *(each for some in old for each in some.fragments[:-1]))
+    return query.model_copy(update={"scalings": number, "coming": (*coming, scaling), "left": left})
+
+
+def succession_of(query: DeployedQuery) -> Succession:
+    """What the coordinator is given, of a query whose scaling was `begun`."""
+    scaling = query.coming[-1]
+    members = tuple(each for each in scaling.plan if isinstance(each, MemberFragment))
+    return Succession(members=members, places=_places(scaling.fragments), before=_places(query.fragments))
+
+
+def _places(fragments: Sequence[DeployedFragment]) -> tuple[MemberPlace, ...]:
+    return tuple(MemberPlace(node=each.node, grpc=each.grpc, id=each.id) for each in fragments[:-1])
+
+
+def taken_over(query: DeployedQuery, scaling: Scaling) -> DeployedQuery:
+    """The query once those that were to follow have taken over."""
+    others = (each for each in query.others if each not in scaling.fragments)
+    return query.model_copy(
+        update={
+            "fragments": scaling.fragments,
+            "plan": scaling.plan,
+            "coming": (),
+            "left": (*others, *query.fragments[:-1]),
+        }
+    )
+
+
+async def settled(query: DeployedQuery, workers: Workers) -> DeployedQuery:
+    """The query with the members that it has, as its coordinator says, if it can be asked.
+
+    Whoever had asked for others may have been killed, and they may have taken over. Of what earlier members may have
+    left, what is gone is forgotten.
+    """
+    if query.coming:
+        (coordinator,) = await statuses_of(query.fragments[-1:], workers)
+        circuit = coordinator.circuit if isinstance(coordinator, FragmentStatus) else ""
+        for scaling in query.coming:
+            if scaling.circuit == circuit:
+                query = taken_over(query, scaling)
+    found = await statuses_of(query.left, workers)
+    unknown = [
+        each
+        for each, status in zip(query.left, found, strict=True)
+        if isinstance(status, FragmentStatus) and is_forgotten(status)
+    ]
+    # A worker that was killed in the middle may know nothing of one whose store is there.
+    errors = await forget(unknown, workers)
+    gone = [each for each, error in zip(unknown, errors, strict=True) if error is None]
+    left = tuple(each for each in query.left if each not in gone)
+    return query if left == query.left else query.model_copy(update={"left": left})

@@ -1,1 +1,0 @@
-"""Lines: how a coordinator and the members of its circuit reach each other, over channels."""

@@ -1,0 +1,31 @@
+"""The choice of a fragment's engine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nebuli.dataflow.errors import DataflowError
+from nebuli.free.embedded import EmbeddedEngine
+from placement.plan import BoundSink, NetworkSink
+
+if TYPE_CHECKING:
+    from nebuli.free.engine import Engine
+    from placement.plan import Fragment
+
+__all__ = ["engine_of"]
+
+
+def engine_of(fragment: Fragment, max_state_bytes: int) -> Engine:
+    """What computes the fragment. Raises DataflowError if its operators do not fit together."""
+    if not fragment.operators or not isinstance(fragment.operators[-1], BoundSink | NetworkSink):
+        raise DataflowError(f"the last operator of fragment {fragment.id} is no sink")
+    if fragment.engine is not None:
+        from nebuli.spark import SparkCircuit
+
+        return SparkCircuit(fragment)
+    return EmbeddedEngine(
+        fragment.operators,
+        watermarks=fragment.watermarks,
+        closings=fragment.closings,
+        max_state_bytes=max_state_bytes,
+    )

@@ -1,1 +1,0 @@
-"""A circuit from its first epoch to its end, with its coordinator in this process and its members anywhere."""

@@ -1,0 +1,88 @@
+"""Whose a circuit at workers is: the one note of its coordinator that says which members it has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from nebuli.rpc.following_members import MemberPlace, Succession
+from nebuli.store import StorageError
+from nebuli.store.notes import Note, Notes
+from placement.stepped import SteppedPlan
+
+if TYPE_CHECKING:
+    from nebuli.store.store_url import StorePlace
+    from placement.stepped import CoordinatorFragment
+
+__all__ = ["MemberNotes", "Whose"]
+
+_MEMBERS = "members.json"
+"""Not of one run, see `nebuli.steps.member.run_notes`: the circuit is theirs until it is others'."""
+
+
+class Whose(BaseModel):
+    """The members of a circuit: where they are, at ``addresses`` of nodes, and what divides rows over them.
+
+    ``places`` are empty for those that the coordinator was registered with. At ``leaving`` are others, who are not to
+    be there: those before them, or those that were to follow.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    circuit: str
+    plan: SteppedPlan
+    addresses: tuple[str, ...]
+    places: tuple[MemberPlace, ...] = ()
+    leaving: tuple[MemberPlace, ...] = ()
+
+    @classmethod
+    def registered(cls, fragment: CoordinatorFragment) -> Self:
+        """Those that a coordinator has first."""
+        return cls(circuit=fragment.circuit, plan=fragment.plan, addresses=fragment.addresses)
+
+    def followed_by(self, succession: Succession) -> Whose:
+        """Once others have taken over."""
+        return Whose(
+            circuit=succession.circuit,
+            plan=succession.members[0].plan,
+            addresses=tuple(each.node for each in succession.members),
+            places=succession.places,
+            leaving=tuple(
+                each
+                for each in (*self.leaving, *(self.places or succession.before))
+                if each not in succession.places
+            ),
+        )
+
+    def without(self, gone: MemberPlace) -> Whose:
+        """Once one that is leaving is not there any more."""
+        return self.model_copy(update={"leaving": tuple(each for each in self.leaving if each != gone)})
+
+
+class MemberNotes:
+    """The note. What is written last is so, whatever dies before or behind."""
+
+    def __init__(self, notes: Notes, whose: Whose) -> None:
+        self.whose = whose
+        self._note = Note(notes, _MEMBERS)
+
+    @classmethod
+    def at(cls, place: StorePlace, fragment: CoordinatorFragment) -> Self:
+        """That of a place. Raises StorageError, OSError."""
+        notes = Notes(place)
+        said = notes.read(_MEMBERS)
+        if said is None:
+            return cls(notes, Whose.registered(fragment))
+        try:
+            return cls(notes, Whose.model_validate_json(said))
+        except ValidationError as error:
+            raise StorageError(
+                f"{place}/{_MEMBERS} cannot be read ({error.errors()[0]['msg']}): restore it from a copy, or "
+                f"unregister the query and register it again, which begins it anew"
+            ) from error
+
+    async def write(self, whose: Whose) -> None:
+        """Have it so, durably. Raises OSError; after that, or a cancel, it is so or not."""
+        await self._note.write(whose.model_dump_json(by_alias=True).encode())
+        self.whose = whose

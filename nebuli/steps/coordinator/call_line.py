@@ -1,0 +1,364 @@
+"""`CallLine`: a coordinator's way to the logs of a member, whose processes come and go."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+
+from nebuli.steps.control_sessions import talking
+from nebuli.steps.member.calls import call_messages as ask
+from nebuli.steps.member.calls import staged_messages as staged
+from nebuli.steps.member.calls.lookup_messages import LookedUp, LookUp, LookUpPinned, TooMuch
+from nebuli.steps.member.calls.pinned_rows import PIECE_BYTES
+from nebuli.steps.protocol.errors import MalformedMessage
+from nebuli.store.errors import SinceMismatch, StepOutOfRange, StorageError
+from nebuli.store.shards.shard import Span
+from netchannel import NetChannelError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from netchannel import ReceiverServer, SenderServer
+
+_log = logging.getLogger("nebuli.steps.member")
+_POLL_S = 5.0
+"""How long a member waits for what an output does not have yet, before it is asked again: readers may be gone."""
+_LEAVE_S = 1.0
+_AHEAD = 8
+"""So many pieces of a table are asked for at once."""
+_Answer = TypeVar("_Answer")
+
+
+class Unpinned(Exception):
+    """What was pinned is not any more: pin it again."""
+
+
+class TooManyPieces(Exception):
+    """A table is larger than it may be; the message says which."""
+
+
+class _Question:
+    """What is asked, until it is answered."""
+
+    __slots__ = ("_asked", "_since", "answer", "number")
+
+    def __init__(self, number: int, asked: ask.Asked) -> None:
+        loop = asyncio.get_running_loop()
+        self.number = number
+        self.answer: asyncio.Future[ask.Answer] = loop.create_future()
+        self._asked = asked
+        self._since = loop.time()
+
+    def encoded(self) -> bytes:
+        """The message that asks it now: a push that has waited for a process waits less for room."""
+        asked = self._asked
+        if isinstance(asked, ask.Push | staged.PushStaged):
+            waited_s = asyncio.get_running_loop().time() - self._since
+            asked = replace(asked, within_s=max(asked.within_s - waited_s, 0.0))
+        return ask.encode_asked(self.number, asked)
+
+
+class CallLine:
+    """Asks whichever process the member has; what the last one left without an answer is asked of the next one again.
+
+    `reach` says that there is a session with a process, and where that is; `drop` that the session is over.
+    """
+
+    def __init__(
+        self,
+        circuit: str,
+        member: int,
+        sender: SenderServer,
+        receiver: ReceiverServer,
+    ) -> None:
+        self._circuit = circuit
+        self._member = member
+        self._sender = sender
+        self._receiver = receiver
+        self._questions: dict[int, _Question] = {}
+        self._number = 0
+        self._to_send: asyncio.Queue[_Question] | None = None
+        self._session: asyncio.Task[None] | None = None
+        self._left = False
+        self._held: set[str] = set()
+
+    async def aclose(self) -> None:
+        """End the session, and answer what is open, and what is asked later, with `ask.CouldNot`."""
+        session = self._session
+        self._left = True
+        self.drop()
+        for question in self._questions.values():
+            if not question.answer.done():
+                question.answer.set_result(self._gone())
+        if session is not None:
+            await asyncio.wait([session])
+
+    def reach(self, session: str, address: str) -> None:
+        """A process of the member listens there, under this session."""
+        before = self._session
+        self.drop()
+        self._session = asyncio.create_task(self._talk(session, address, before))
+
+    def drop(self) -> None:
+        """The session is over."""
+        if self._session is not None:
+            self._session.cancel()
+            self._session = None
+        self._to_send = None
+
+    # -- what is asked
+
+    async def push(
+        self, handle: str, producer: str, sequence: int, rows: bytes, within_s: float
+    ) -> ask.Answer:
+        """Have rows logged, or learn why they are not; waits for a process as long as there is none.
+
+        After a cancel it has happened or not. Asked again, it happens once.
+        """
+        return await self._ask(ask.Push(handle, producer, sequence, within_s, rows))
+
+    async def stage(self, handle: str, producer: str, sequence: int, rows: bytes) -> ask.Answer:
+        """Have rows kept for a push that comes later. After a cancel they are kept, or not, for a while."""
+        return await self._ask(staged.Stage(handle, producer, sequence, rows))
+
+    async def push_staged(
+        self, handle: str, producer: str, sequence: int, pieces: Sequence[str], within_s: float
+    ) -> ask.Answer:
+        """As `push`, of what is staged."""
+        return await self._ask(staged.PushStaged(handle, producer, sequence, within_s, tuple(pieces)))
+
+    async def drop_staged(self, handle: str, producer: str, pieces: Sequence[str]) -> None:
+        """Have pieces forgotten. Raises StorageError."""
+        _expected(ask.Noted, await self._ask(staged.DropStaged(handle, producer, tuple(pieces))))
+
+    async def next_sequence(self, handle: str, producer: str) -> int:
+        """The number that a producer sends next to an input."""
+        answer = await self._ask(ask.AskNext(handle, producer))
+        return _expected(ask.Next, answer).sequence
+
+    async def follow(self, output: str, first: int, schema: pa.Schema) -> AsyncIterator[Span]:
+        """An output from a step on, as `OutputLog.follow`. Raises SinceMismatch, StorageError."""
+        at = first
+        while True:
+            span = await self._span(output, at, schema)
+            if span is not None:
+                yield span
+                at = span.upper
+
+    async def _span(self, output: str, first: int, schema: pa.Schema) -> Span | None:
+        """What an output has from a step on; None if that is nothing for a while, or was not all of one process'."""
+        updates: list[tuple[int, pa.RecordBatch]] = []
+        upper, count, piece = 0, 1, 0
+        while piece < count:
+            answer = await self._ask(ask.ReadOutput(output, first, piece, _POLL_S))
+            match answer:
+                case ask.NothingYet():
+                    return None
+                case ask.Forgotten(since):
+                    raise SinceMismatch(f"output {output}", first, since)
+            found = _expected(ask.Piece, answer)
+            if piece and (found.upper, found.pieces) != (upper, count):
+                return None  # another process has other pieces
+            upper, count = found.upper, found.pieces
+            updates += [
+                (step, pa.ipc.read_record_batch(pa.py_buffer(rows), schema)) for step, rows in found.updates
+            ]
+            piece += 1
+        return Span(first, upper, updates)
+
+    async def offsets(self, step: int) -> dict[str, tuple[int, int]]:
+        """What counts for a step, as `Remap.offsets`. Raises StepOutOfRange, StorageError."""
+        answer = await self._ask(ask.AskOffsets(step))
+        if isinstance(answer, ask.NoSuchStep):
+            raise StepOutOfRange(f"the log of member {self._member}", step, answer.first, answer.last)
+        return _expected(ask.Ranges, answer).ranges
+
+    async def pin(self, name: str, tables: Sequence[str], step: int, within_s: float) -> int:
+        """Have tables held under a name: the first step before which they are, this one or a later one.
+
+        Raises Unpinned, StorageError.
+        """
+        return _still(ask.Pinned, await self._ask(ask.Pin(name, tuple(tables), step, within_s))).step
+
+    async def pinned(
+        self, name: str, step: int, table: str, columns: Sequence[str], max_bytes: int
+    ) -> list[pa.RecordBatch] | None:
+        """A table of a pin before a step, as a Z-set in batches; None: it is not kept.
+
+        Raises Unpinned, StorageError, TooManyPieces.
+        """
+
+        async def piece(number: int) -> ask.Answer:
+            return await self._ask(ask.ReadPinned(name, step, table, tuple(columns), number))
+
+        first = await piece(0)
+        if isinstance(first, ask.NotKept):
+            return None
+        found = [_still(ask.PinnedRows, first)]
+        if found[0].pieces * PIECE_BYTES > max_bytes:
+            raise TooManyPieces(f"{table} has more than {max_bytes} bytes at member {self._member}")
+        for start in range(1, found[0].pieces, _AHEAD):
+            numbers = range(start, min(start + _AHEAD, found[0].pieces))
+            found += [_still(ask.PinnedRows, each) for each in await asyncio.gather(*map(piece, numbers))]
+        return [batch for each in found if each.rows for batch in pa.ipc.open_stream(each.rows)]
+
+    async def look_up(self, view: str, keys: bytes, name: str, step: int, within_s: float) -> LookedUp:
+        """What keys of a view have, before this step or a later one; with a name it is held from there on, as by `pin`.
+
+        Raises Unpinned, StorageError, TooManyPieces.
+        """
+        return self._looked_up(view, await self._ask(LookUp(view, keys, name, step, within_s)))
+
+    async def look_up_pinned(self, view: str, keys: bytes, name: str, step: int) -> LookedUp:
+        """The same before a step, of a view that is held. Raises as `look_up`."""
+        return self._looked_up(view, await self._ask(LookUpPinned(view, keys, name, step)))
+
+    def _looked_up(self, view: str, answer: ask.Answer) -> LookedUp:
+        if isinstance(answer, TooMuch):
+            raise TooManyPieces(
+                f"these keys have {answer.size} bytes of rows in view {view} at member {self._member}, and "
+                f"{answer.most} at most are read at once"
+            )
+        return _still(LookedUp, answer)
+
+    async def unpin(self, name: str) -> None:
+        """Let it go."""
+        _expected(ask.Noted, await self._ask(ask.Unpin(name)))
+
+    async def hold(self, handle: str) -> None:
+        """Have no more rows taken for an input, by this process of the member and by those after it."""
+        self._held.add(handle)
+        _expected(ask.Noted, await self._ask(ask.Hold(handle)))
+
+    @property
+    def held(self) -> frozenset[str]:
+        """The inputs for which no rows are taken."""
+        return frozenset(self._held)
+
+    def hold_from_the_first(self, handles: frozenset[str]) -> None:
+        """Have no rows taken for inputs by any process of the member. It is not reached yet."""
+        self._held |= handles
+
+    async def let_go(self, handle: str) -> None:
+        """Have rows taken for an input again."""
+        self._held.discard(handle)
+        _expected(ask.Noted, await self._ask(ask.LetGo(handle)))
+
+    async def figures(self) -> dict[str, Any]:
+        """How the member is. Raises StorageError."""
+        found: dict[str, Any] = json.loads(_expected(ask.Figures, await self._ask(ask.AskFigures())).json)
+        return found
+
+    async def profile(self, kind: str, for_s: float) -> bytes:
+        """Its process, as it is for so long: its ``heap`` or its ``calls``. Raises StorageError."""
+        return _expected(ask.Profile, await self._ask(ask.AskProfile(kind, for_s))).data
+
+    async def publish(self) -> None:
+        """Have the sinks have their results when the member is stopped next."""
+        _expected(ask.Noted, await self._ask(ask.Publish()))
+
+    async def give_ahead(self, layout: bytes, addresses: tuple[str, ...]) -> None:
+        """Have the member give what never changes to those of a layout, while steps go on. Raises StorageError.
+
+        They have it durably then. `hand_over`, to the same, is brief behind it; without it, that gives all.
+        """
+        _expected(ask.Noted, await self._ask(ask.GiveAhead(layout, addresses)))
+
+    async def hand_over(self, layout: bytes, addresses: tuple[str, ...]) -> int:
+        """Have the member, which is paused, give all it has to those of a layout; the next step. Raises StorageError.
+
+        Nothing is logged behind it until `take_back`.
+        """
+        return _expected(ask.HandedOver, await self._ask(ask.HandOver(layout, addresses))).step
+
+    async def take_back(self) -> None:
+        """Have the member go on with what it has handed over."""
+        _expected(ask.Noted, await self._ask(ask.TakeBack()))
+
+    def _gone(self) -> ask.CouldNot:
+        return ask.CouldNot(f"member {self._member} is asked nothing any more: ask again")
+
+    async def _ask(self, asked: ask.Asked) -> ask.Answer:
+        if self._left:
+            return self._gone()
+        question = self._question(asked)
+        self._questions[question.number] = question
+        if self._to_send is not None:
+            self._to_send.put_nowait(question)
+        try:
+            return await question.answer
+        finally:
+            del self._questions[question.number]
+
+    def _question(self, asked: ask.Asked) -> _Question:
+        self._number += 1
+        return _Question(self._number, asked)
+
+    # -- one session
+
+    async def _talk(self, session: str, address: str, before: asyncio.Task[None] | None) -> None:
+        """One session, to its end."""
+        if before is not None:
+            await asyncio.wait([before])
+        self._to_send = asyncio.Queue()
+        # Holds come before rows that wait already, and nobody waits for their answers.
+        holds = [self._question(ask.Hold(handle)) for handle in sorted(self._held)]
+        for question in (*holds, *self._questions.values()):
+            self._to_send.put_nowait(question)
+        sender = f"member {self._member} at {address}"
+        try:
+            async with talking(
+                self._sender,
+                self._receiver,
+                hears=ask.answers(self._circuit, self._member, session),
+                says=ask.calls(self._circuit, self._member, session),
+                to=address,
+                who="the coordinator",
+            ) as found:
+                try:
+                    await found.talk(partial(self._next, self._to_send), partial(self._heard, sender))
+                finally:
+                    found.leave_s = _LEAVE_S if self._left else 0.0
+        except NetChannelError as error:
+            _log.info("%s is asked nothing any more: %s", sender, error)
+
+    async def _next(self, to_send: asyncio.Queue[_Question]) -> bytes:
+        """The next question that is not answered, or given up, before it is sent."""
+        while (question := await to_send.get()).answer.done():
+            pass
+        return question.encoded()
+
+    def _heard(self, sender: str, data: bytes) -> None:
+        """An answer. One that cannot be read is told to whoever asked, if it says to what it is one."""
+        try:
+            number, answer = ask.read_answer(data, sender)
+        except MalformedMessage as error:
+            _log.warning("what it answers is not known: %s", error)
+            return
+        if isinstance(answer, MalformedMessage):
+            answer = ask.CouldNot(str(answer))
+        question = self._questions.get(number)
+        if question is not None and not question.answer.done():
+            question.answer.set_result(answer)
+
+
+def _still(kind: type[_Answer], answer: ask.Answer) -> _Answer:
+    """As `_expected`, of what is pinned. Raises Unpinned, too."""
+    if isinstance(answer, ask.NotPinned):
+        raise Unpinned("the member has begun a new epoch since, or holds it no more")
+    return _expected(kind, answer)
+
+
+def _expected(kind: type[_Answer], answer: ask.Answer) -> _Answer:
+    """The answer, of this kind. Raises StorageError where the member could not do it."""
+    if isinstance(answer, ask.CouldNot):
+        raise StorageError(answer.why)
+    if not isinstance(answer, kind):
+        raise StorageError(f"the member answered {answer}, which is none to what it was asked")
+    return answer

@@ -1,0 +1,90 @@
+"""Where the members of a circuit live: the seam behind which they are processes of this machine, or tasks of Spark."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+    from typing import Self
+
+    from nebuli.steps.coordinator.line import Line
+    from nebuli.steps.member.member_order import MemberOrder
+    from netchannel import ReceiverServer
+
+
+ENDED_ABOVE = "a member that was to take over has ended: its own lines above have the reason"
+
+
+class Members(Protocol):
+    """All members of a circuit: entered, they are begun, and begun again when they end; left, they have ended.
+
+    Their lines are told where they listen, whenever that is new. One that was dismissed is not begun again.
+    """
+
+    @property
+    def ended(self) -> asyncio.Event:
+        """Set once a member has ended, though it is begun again."""
+
+    @property
+    def why_ended(self) -> str:
+        """The reason, in a sentence for an error."""
+
+    async def __aenter__(self) -> Self:
+        """Begin them; returns at once."""
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """End them."""
+
+    def process(self, member: int) -> int | None:
+        """The process id of a member, while it has one on this machine."""
+
+    async def taking(self) -> list[str]:
+        """The addresses at which all listen for what they take over, once they do."""
+
+    async def failed(self) -> None:
+        """Wait until they cannot be kept: raises MembersFailed, which says what was said last."""
+
+
+class Home(Protocol):
+    """Where members live."""
+
+    host: str
+    """The address of this machine at which members reach the coordinator."""
+
+    def members(
+        self,
+        orders: Sequence[MemberOrder],
+        lines: Sequence[Line],
+        receiver: ReceiverServer,
+        done: Callable[[], int],
+    ) -> Members:
+        """Those of a circuit, one for each order, with its line.
+
+        ``receiver`` is the coordinator's. ``done`` says how much all have done together: members that end are begun
+        again as long as that grows.
+        """
+
+
+class TakingAt:
+    """Where so many members listen for what they take over."""
+
+    def __init__(self, members: int) -> None:
+        self._members = members
+        self._addresses: dict[int, str] = {}
+        self._all = asyncio.Event()
+
+    def hear(self, member: int, address: str) -> None:
+        """A process of a member says that it does."""
+        self._addresses[member] = address
+        if len(self._addresses) == self._members:
+            self._all.set()
+
+    async def all(self) -> list[str]:
+        """The addresses, by member, once all listen."""
+        await self._all.wait()
+        return [self._addresses[member] for member in range(self._members)]

@@ -1,0 +1,77 @@
+"""What the coordinator of a query in steps was asked for, and how far it came: for the next process of its fragment."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pydantic import TypeAdapter, ValidationError
+
+from nebuli.steps.member.run_notes import COORDINATOR
+from nebuli.store import StorageError
+from nebuli.store.notes import Note, Notes
+
+if TYPE_CHECKING:
+    from typing import Any, Self
+
+    from nebuli.store.store_url import StorePlace
+
+__all__ = ["Known", "RunRecord"]
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """``paused``: no steps are to be made. ``ending``: a program has shut the circuit down.
+
+    All members have stopped before step ``over``; ``complete`` if that was the end, and not a stop by request.
+    """
+
+    paused: bool = False
+    ending: bool = False
+    over: int | None = None
+    complete: bool = False
+
+
+_KNOWN = TypeAdapter(Known)
+
+
+class RunRecord:
+    """A note of `Known`, changed one change after the other, each durable before it is done.
+
+    Without notes nothing is durable: the run ends with its process.
+    """
+
+    def __init__(self, notes: Notes | None = None, known: Known = Known()) -> None:
+        self.known = known
+        self._note = None if notes is None else Note(notes, COORDINATOR)
+        self._changing = asyncio.Lock()
+
+    @classmethod
+    def at(cls, place: StorePlace) -> Self:
+        """That of a place: of the run that goes on, or a new one. Raises StorageError, OSError."""
+        notes = Notes(place)
+        said = notes.read(COORDINATOR)
+        if said is None:
+            said = _written(Known())
+            notes.write(COORDINATOR, said)
+        try:
+            return cls(notes, _KNOWN.validate_json(said))
+        except ValidationError as error:
+            raise StorageError(
+                f"{place}/{COORDINATOR} cannot be read ({error.errors()[0]['msg']}): restore it from a copy, or stop "
+                f"the query and start it again, which begins it anew"
+            ) from error
+
+    async def change(self, **changes: Any) -> None:
+        """Keep what has changed. Raises OSError; after that, or a cancel, it is kept or not."""
+        async with self._changing:
+            known = replace(self.known, **changes)
+            if known != self.known:
+                if self._note is not None:
+                    await self._note.write(_written(known))
+                self.known = known
+
+
+def _written(known: Known) -> bytes:
+    return _KNOWN.dump_json(known)

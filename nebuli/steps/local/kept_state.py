@@ -1,0 +1,168 @@
+"""`KeptState`: what a query in steps keeps, in a folder or by a URL, by whom it is used, and whose it is."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nebuli.durable_files import make_directory
+from nebuli.steps.errors import ClaimDamaged, FolderOfOthers, StateGone, StateInUse, StateOfAnother
+from nebuli.steps.stepped_query import CLAIM
+from nebuli.store import Store
+from nebuli.store.errors import Locked
+from nebuli.store.notes import Notes
+from nebuli.store.seams import stores_below
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from nebuli.steps.stepped_query import SteppedQuery
+    from nebuli.store.store_url import StorePlace, StoreUrl
+
+_LOCK = "lock"
+_FORMAT = "format"
+_SCALED, _MEMBER = "scaled-", "member-"
+_OF_FILE_SYSTEMS = "lost+found"
+
+
+class KeptState:
+    """A store for each member and one for the coordinator, below one place."""
+
+    def __init__(self, place: StorePlace) -> None:
+        self.place = place
+        self._notes = Notes(place)
+
+    def __str__(self) -> str:
+        return str(self.place)
+
+    @property
+    def coordinator(self) -> StorePlace:
+        """The coordinator's store, which is made behind those of all members."""
+        return self.place / "coordinator"
+
+    def members(self, generation: int, count: int) -> list[StorePlace]:
+        """The stores of the members, of whom there were others before in so many generations."""
+        above = self.place / f"{_SCALED}{generation}" if generation else self.place
+        return [above / f"{_MEMBER}{number}" for number in range(count)]
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Have the place, if it is not there, and lock it.
+
+        Raises StateInUse, FolderOfOthers, StorageError, OSError.
+        """
+        with _folder_locked(self.place) if isinstance(self.place, Path) else _url_locked(self.place):
+            yield
+
+    async def claim(self, query: SteppedQuery) -> tuple[SteppedQuery, int]:
+        """Have the place, which is locked, say that it is this query's, if it is nobody's or its own already.
+
+        The query over as many members as have what is there, and their generation. It is nobody's before anything
+        counts: with what was wrong at the first try corrected, it may be another query. Raises StateOfAnother,
+        ClaimDamaged, StateGone, StorageError, OSError.
+        """
+        said = await asyncio.to_thread(self._notes.read, CLAIM)
+        stores = await asyncio.to_thread(self._stores)
+        if said is None and stores:
+            raise ClaimDamaged(f"{self}/{CLAIM}", "it is gone, and what members have kept is there")
+        found, generation = query, 0
+        if said is not None:
+            try:
+                found, generation = query.claimed(said, str(self))
+                is_cleared = found is not query and await _are_blank(stores)
+            except StateOfAnother as another:
+                # Another format may not be opened.
+                if another.what == _FORMAT or not await _are_blank(stores):
+                    raise
+                is_cleared = True
+            if is_cleared:
+                await asyncio.to_thread(self._clear, stores)
+                found, generation = query, 0
+        await asyncio.to_thread(self._check_all_there, generation, found.plan.members)
+        await asyncio.to_thread(self.belong, found, generation)
+        await asyncio.to_thread(self.forget_others, generation)
+        return found, generation
+
+    def belong(self, query: SteppedQuery, generation: int) -> None:
+        """Say, durably, whose it is, and which members have what is there. Raises OSError."""
+        self._notes.write(CLAIM, query.claim(generation).encode())
+
+    def forget_others(self, generation: int) -> None:
+        """Delete what members of other generations have kept. Raises OSError, StorageError."""
+        for each in self._others(self.members(generation, 1)[0]):
+            Store.remove(each)
+
+    def _others(self, kept: StorePlace) -> Sequence[StorePlace]:
+        """Of other generations than the one with this member: stores, or folders of stores."""
+        if isinstance(self.place, Path) and isinstance(kept, Path):
+            scaled = [each for each in self.place.glob(f"{_SCALED}*") if each != kept.parent]
+            return scaled if kept.parent == self.place else [*scaled, *self.place.glob(f"{_MEMBER}*")]
+        beginning = str(kept).partition("&")[0].removesuffix("0")
+        return [each for each in self._stores() if not str(each).startswith(beginning)]
+
+    def _stores(self) -> list[StorePlace]:
+        """Those of members, of all generations."""
+        if isinstance(self.place, Path):
+            return [*self.place.glob(f"{_MEMBER}*"), *self.place.glob(f"{_SCALED}*/{_MEMBER}*")]
+        return [each for each in stores_below(self.place) if f"/{_MEMBER}" in each.schema]
+
+    def _clear(self, stores: list[StorePlace]) -> None:
+        """Forget whose it is last: whatever ends this in the middle, it is begun again."""
+        for each in (self.coordinator, *stores):
+            Store.remove(each)
+        self._notes.forget([CLAIM])
+
+    def _check_all_there(self, generation: int, members: int) -> None:
+        """A member without what it kept would begin anew, with what it writes, where no other has a checkpoint."""
+        if not Store.is_at(self.coordinator):
+            return
+        gone = [store for store in self.members(generation, members) if not Store.is_at(store)]
+        if gone:
+            raise StateGone(str(gone[0]), "that member", f"the rest of {self}", "give another --state")
+
+
+async def _are_blank(stores: list[StorePlace]) -> bool:
+    """Whether no member has fixed a step, or was given a row that it has to keep."""
+    return all([await Store.is_blank(each) for each in stores])
+
+
+@contextmanager
+def _folder_locked(folder: Path) -> Iterator[None]:
+    make_directory(folder)
+    if not (folder / _LOCK).exists():
+        _refuse_others_files(folder)
+    with (folder / _LOCK).open("w", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StateInUse(str(folder), f"fuser {folder}/lock names it") from None
+        yield
+
+
+def _refuse_others_files(folder: Path) -> None:
+    """In a folder with data or programs, ours would be taken for theirs, and theirs be overwritten."""
+    names = sorted(each.name for each in folder.iterdir())
+    if any(name.startswith("member-") for name in names):
+        return
+    others = [name for name in names if not name.startswith(".") and name != _OF_FILE_SYSTEMS]
+    if others:
+        raise FolderOfOthers(str(folder), others)
+
+
+@contextmanager
+def _url_locked(url: StoreUrl) -> Iterator[None]:
+    from nebuli.store.held_lock import HeldLock  # which needs what most installations do not have
+
+    try:
+        lock = HeldLock(url, "run")
+    except Locked as error:
+        raise StateInUse(
+            str(url), f"{error.holder}; a machine that is gone is forgotten within 12 s"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.close()

@@ -1,0 +1,67 @@
+"""How far a sink has had an output for good, and where in the sink that is: kept beside the output log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+import pyarrow as pa
+
+from nebuli.dataflow.zset import weighted
+from nebuli.store.errors import LogTaken, UpperMismatch
+
+if TYPE_CHECKING:
+    from nebuli.store.shards.shard import Shard
+    from nebuli.store.store import Store
+
+_SCHEMA = weighted(
+    pa.schema([("step", pa.int64()), ("kind", pa.string()), ("position", pa.string()), ("rows", pa.uint64())])
+)
+_HOLD = "last"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A sink of this ``kind`` has all steps below ``step``: ``text`` is where it is then, in its own words.
+
+    ``rows`` is how many rows these steps have given out.
+    """
+
+    step: int
+    kind: str
+    text: str
+    rows: int
+
+
+class Delivered:
+    """The last position of one sink. A shard, whose times are the numbers of the positions that there were."""
+
+    def __init__(self, store: Store, shard: Shard) -> None:
+        self._store = store
+        self._shard = shard
+
+    @classmethod
+    async def open(cls, store: Store, name: str) -> Self:
+        """Open it, made if it is not there."""
+        return cls(store, await store.create_shard(name, _SCHEMA, keeps="updates"))
+
+    async def last(self) -> Position | None:
+        """The position that was kept last; None if there is none."""
+        upper = self._shard.upper
+        if not upper:
+            return None
+        ((_, rows),) = await self._shard.read(upper - 1, upper)
+        return Position(*(column[0].as_py() for column in rows.columns[:4]))
+
+    async def keep(self, position: Position) -> None:
+        """Keep a position, durably, instead of the one before. Raises LogTaken if another process has kept one."""
+        upper = self._shard.upper
+        row = [[position.step], [position.kind], [position.text], [position.rows], [1]]
+        arrays = [pa.array(values, field.type) for values, field in zip(row, _SCHEMA, strict=True)]
+        rows = pa.record_batch(arrays, schema=_SCHEMA)
+        try:
+            await self._store.append(
+                [self._shard.part([(upper, rows)], upper, upper + 1, holds={_HOLD: upper})]
+            )
+        except UpperMismatch as error:
+            raise LogTaken(self._shard.name) from error

@@ -1,0 +1,382 @@
+"""The input of a member: what producers sent, logged before they are told, and which of it counts for which step."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from nebuli.steps.logs import producers
+from nebuli.steps.logs.addresses import NOTHING
+from nebuli.steps.logs.handle_log import HandleLog
+from nebuli.steps.logs.producers import Producers
+from nebuli.steps.logs.remap import Remap
+from nebuli.steps.logs.standing import Standing
+from nebuli.steps.logs.sums import added, digest
+from nebuli.store.errors import LogTaken, StorageError, StoreClosed, UpperMismatch
+from nebuli.store.staging import Staging
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+    from types import TracebackType
+
+    import pyarrow as pa
+
+    from nebuli.steps.logs.addresses import Address, Passage
+    from nebuli.steps.logs.producers import Sent
+    from nebuli.steps.logs.remap import Offsets
+    from nebuli.store.shards.access import NewPart
+    from nebuli.store.shards.shard import Shard
+    from nebuli.store.store import Store
+
+_HOLD = "log"
+
+
+@dataclass(eq=False, slots=True)
+class _Push:
+    """What a producer sent, until it is durable."""
+
+    handle: str
+    producer: str
+    rows: pa.RecordBatch
+    change: pa.RecordBatch
+    logged: asyncio.Future[None]
+    arrival: int = -1
+
+
+class InputLog:
+    """The input of one member at a time, who enters and leaves it. Steps below ``first`` are gone, ``last`` is next.
+
+    For each handle a shard has what arrived, at times that count arrivals; the remap, a shard too, has steps for times,
+    and says up to which arrival each handle counts.
+    """
+
+    def __init__(
+        self, name: str, store: Store, arrivals: Mapping[str, HandleLog], remap: Remap, known: Shard
+    ) -> None:
+        self.name = name
+        self.schemas = {handle: each.shard.schema for handle, each in arrivals.items()}
+        self._store = store
+        self._arrivals = arrivals
+        self._remap = remap
+        self._known = known
+        self.staging = Staging(store.blob_folder(f"{name}/staged"))
+        """What is there of pushes that are brought in pieces."""
+        self._producers = Producers([])
+        self._failure: StorageError | None = None
+        self._pushes: list[_Push] = []
+        self._appending: list[_Push] = []
+        self._pushed = asyncio.Event()
+        self._on_their_way: dict[tuple[str, int], asyncio.Future[None]] = {}
+        self._free = asyncio.Event()
+        self._free.set()
+        self._writer: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def open(cls, store: Store, name: str, handles: Mapping[str, pa.Schema]) -> Self:
+        """Open a log, made if it is not there, with these handles and their Z-sets' schemas. Raises SchemaMismatch."""
+        arrivals = {
+            handle: HandleLog(await store.create_shard(f"{name}/input/{handle}", schema, keeps="updates"))
+            for handle, schema in handles.items()
+        }
+        remap = await Remap.open(store, name, arrivals)
+        known = await store.create_shard(f"{name}/producers", producers.SCHEMA)
+        return cls(name, store, arrivals, remap, known)
+
+    async def __aenter__(self) -> Self:
+        """Learn where it is."""
+        await self.staging.catch_up()
+        self._producers = await self._known_producers()
+        await self._remap.catch_up()
+        await self._count()
+        self._writer = asyncio.create_task(self._write())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Fail what was pushed and is not durable yet."""
+        if self._writer is not None:
+            self._writer.cancel()
+            await asyncio.gather(self._writer, return_exceptions=True)
+        self._fail([*self._appending, *self._pushes], StoreClosed())
+        await self.staging.close()
+
+    @property
+    def first(self) -> int:
+        """The first step that it has."""
+        return self._remap.first
+
+    @property
+    def last(self) -> int:
+        """The step that comes next."""
+        return self._remap.last
+
+    @property
+    def ended_at(self) -> int | None:
+        """The last step that `end` was called for; it stays known when the step is trimmed."""
+        return self._remap.ended_at
+
+    # -- what producers send
+
+    async def push(self, handle: str, rows: pa.RecordBatch, *, producer: str, sequence: int) -> None:
+        """Log a Z-set; it is durable when this returns, and counts for the step that is fixed next.
+
+        A producer's numbers are 0, 1, 2, ...; one that is sent again has no effect. Raises SequenceGap; SequenceReused
+        if it stood for something else; SchemaMismatch.
+        After any other error, or a cancel, it may be sent again.
+        """
+        await self._let_in(handle, rows)
+        sent = (producer, sequence, handle, digest(rows))
+        if self._producers.is_new(sent):
+            self._take(sent, rows)
+        await self._logged(producer, sequence)
+
+    async def push_later(self, handle: str, rows: pa.RecordBatch, *, producer: str, number: int) -> None:
+        """The same for a producer whose numbers grow, and which may leave some out.
+
+        The last one has no effect if it comes again, whatever its rows are then. Raises SequencePassed for one before
+        that; SchemaMismatch.
+        """
+        await self._let_in(handle, rows)
+        if self._producers.is_later(producer, number):
+            self._take((producer, number, handle, digest(rows)), rows)
+        await self._logged(producer, number)
+
+    async def has_logged(self, producer: str, number: int) -> bool:
+        """Whether that is the last number of a producer, of those that grow; waits if it is on its way.
+
+        Raises SequencePassed for one before the last, and what its append fails with.
+        """
+        if self._producers.is_later(producer, number):
+            return False
+        await self._logged(producer, number)
+        return True
+
+    async def _let_in(self, handle: str, rows: pa.RecordBatch) -> None:
+        if not self._free.is_set():
+            await self._free.wait()  # without a deadline: who holds it lets go, or ends
+        if self._failure is not None:
+            raise self._failure
+        self._arrivals[handle].shard.part(
+            [(0, rows)], 0, 1
+        )  # its schema is checked before its number is taken
+
+    def _take(self, sent: Sent, rows: pa.RecordBatch) -> None:
+        """Have the next append have them."""
+        producer, number, handle, _ = sent
+        change = self._producers.take(sent, rows.num_rows)
+        push = _Push(handle, producer, rows, change, asyncio.get_running_loop().create_future())
+        self._on_their_way[producer, number] = push.logged
+        push.logged.add_done_callback(lambda _: self._on_their_way.pop((producer, number)))
+        self._pushes.append(push)
+        self._pushed.set()
+
+    async def _logged(self, producer: str, number: int) -> None:
+        """Wait for what is on its way."""
+        if (producer, number) in self._on_their_way:
+            await asyncio.shield(self._on_their_way[producer, number])
+
+    def next_sequence(self, producer: str) -> int:
+        """The number that a producer sends next."""
+        return self._producers.next(producer)
+
+    def position(self, producer: str) -> int:
+        """How many rows of a producer are durable, over all that it pushed."""
+        return self._producers.position(producer)
+
+    @property
+    def rows(self) -> int:
+        """How many rows were pushed and are durable, over all producers, since the first step."""
+        return self._producers.rows
+
+    def waiting_rows(self) -> int:
+        """How many rows are durable and count for no step yet, over all handles."""
+        return sum(each.rows for each in self._arrivals.values())
+
+    async def _write(self) -> None:
+        """Append what came while the disk was busy, all at once."""
+        while self._failure is None:
+            await self._pushed.wait()
+            self._pushed.clear()
+            self._appending, self._pushes = self._pushes, []
+            try:
+                await self._store.append(self._parts(self._appending))
+            except StorageError as error:
+                await self._recover(error)
+            else:
+                for push in self._appending:
+                    self._producers.logged(push.producer, push.rows.num_rows)
+                    self._arrivals[push.handle].arrived(push.arrival, push.rows.num_rows)
+                    push.logged.set_result(None)
+            self._appending = []
+
+    def _parts(self, pushes: Sequence[_Push]) -> list[NewPart]:
+        parts = []
+        for handle, each in self._arrivals.items():
+            shard = each.shard
+            here = [push for push in pushes if push.handle == handle]
+            for arrival, push in enumerate(here, shard.upper):
+                push.arrival = arrival
+            if here:
+                updates = [(push.arrival, push.rows) for push in here]
+                parts.append(shard.part(updates, shard.upper, shard.upper + len(here)))
+        known = self._known
+        changes = [(known.upper, push.change) for push in pushes]
+        parts.append(known.part(changes, known.upper, known.upper + 1, holds={_HOLD: known.upper}))
+        return parts
+
+    async def _recover(self, error: StorageError) -> None:
+        """Fail what is not logged, and what came after it; what producers send next is as the log has it."""
+        if isinstance(error, UpperMismatch):
+            error = LogTaken(f"input log {self.name}")
+        try:
+            await self._count()
+            self._producers = await self._known_producers()  # last: who pushes meanwhile, fails
+        except StorageError as second:
+            self._failure = second
+        if isinstance(error, LogTaken):
+            self._failure = error
+        self._fail([*self._appending, *self._pushes], error)
+        self._pushes = []
+
+    @staticmethod
+    def _fail(pushes: Sequence[_Push], error: StorageError) -> None:
+        for push in pushes:
+            push.logged.set_exception(error)
+            push.logged.exception()  # who was cancelled does not ask for it
+
+    async def _known_producers(self) -> Producers:
+        await self._known.refresh()
+        if not self._known.upper:
+            return Producers([])
+        return Producers((await self._known.snapshot(self._known.upper - 1)).to_batches())
+
+    async def _count(self) -> None:
+        """Count the rows of what has arrived and is not counted."""
+        for each in self._arrivals.values():
+            await each.count()
+
+    async def refresh(self) -> None:
+        """Learn which steps another process has fixed by now, if one has."""
+        await self._remap.refresh()
+
+    # -- where it stands
+
+    @asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """Have whoever pushes wait as long as the context is; entered once nothing is on its way any more."""
+        self._free.clear()
+        try:
+            while self._on_their_way:
+                await asyncio.wait([*self._on_their_way.values()])
+            yield
+        finally:
+            self._free.set()
+
+    async def standing(self) -> Standing:
+        """Where it stands, which nothing may change meanwhile."""
+        known = self._known
+        producers_ = (await known.snapshot(known.upper - 1)).to_batches() if known.upper else []
+        return Standing(
+            self.last,
+            {handle: await each.read(each.assigned, each.upper) for handle, each in self._arrivals.items()},
+            added(producers_, known.schema),
+            await self.where(self.last),
+            self.ended_at,
+        )
+
+    async def stand(self, at: Standing) -> None:
+        """Have a log that is blank, and not entered, stand there: durably, all of it or nothing.
+
+        Raises LogTaken if it is not blank.
+        """
+        parts = self._remap.beginning(at)
+        for handle, rows in at.waiting.items():
+            if rows.num_rows:
+                parts.append(self._arrivals[handle].shard.part([(0, rows)], 0, 1))
+        if at.producers.num_rows:
+            parts.append(self._known.part([(0, at.producers)], 0, 1, holds={_HOLD: 0}))
+        try:
+            await self._store.append(parts)
+        except UpperMismatch as error:
+            raise LogTaken(f"input log {self.name}") from error
+
+    # -- what counts for which step
+
+    async def read(self, step: int, cancelled: asyncio.Event) -> dict[str, pa.RecordBatch] | None:
+        """What counts for a step, a Z-set for each handle: the same whenever it is asked for.
+
+        Of the next step: waits until something has arrived, and fixes the step. None once ``cancelled`` is set: the
+        step was not fixed. Raises StepOutOfRange.
+        """
+        if step == self.last and (cancelled.is_set() or not await self._has_arrived(cancelled)):
+            return None
+        return await self.fix(step)
+
+    async def fix(self, step: int, read: Mapping[str, Passage] = NOTHING) -> dict[str, pa.RecordBatch]:
+        """The same without waiting: all that has arrived by now counts for the next step, and be it nothing.
+
+        So does ``read``, rows of sources that give them again; if the step was fixed before, they do not count:
+        `passages` says which do. What counts is durable when this returns, and nothing is added to it, ever. Raises
+        StepOutOfRange.
+        """
+        return await self._rows(await self._remap.fix(step, read))
+
+    async def passages(self, step: int) -> Mapping[str, Passage]:
+        """The rows of sources that count for a step besides, by source. Raises StepOutOfRange."""
+        return await self._remap.passages(step)
+
+    async def where(self, step: int) -> Mapping[str, Address]:
+        """The address of each source at which a step begins; it has none at first. Raises StepOutOfRange."""
+        return await self._remap.where(step)
+
+    async def pass_over(self, step: int) -> None:
+        """Fix the next step with nothing in it, durably; what has arrived waits on.
+
+        A step that is fixed, or was, stays as it is. Raises StepOutOfRange for a step beyond the next one.
+        """
+        await self._remap.pass_over(step)
+
+    async def end(self, step: int, read: Mapping[str, Passage] = NOTHING) -> dict[str, pa.RecordBatch]:
+        """The same as `fix`, and the step is, durably, the one in which all inputs have ended: see `ended_at`.
+
+        More can be pushed all the same, and a later step be the one. Raises StepOutOfRange.
+        """
+        return await self._rows(await self._remap.end(step, read))
+
+    async def _rows(self, offsets: Offsets) -> dict[str, pa.RecordBatch]:
+        return {
+            handle: await each.read(*offsets.get(handle, (0, 0))) for handle, each in self._arrivals.items()
+        }
+
+    async def _has_arrived(self, cancelled: asyncio.Event) -> bool:
+        """Whether something has that counts for no step yet; False once ``cancelled`` is set."""
+        waiting = [
+            asyncio.ensure_future(each.shard.written(each.assigned, deadline_s=None))
+            for each in self._arrivals.values()
+        ]
+        cancelling = asyncio.ensure_future(cancelled.wait())
+        try:
+            done, _ = await asyncio.wait([*waiting, cancelling], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in (*waiting, cancelling):
+                each.cancel()
+            await asyncio.gather(*waiting, cancelling, return_exceptions=True)
+        arrived = [each for each in waiting if each in done]
+        for each in arrived:
+            each.result()
+        return bool(arrived)
+
+    async def offsets(self, step: int) -> Offsets:
+        """The arrivals that count for a step, by handle. Raises StepOutOfRange."""
+        return await self._remap.offsets(step)
+
+    async def waiting(self) -> dict[str, int]:
+        """Arrivals that count for no step yet, by handle."""
+        return {handle: each.waiting for handle, each in self._arrivals.items()}
+
+    async def trim(self, step: int) -> None:
+        """Forget all steps below: no version of a database needs them any more. Raises StepOutOfRange."""
+        await self._remap.trim(step)

@@ -1,0 +1,251 @@
+"""The output of a member, step by step, as consumers read it: each step once, however often it is produced."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+import pyarrow as pa
+
+from nebuli.dataflow.zset import consolidate, weighted
+from nebuli.steps.logs.delivered import Delivered
+from nebuli.steps.logs.net_rows import NetRows
+from nebuli.steps.logs.sums import added, digest
+from nebuli.store.errors import LogTaken, SinceMismatch, StepOutOfRange, UpperMismatch
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+
+    from nebuli.store.shards.shard import Shard, Span
+    from nebuli.store.shards.updates import Update
+    from nebuli.store.store import Store
+
+_log = logging.getLogger("nebuli.store")
+_HOLD = "log"
+"""What the log itself keeps: steps that may be repeated, and those that programs may still read."""
+_ADDED_BYTES = 1 << 26
+"""So much is added up at once."""
+_SINK_HOLD = "sink"
+"""What the sink of an output has not had for good."""
+TIMES = weighted(pa.schema([pa.field("time", pa.uint64())]))
+"""The schema of what says which times steps have: one that has none of its own says nothing."""
+
+
+def time_row(time: int | None) -> pa.RecordBatch:
+    """What a step says whose time this is."""
+    rows = [] if time is None else [time]
+    return pa.record_batch([pa.array(rows, pa.uint64()), pa.array([1] * len(rows), pa.int64())], schema=TIMES)
+
+
+@dataclass(frozen=True, slots=True)
+class Dating:
+    """``times`` is the output that says which times steps have, and ``outputs`` are those that are written at them."""
+
+    times: str
+    outputs: tuple[str, ...]
+
+
+class OutputLog:
+    """Steps below ``first`` are forgotten, ``last`` is the next. A shard for each output, whose times are steps.
+
+    A step is kept as long as `trim` leaves it, and until `has_delivered` says that the output's sink has had it.
+    """
+
+    def __init__(
+        self, name: str, store: Store, shards: Mapping[str, Shard], *, compares: bool, dating: Dating | None
+    ) -> None:
+        self.name = name
+        self._dating = dating
+        self.mismatches = 0
+        """Steps that were produced again and came out different."""
+        self.schemas = {output: shard.schema for output, shard in shards.items()}
+        self._store = store
+        self._shards = shards
+        self._compares = compares
+
+    @classmethod
+    async def open(
+        cls,
+        store: Store,
+        name: str,
+        outputs: Mapping[str, pa.Schema],
+        *,
+        compares: bool = True,
+        dating: Dating | None = None,
+    ) -> Self:
+        """Open a log, made if it is not there, with these outputs, one at least, and the schemas of their Z-sets.
+
+        ``compares``: what is produced again is compared with what is there. With a ``dating`` steps have times. Raises
+        SchemaMismatch.
+        """
+        if dating is not None:
+            outputs = {**outputs, dating.times: TIMES}
+        shards = {
+            output: await store.create_shard(f"{name}/output/{output}", schema, keeps="updates")
+            for output, schema in outputs.items()
+        }
+        # Before any other hold: the lowest rules, and a sink's alone would have the rest forgotten.
+        unheld = {shard: shard.since for shard in shards.values() if _HOLD not in shard.holds}
+        if unheld:
+            await store.hold(_HOLD, unheld)
+        return cls(name, store, shards, compares=compares, dating=dating)
+
+    @property
+    def first(self) -> int:
+        """The first step that it has of all outputs."""
+        return max(shard.since for shard in self._shards.values())
+
+    def first_of(self, output: str) -> int:
+        """The first step that it has of an output."""
+        return self._shards[output].since
+
+    @property
+    def last(self) -> int:
+        """The step that comes next."""
+        return next(iter(self._shards.values())).upper
+
+    async def write(self, step: int, outputs: Mapping[str, pa.RecordBatch]) -> None:
+        """Write the outputs of a step, durably; an output that is not named has no rows in it.
+
+        A step that is there, or was, stays as it is; if it comes out different now, a warning says so. Raises
+        StepOutOfRange for a step beyond the next one; SchemaMismatch.
+        """
+        if step > self.last:
+            raise StepOutOfRange(f"output log {self.name}", step, self.first, self.last)
+        if step < self.last:
+            await self._compare(step, outputs)
+            return
+        parts = [
+            shard.part([(step, outputs[output])] if output in outputs else [], step, step + 1)
+            for output, shard in self._shards.items()
+        ]
+        try:
+            await self._store.append(parts)
+        except UpperMismatch as error:
+            raise LogTaken(f"output log {self.name}") from error
+
+    async def _compare(self, step: int, outputs: Mapping[str, pa.RecordBatch]) -> None:
+        if not self._compares:
+            return
+        before = {}
+        for output in self._shards:
+            with suppress(SinceMismatch):  # it was forgotten
+                before[output] = await self.read(output, step)
+        different = [
+            output
+            for output, rows in before.items()
+            if not _same(rows, outputs.get(output, rows.slice(0, 0)))
+        ]
+        if different:
+            self.mismatches += 1
+            _log.warning(
+                "step %d of output log %s came out different in %s: what is there stays; the circuit, or what it read, "
+                "is not the same as before",
+                step,
+                self.name,
+                ", ".join(different),
+            )
+
+    async def continue_with(self, output: str, first: int, until: int, updates: Sequence[Update]) -> None:
+        """Append what another log has of an output up to a step: all from ``first`` on, in order, in pieces.
+
+        Before ``first``, which may rise from piece to piece, nothing is there, and was forgotten; all from there on
+        stays until the sink has had it.
+        """
+        shard = self._shards[output]
+        if until == shard.upper:
+            return
+        is_new = not shard.upper or first > shard.since
+        holds = {_HOLD: first, _SINK_HOLD: first} if is_new else {}
+        try:
+            await self._store.append([shard.part(updates, shard.upper, until, holds=holds)])
+        except UpperMismatch as error:
+            raise LogTaken(f"output log {self.name}") from error
+
+    async def read(self, output: str, step: int) -> pa.RecordBatch:
+        """The output of a step. Raises SinceMismatch, NotYet."""
+        shard = self._shards[output]
+        return added([rows for _, rows in await shard.read(step, step + 1)], shard.schema)
+
+    async def add_up(self, output: str, net: NetRows, until: int) -> None:
+        """Add the steps that are not in it yet, up to one that is written; in pieces, as there may be many."""
+        updates: list[Update] = []
+        size = 0
+        at = net.step
+        while at < until:
+            span = await anext(self.follow(output, at))
+            updates += span.updates
+            size += sum(rows.nbytes for _, rows in span.updates)
+            at = span.upper
+            if size > _ADDED_BYTES or at >= until:
+                await net.add(updates, at)
+                updates, size = [], 0
+
+    def follow(self, output: str, first: int) -> AsyncIterator[Span]:
+        """The output from a step on; see `Shard.listen`."""
+        return self._shards[output].listen(first)
+
+    async def delivered(self, output: str) -> Delivered:
+        """How far the sink of an output is."""
+        return await Delivered.open(self._store, f"{self.name}/delivered/{output}")
+
+    async def net(self, output: str) -> NetRows:
+        """What the steps of an output add up to, as far as its sink has had them added up."""
+        return await NetRows.open(self._store, f"{self.name}/net/{output}", self.schemas[output])
+
+    async def times(self, first: int, until: int) -> Mapping[int, int]:
+        """The times of steps, all of which are written; those that have none of their own are not among them."""
+        assert self._dating is not None, "there are no times otherwise"
+        found: dict[int, int] = {}
+        while first < until:
+            span = await anext(self.follow(self._dating.times, first))
+            rows = [(step, rows) for step, rows in span.updates if step < until and rows.num_rows]
+            found |= {step: each.column(0)[0].as_py() for step, each in rows}
+            first = span.upper
+        return found
+
+    async def has_delivered(self, output: str, step: int) -> None:
+        """The sink of an output needs nothing below a step any more; until it says so it may need all that there is."""
+        needed = {self._shards[output]: step}
+        if self._dating is not None and output in self._dating.outputs:
+            others = [self._shards[each].holds for each in self._dating.outputs if each != output]
+            steps = [holds[_SINK_HOLD].time if _SINK_HOLD in holds else 0 for holds in others]
+            needed[self._shards[self._dating.times]] = min([step, *steps])
+        await self._store.hold(_SINK_HOLD, self._within(needed))
+
+    async def keep_all(self, output: str) -> None:
+        """Forget nothing more of an output until `has_delivered` says so, whatever another process trims meanwhile."""
+        while True:
+            for shard in self._shards.values():
+                await shard.refresh()
+            with suppress(SinceMismatch):  # trimmed since then: there is less to keep
+                return await self.has_delivered(output, 0)
+
+    async def trim(self, step: int, *, keep_bytes: int = 0) -> None:
+        """Forget all steps below that sinks have had, but for the newest ``keep_bytes`` of the log on disk."""
+        kept_from = min(step, self._beginning(keep_bytes))
+        await self._store.hold(_HOLD, self._within(dict.fromkeys(self._shards.values(), kept_from)))
+        for shard in self._shards.values():
+            shard.compact_soon()
+
+    def _within(self, steps: Mapping[Shard, int]) -> Mapping[Shard, int]:
+        """The steps, or the nearest that there are."""
+        return {shard: min(max(step, shard.since), shard.upper) for shard, step in steps.items()}
+
+    def _beginning(self, newest_bytes: int) -> int:
+        """The step from which on there are so many bytes at least, in whole pieces of the store; 0: not so many."""
+        left, beginning = newest_bytes, self.last
+        for lower, size in sorted(
+            (each for shard in self._shards.values() for each in shard.stored), reverse=True
+        ):
+            if left <= 0:
+                break
+            left, beginning = left - size, lower
+        return beginning if left <= 0 else 0
+
+
+def _same(a: pa.RecordBatch, b: pa.RecordBatch) -> bool:
+    """Whether they are the same Z-set, in whatever order and pieces."""
+    return digest(a) == digest(b) and consolidate(a).num_rows == consolidate(b).num_rows

@@ -1,0 +1,212 @@
+"""Which arrivals count for which step: fixed step by step, and never changed."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Self
+
+import pyarrow as pa
+
+from nebuli.dataflow.zset import weighted
+from nebuli.steps.logs import addresses
+from nebuli.steps.logs.addresses import NOTHING, Addresses
+from nebuli.store.errors import LogTaken, StepOutOfRange, Unclear, UpperMismatch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from nebuli.steps.logs.addresses import Address, Passage
+    from nebuli.steps.logs.handle_log import HandleLog
+    from nebuli.steps.logs.standing import Standing
+    from nebuli.store.shards.access import NewPart
+    from nebuli.store.shards.shard import Shard
+    from nebuli.store.store import Store
+
+_HOLD = "log"
+_SCHEMA = weighted(pa.schema([("handle", pa.string()), ("first", pa.uint64()), ("until", pa.uint64())]))
+_NO_ROWS = weighted(pa.schema([]))
+
+Offsets = dict[str, tuple[int, int]]
+"""The first arrival that counts, and the first that does not any more, by handle."""
+
+
+class Remap:
+    """A shard whose times are steps, of those who fix them one after the other: one member at a time.
+
+    Another shard, which has no rows and is not trimmed, has for its upper the step that follows `ended_at`; and
+    ``sources`` are one more, for what is not logged.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        log: str,
+        *,
+        shard: Shard,
+        ends: Shard,
+        sources: Addresses,
+        arrivals: Mapping[str, HandleLog],
+    ) -> None:
+        self._store = store
+        self._log = log
+        self._shard = shard
+        self._ends = ends
+        self._addresses = sources
+        self._arrivals = arrivals
+        self._assigned_below = 0  # the step up to which the arrivals know what counts
+        self._id = os.urandom(8)
+
+    @classmethod
+    async def open(cls, store: Store, name: str, arrivals: Mapping[str, HandleLog]) -> Self:
+        """Open that of a log, made if it is not there."""
+        shard = await store.create_shard(f"{name}/remap", _SCHEMA, keeps="updates")
+        ends = await store.create_shard(f"{name}/ends", _NO_ROWS, keeps="updates")
+        sources = await store.create_shard(f"{name}/addresses", addresses.SCHEMA, keeps="updates")
+        return cls(
+            store,
+            f"input log {name}",
+            shard=shard,
+            ends=ends,
+            sources=Addresses(sources),
+            arrivals=arrivals,
+        )
+
+    @property
+    def first(self) -> int:
+        """The first step that it has."""
+        return self._shard.since
+
+    @property
+    def last(self) -> int:
+        """The step that comes next."""
+        return self._shard.upper
+
+    @property
+    def ended_at(self) -> int | None:
+        """The last step that `end` was called for; it stays known when the step is trimmed."""
+        return self._ends.upper - 1 if self._ends.upper else None
+
+    async def refresh(self) -> None:
+        """Learn what another process has fixed by now."""
+        await self._shard.refresh()
+
+    async def offsets(self, step: int) -> Offsets:
+        """The arrivals that count for a step, by handle. Raises StepOutOfRange."""
+        if not self.first <= step < self.last:
+            raise StepOutOfRange(self._log, step, self.first, self.last)
+        return {
+            handle: (first, until)
+            for _, rows in await self._shard.read(step, step + 1)
+            for handle, first, until in zip(*(rows.column(n).to_pylist() for n in range(3)), strict=True)
+        }
+
+    async def catch_up(self) -> None:
+        """Have the arrivals know which of them count, also when a call was cancelled that fixed a step."""
+        last = self.last
+        if self._assigned_below < last:
+            # Where all steps are trimmed, the arrivals know it of their own; sources are where the last one ended.
+            await self._assign(last - 1, await self.offsets(last - 1) if self.first < last else {})
+
+    async def _assign(self, step: int, offsets: Offsets) -> None:
+        if step < self._assigned_below:
+            return
+        self._addresses.assigned = await self._addresses.where(step + 1)
+        for handle, (_, until) in offsets.items():
+            if handle in self._arrivals:
+                self._arrivals[handle].assign(until)
+        self._assigned_below = step + 1
+
+    async def passages(self, step: int) -> Mapping[str, Passage]:
+        """The rows that count for a step and are not logged, by source. Raises StepOutOfRange."""
+        if not self.first <= step < self.last:
+            raise StepOutOfRange(self._log, step, self.first, self.last)
+        return await self._addresses.passages(step)
+
+    async def where(self, step: int) -> Mapping[str, Address]:
+        """The address of each source at which a step begins; it has none at first. Raises StepOutOfRange."""
+        if not self.first <= step <= self.last:
+            raise StepOutOfRange(self._log, step, self.first, self.last)
+        return await self._addresses.where(step)
+
+    async def fix(self, step: int, read: Mapping[str, Passage] = NOTHING) -> Offsets:
+        """The arrivals that count for a step; for the next one all that are there, and ``read``, by source.
+
+        Raises StepOutOfRange.
+        """
+        if step == self.last:
+            await self._fix_next(step, read)
+        offsets = await self.offsets(step)
+        if step + 1 == self.last:
+            await self._assign(step, offsets)
+        return offsets
+
+    async def end(self, step: int, read: Mapping[str, Passage] = NOTHING) -> Offsets:
+        """The same, and the step is `ended_at`, unless a later one is. Raises StepOutOfRange."""
+        if step == self.last:
+            await self._fix_next(step, read, *self._mark(step))
+        offsets = await self.fix(step)
+        for mark in self._mark(step):  # it was fixed before
+            try:
+                await self._store.append([mark])
+            except UpperMismatch as error:
+                raise LogTaken(self._log) from error
+        return offsets
+
+    def _mark(self, step: int) -> Sequence[NewPart]:
+        """What makes the step `ended_at`, if there is need."""
+        upper = self._ends.upper
+        return [self._ends.part([], upper, step + 1)] if upper <= step else []
+
+    async def pass_over(self, step: int) -> None:
+        """Fix the next step with nothing in it; one that is fixed stays as it is. Raises StepOutOfRange."""
+        if step > self.last:
+            raise StepOutOfRange(self._log, step, self.first, self.last)
+        if step == self.last:
+            await self.catch_up()
+            until = {handle: each.assigned for handle, each in self._arrivals.items()}
+            await self._append(step, until, NOTHING)
+            await self.catch_up()
+
+    async def _fix_next(self, step: int, read: Mapping[str, Passage], *also: NewPart) -> None:
+        await self.catch_up()
+        await self._append(step, {handle: each.upper for handle, each in self._arrivals.items()}, read, *also)
+
+    async def _append(
+        self, step: int, until: Mapping[str, int], read: Mapping[str, Passage], *also: NewPart
+    ) -> None:
+        """Append what fixes the step, once: calls at the same time, or after one that failed, have the same id."""
+        firsts = [self._arrivals[handle].assigned for handle in until]
+        columns = [list(until), firsts, list(until.values()), [1] * len(until)]
+        arrays = [pa.array(column, kind.type) for column, kind in zip(columns, _SCHEMA, strict=True)]
+        rows = pa.record_batch(arrays, schema=_SCHEMA)
+        own = self._shard.part([(step, rows)], step, step + 1)
+        parts = [own, self._addresses.part(step, read), *also]
+        try:
+            await self._store.append(parts, append_id=self._id + step.to_bytes(8))
+        except UpperMismatch as error:
+            raise LogTaken(self._log) from error
+        except Unclear as error:
+            if self.last > step + 1:  # others have fixed steps since, so many that ids are forgotten
+                raise LogTaken(self._log) from error
+            raise
+
+    def beginning(self, at: Standing) -> list[NewPart]:
+        """What makes one that is blank begin at a step, as if all below had been there, and were forgotten."""
+        parts = []
+        if at.step:
+            parts.append(self._shard.part([], 0, at.step, holds={_HOLD: at.step}))
+            parts.append(self._addresses.beginning(at.step, at.addresses, _HOLD))
+        if at.ended_at is not None:
+            parts.append(self._ends.part([], 0, at.ended_at + 1))
+        return parts
+
+    async def trim(self, step: int) -> None:
+        """Forget all steps below, and the arrivals that count for them. Raises StepOutOfRange."""
+        if not self.first <= step <= self.last:
+            raise StepOutOfRange(self._log, step, self.first, self.last)
+        needed = {handle: each.assigned for handle, each in self._arrivals.items()}
+        if step < self.last:
+            needed = {handle: first for handle, (first, _) in (await self.offsets(step)).items()}
+        holds = {self._arrivals[handle].shard: first for handle, first in needed.items()}
+        kept = {self._shard: step, self._addresses.shard: Addresses.kept_from(step)}
+        await self._store.hold(_HOLD, holds | kept)

@@ -1,0 +1,322 @@
+"""Delivering: the output log of a member into the sink of an output, each step once and in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from nebuli.connectors.endpoints import DatedOutput, Resumable
+from nebuli.connectors.errors import FragmentError, OutputForgotten, OutputGone
+from nebuli.connectors.provider import output_of, sink_over
+from nebuli.connectors.sinks.outputs import Nothing
+from nebuli.dataflow.zset import weights_of
+from nebuli.steps.logs.delivered import Position
+from nebuli.store.errors import StorageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from nebuli.steps.logs.delivered import Delivered
+    from nebuli.steps.logs.net_rows import NetRows
+    from nebuli.steps.logs.output_log import OutputLog
+    from nebuli.store.shards.shard import Span
+    from topology import SinkConnector
+
+_log = logging.getLogger("nebuli.steps.member")
+_LEAVE_S = 1.0
+"""How long a sink whose reader is slow holds up a member that is to stop."""
+
+
+class Delivery:
+    """What an output has, into a sink that is opened once it is known where the members go on (`open_now`).
+
+    Until then what is there is left as it is: without a checkpoint that all members have, nothing goes on.
+
+    A sink that can go on (`Resumable`, in the modes ``append`` and ``changes``) is gone on with at the position that it
+    had last for good; the log keeps what is above that. In mode ``final`` it is written as a whole, from what the steps
+    add up to, which is kept instead of them once a row was taken back: until then it would be no less. Any other is
+    written from the first step on, and has the log keep all steps. One that is `DatedOutput` has the rows of a step at
+    its time, and can go on behind steps that have one. The sink's result counts when `finish` has returned; `abort`
+    leaves none. Where more comes behind a result that counts, as members go on that had stopped, a sink is opened
+    again, for the next result.
+    """
+
+    def __init__(self, output: str, target: SinkConnector) -> None:
+        self._output = output
+        self._target = target
+        self._kind = f"{target.type} in mode {target.mode}"
+        self.rows = 0
+        """How many rows the sink has given out since the query's first step, in whatever process; those of a repeated
+        step once. In mode ``final``, and of a sink that is written anew: those of the result that it writes now."""
+        self._made()
+        self._log: OutputLog
+        self._schema: pa.Schema
+        self._delivered: Delivered
+        self._net: NetRows | None = None
+        self._takes_back = False
+        self._written = 0
+        self._whole = 0, 0  # below which step all is what the sink can keep, and how many rows that is
+        self._kept = 0
+        self._is_between = False  # no write has begun that has not ended
+        self._published: int | None = None  # below which step
+        self._turn = asyncio.Lock()
+        self._may_open = asyncio.Event()
+        self._has_opened = False
+        self._reached = asyncio.Event()
+        self._due = asyncio.Event()
+        self._working: asyncio.Task[None] | None = None
+
+    def _made(self) -> None:
+        output = output_of(self._target)
+        # Rows that nobody gets need not be added up, nor be kept until the end.
+        mode = "changes" if isinstance(output, Nothing) else self._target.mode
+        self._sink = sink_over(output, mode)
+        self._is_final = mode == "final"
+        self._resumable = output if not self._is_final and isinstance(output, Resumable) else None
+        self._dated = output if not self._is_final and isinstance(output, DatedOutput) else None
+        if self._dated is not None:
+            self._dated.give_times()
+
+    # -- its beginning
+
+    async def begin(self, log: OutputLog, schema: pa.Schema) -> None:
+        """Follow the log, once the sink may be opened. Raises StorageError."""
+        self._log, self._schema = log, schema
+        self._published = None
+        self._has_opened = self._is_between = False
+        self._written = self._kept = 0
+        self._delivered = await log.delivered(self._output)
+        # A sink that has lost what it had may need it, and members trim before it is open.
+        await log.keep_all(self._output)
+        self._working = asyncio.create_task(self._work())
+
+    def open_now(self) -> None:
+        """Have the sink opened: all members go on from the same checkpoint."""
+        self._may_open.set()
+
+    async def _open(self, schema: pa.Schema) -> int:
+        """Open the sink; the step that it goes on with. Raises OutputError, StorageError."""
+        first = self._log.first_of(self._output)
+        self.rows = 0
+        if self._is_final:
+            return await self._open_net(schema, first)
+        position = await self._delivered.last() if self._resumable is not None else None
+        if self._resumable is None or position is None or position.kind != self._kind:
+            if first:
+                raise OutputForgotten(self._output, self._kind, first)
+            await asyncio.to_thread(self._sink.open, schema)
+            await self._keep_beginning()
+            return 0
+        self._resumable.resume(position.text)
+        start, self.rows = position.step, position.rows
+        try:
+            await asyncio.to_thread(self._sink.open, schema)
+        except OutputGone as gone:
+            await asyncio.to_thread(self._sink.abort, str(gone))
+            if first:
+                raise OutputGone(
+                    f"{gone}, all that came of the steps below {position.step:,}, which are not kept any more (see "
+                    f"--keep-output): put it back as it was, or begin again with another state folder"
+                ) from gone
+            _log.warning("%s: it is written anew, as all steps are kept", gone)
+            start = self.rows = 0
+            self._made()
+            await asyncio.to_thread(self._sink.open, schema)
+            await self._keep_beginning()
+        return start
+
+    async def _keep_beginning(self) -> None:
+        """Before the first rows: whoever is killed behind them goes on as the one that has written them."""
+        if self._resumable is not None:
+            text = await asyncio.to_thread(self._resumable.sync)
+            await self._delivered.keep(Position(0, self._kind, text, self.rows))
+
+    async def _open_net(self, schema: pa.Schema, first: int) -> int:
+        """The same in mode ``final``: behind what is added up."""
+        net = self._net = await self._log.net(self._output)
+        if first > net.step:
+            raise OutputForgotten(self._output, self._kind, first)
+        await asyncio.to_thread(self._sink.open, schema)
+        for rows in await net.rows():
+            await asyncio.to_thread(self._sink.write, rows)
+        self._takes_back = net.step > 0
+        return net.step
+
+    # -- while it runs
+
+    async def _work(self) -> None:
+        await self._may_open.wait()
+        async with self._turn:  # whoever gives it up waits until it is open, as for a write
+            self._has_opened = True  # or has tried to
+            start = await self._open(self._schema)
+            await self._log.has_delivered(self._output, start)
+            self._written = self._kept = start
+            self._whole = start, self.rows
+            self._is_between = True
+        self._reached.set()
+        tasks = [asyncio.create_task(each) for each in (self._follow(start), self._keep_whenever_due())]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for each in done:
+                each.result()
+        finally:
+            for each in tasks:
+                each.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _follow(self, start: int) -> None:
+        async for span in self._log.follow(self._output, start):
+            async with self._turn:
+                self._is_between = False
+                if self._dated is not None and self._dated.is_dated:
+                    await self._write_at_times(self._dated, span)
+                else:
+                    for _, rows in span.updates:
+                        await self._write(rows)
+                    self._whole = span.upper, self.rows
+                self._written = span.upper
+                self._is_between = True
+            self._reached.set()
+
+    async def _write(self, rows: pa.RecordBatch) -> None:
+        if rows.num_rows:
+            self._takes_back |= bool((weights_of(rows) < 0).any())
+            self.rows += await asyncio.to_thread(self._sink.write, rows)
+
+    async def _write_at_times(self, dated: DatedOutput, span: Span) -> None:
+        """The rows of a step that has no time of its own are of the next one that has."""
+        times = await self._log.times(span.lower, span.upper)
+        rows: dict[int, list[pa.RecordBatch]] = {}
+        for step, some in span.updates:
+            rows.setdefault(step, []).append(some)
+        for step in sorted(rows.keys() | times.keys()):
+            for some in rows.get(step, ()):
+                await self._write(some)
+            if step in times:
+                dated.at(times[step])
+                self._whole = step + 1, self.rows
+        if times and self._resumable is not None:
+            await asyncio.to_thread(self._resumable.sync)  # whoever reads it waits for that
+
+    async def _keep_whenever_due(self) -> None:
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            async with self._turn:
+                await self._keep()
+
+    async def _keep(self) -> None:
+        """Have the sink keep what was written, for good; then the position, and then let go of the steps below."""
+        if self._whole[0] == self._kept:
+            return
+        if self._resumable is not None:
+            await self._record(await asyncio.to_thread(self._resumable.sync))
+        elif self._net is not None and self._takes_back:
+            step = self._written
+            await self._log.add_up(self._output, self._net, step)
+            await self._log.has_delivered(self._output, step)
+            self._kept = step
+
+    async def _record(self, position: str) -> None:
+        step, rows = self._whole
+        await self._delivered.keep(Position(step, self._kind, position, rows))
+        await self._log.has_delivered(self._output, step)
+        self._kept = step
+
+    def keep_soon(self) -> None:
+        """Have the sink keep what was written by now, for good: a later run goes on behind it."""
+        self._due.set()
+
+    async def failed(self) -> None:
+        """Wait for what goes wrong, for ever if nothing does: raises OutputError, StorageError."""
+        assert self._working is not None
+        await asyncio.wait([self._working])
+        if not self._working.cancelled():
+            self._working.result()
+        await asyncio.Event().wait()
+
+    # -- its end
+
+    async def finish(self, step: int) -> None:
+        """Publish all that is below a step. Raises OutputError, StorageError."""
+        if self._published == step:
+            return
+        self.open_now()
+        if self._published is not None:
+            self._made()
+            await self.begin(self._log, self._schema)
+        await self._reach(step)
+        async with self._turn:  # a position that is being kept is kept before it is stopped
+            await self._stop()
+        position = None if self._resumable is None else await asyncio.to_thread(self._resumable.sync)
+        self.rows += await asyncio.to_thread(self._sink.finish)
+        self._published = step
+        if position is not None:
+            await self._record(position)
+        else:
+            await self._keep()
+
+    async def leave(self, step: int) -> None:
+        """Have the sink keep all that is below a step, if it can within a moment: a later run goes on there."""
+        if self._published is not None:
+            return
+        try:
+            async with asyncio.timeout(_LEAVE_S):
+                await self._reach(step)
+                async with self._turn:
+                    await self._keep()
+        except (FragmentError, StorageError, OSError) as error:  # also what is too late
+            self._say_not_kept(error)
+
+    async def _reach(self, step: int) -> None:
+        assert self._working is not None
+        while self._written < step:
+            self._reached.clear()
+            reached = asyncio.create_task(self._reached.wait())
+            try:
+                await asyncio.wait([reached, self._working], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                reached.cancel()
+            if self._working.done():
+                self._working.result()
+
+    async def abort(self, reason: str) -> None:
+        """Publish nothing, but keep what was written, where the sink can; harmless after `finish`."""
+        has_failed = self._working is None or self._working.done()
+        await self._stop_between()
+        if self._published is not None or not self._has_opened:
+            return
+        if not has_failed and self._is_between:
+            await self._keep_at_the_end()
+        await asyncio.to_thread(self._sink.abort, reason)
+
+    async def _stop_between(self) -> None:
+        """Stop when no write is under way, if that ends within a moment: the position is behind what it writes."""
+        has_turn = False
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LEAVE_S):
+                has_turn = await self._turn.acquire()
+        try:
+            await self._stop()
+        finally:
+            if has_turn:
+                self._turn.release()
+
+    async def _keep_at_the_end(self) -> None:
+        """Without waiting for whoever reads it: it may have to be written again."""
+        self._sink.interrupt()
+        try:
+            await self._keep()
+        except (FragmentError, StorageError, OSError) as error:
+            self._say_not_kept(error)
+
+    def _say_not_kept(self, error: Exception) -> None:
+        _log.info("what output %s gave out last is given out again by the next run: %s", self._output, error)
+
+    async def _stop(self) -> None:
+        if self._working is not None:
+            self._working.cancel()
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([self._working])

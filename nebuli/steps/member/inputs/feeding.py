@@ -1,0 +1,92 @@
+"""Feeding: physical sources into a member, which logs the rows of those that cannot be read again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING
+
+from nebuli.connectors.errors import FragmentError
+from nebuli.connectors.provider import source_of
+from nebuli.steps.member.inputs.polled_source import PolledSource
+from nebuli.store.errors import Damaged, StoreFailed, StoreFull
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nebuli.connectors.endpoints import Source
+    from nebuli.steps.member.inputs.source_passes import Reading
+    from nebuli.steps.member.member import Member
+    from placement.stepped import Feed
+
+_log = logging.getLogger("nebuli.steps.member")
+_LASTING = StoreFull | StoreFailed | Damaged
+"""Errors of the log which a new process of the member would have, too."""
+WAITING_ROWS = 1 << 18
+"""Sources are not read on, and pushes not taken, while so many rows have come in and are in no step yet."""
+WAITING_BYTES = 1 << 26
+"""The same for the bytes of those that are kept in memory."""
+
+
+async def room(member: Member, handle: str, reading: Reading | None = None) -> None:
+    """Wait until the member takes more rows for an input: without a deadline, as that may be paused, or the circuit.
+
+    Where steps wait for a ``reading``, what fills the room is not taken before that has read on.
+    """
+    while handle in member.held or (_is_full(member) and not (reading is not None and reading.is_waited_for)):
+        member.taken.clear()
+        await member.taken.wait()
+
+
+def _is_full(member: Member) -> bool:
+    return member.waiting_rows >= WAITING_ROWS or member.readings.waiting_bytes >= WAITING_BYTES
+
+
+async def feed_all(member: Member, feeds: Sequence[Feed], *, external: bool) -> None:
+    """Read all sources to their ends, then say so; a source that cannot be read, or logged, fails the member.
+
+    ``external``: some inputs are pushed into by others, and do not end with the sources.
+    """
+    beat = asyncio.create_task(member.readings.times.beat(member.arrived))
+    logged = [feed for feed in feeds if not feed.source.physical.can_be_read_again]
+    threads = ThreadPoolExecutor(max(len(logged), 1), "nebuli-source")
+    try:
+        async with asyncio.TaskGroup() as group:
+            for reading in member.readings:
+                has_room = partial(room, member, reading.feed.input, reading)
+                group.create_task(reading.read(has_room, member.arrived))
+            for feed in logged:
+                group.create_task(_log_all(member, feed, threads))
+        if external:  # no end comes
+            await beat
+    except ExceptionGroup as error:
+        first = error.exceptions[0]
+        if not isinstance(first, FragmentError | _LASTING):
+            raise first from None
+        member.failed(first)
+        return
+    finally:
+        beat.cancel()
+        threads.shutdown(wait=False)
+    if not external:
+        member.ended()
+
+
+async def _log_all(member: Member, feed: Feed, threads: ThreadPoolExecutor) -> None:
+    """Log the rows of a source that gives each once."""
+    log, name = member.log, feed.name
+    source: PolledSource[Source] = PolledSource(lambda wake: source_of(feed.source, wake), threads)
+    try:
+        await source.open()
+        if log.position(name):  # what comes now are other rows; what it had given and the log has not is gone
+            _log.warning("%s is read on, and cannot be read again", feed.source.physical.reads)
+        while (rows := await source.next()) is not None:
+            if not rows.num_rows:
+                continue
+            await room(member, feed.input)
+            await log.push(feed.input, rows, producer=name, sequence=log.next_sequence(name))
+            member.arrived(rows.num_rows)
+    finally:
+        source.close()

@@ -1,0 +1,37 @@
+"""What a member's process is to be: all that it needs to know, as it is given to it."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+from nebuli.steps.member.scaling.layout import Takeover
+from nebuli.store.store_url import StorePlace
+from placement.plan import Late
+from placement.stepped import Feed, SteppedPlan
+
+
+class MemberOrder(BaseModel):
+    """One process of a member.
+
+    ``store`` is the place of its logs and versions, ``listen`` where its receiver listens. Paths of sources start at
+    the process's working directory. ``external``: some inputs are pushed into, and do not end. ``late``: what is done
+    about rows whose window is over. ``keep_output_bytes``: how much it keeps of the output that sinks have had;
+    None: all. ``keep_contents_bytes``: see `nebuli.dataflow.SteppedCircuit`. ``takeover``: from whom it takes what it
+    begins with, if it has nothing yet.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    circuit: str
+    member: int
+    plan: SteppedPlan
+    feeds: tuple[Feed, ...]
+    external: bool
+    store: StorePlace
+    listen: str
+    secret: str | None
+    max_state_bytes: int
+    late: Late = Late.COUNT
+    keep_output_bytes: int | None = None
+    keep_contents_bytes: int | None = None
+    takeover: Takeover | None = None

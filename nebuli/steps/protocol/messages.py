@@ -1,0 +1,380 @@
+"""What a coordinator and the members of its circuit say to each other, as values and as bytes.
+
+`read_from_coordinator` and `read_from_member` are where bytes become values, and nothing behind them checks types again
+(`vocabulary.py`).
+
+Every message has the epoch that it belongs to. An epoch is one life of the circuit: the same coordinator, the same
+process of every member, from `Greet` until one of them is lost. Numbers of epochs only rise, each is taken by one
+coordinator alone, and each side drops what belongs to a smaller one; so nothing survives that was on its way when an
+epoch ended, however late or often it arrives. Within an epoch, what one says to the other arrives once and in order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from nebuli.steps.protocol.vocabulary import Reader, Vocabulary, array, malformed, number, packed, read, texts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MESSAGE_LIMIT = 1 << 17
+"""The largest message in bytes: one that opens has the addresses of all members."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Checkpoint:
+    """A version of a member's state, and the step that is applied to it next. Version 0 is what a new member has."""
+
+    version: int
+    step: int
+
+
+# -- from the coordinator
+
+
+@dataclass(frozen=True, slots=True)
+class Greet:
+    """A new epoch begins: leave whatever you are at, and say what you have."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Open this version, forget the others. ``addresses`` are those of all members, for the exchange."""
+
+    epoch: int
+    checkpoint: Checkpoint
+    addresses: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Run this step. If it is ``replayed``, some member has it in its log: who has not, runs it with no input.
+
+    ``ended``: all inputs have ended, and nothing follows.
+    """
+
+    epoch: int
+    step: int
+    replayed: bool
+    ended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Take the state before ``step`` and write it, while steps go on. ``attempt`` numbers checkpoints of an epoch."""
+
+    epoch: int
+    attempt: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """All have prepared: make it a version."""
+
+    epoch: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """One could not prepare: drop what was written."""
+
+    epoch: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trim:
+    """No version that anybody may open needs input below this step."""
+
+    epoch: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskPause:
+    """Finish what was issued, and say where you are. ``attempt`` numbers pauses of an epoch."""
+
+    epoch: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskStart:
+    """Steps go on."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskStop:
+    """Run what is issued below ``step``, then make the state a version, and close. It is not the end: see `Dismiss`."""
+
+    epoch: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dismiss:
+    """All have stopped, and that is recorded: end. Of any process of a member, also of one that was not greeted."""
+
+    epoch: int
+
+
+# -- from a member
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """What a member has: its versions, one or two, and its input log from ``first`` up to but not including ``last``.
+
+    ``incarnation`` is another for every process; ``address`` is where its exchange listens.
+    """
+
+    epoch: int
+    members: int
+    incarnation: str
+    fingerprint: str
+    address: str
+    checkpoints: tuple[Checkpoint, ...]
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """The log has the input of these steps, ``last`` is not among them. Comes before `Opened`.
+
+    ``ended`` is the first step in which all inputs had ended; ``last`` or above, if none of these is.
+    """
+
+    epoch: int
+    first: int
+    last: int
+    ended: int
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The version is open, others are forgotten, and ``step`` can be run."""
+
+    epoch: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """So many rows more are logged, for this step at the earliest."""
+
+    epoch: int
+    step: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """All inputs of this member have ended; what came of them was reported before."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """The step is done, its output is written."""
+
+    epoch: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """All of the state is written; a commit needs no more than an entry."""
+
+    epoch: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotPrepared:
+    """It could not be written."""
+
+    epoch: int
+    attempt: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """It is a version, beside the one before."""
+
+    epoch: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class IsPaused:
+    """All that was issued is done; ``step`` is next."""
+
+    epoch: int
+    attempt: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class IsStopped:
+    """The state before ``step`` is a version, and nothing is open; others may need this member all the same."""
+
+    epoch: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """It has heard that it is dismissed, and ends."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """So many rows were late at an operator here, since the circuit's first step; before a version is said."""
+
+    epoch: int
+    operator: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class WithoutTime:
+    """So many rows had no time in a window's column here, since the circuit's first step; before a version is said."""
+
+    epoch: int
+    operator: str
+    column: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Aborted:
+    """It could not be done; ``lasting`` if it could not be done a second time either.
+
+    ``of_input``: because of what a source reads, and whoever mends that can try it again.
+    """
+
+    epoch: int
+    why: str
+    lasting: bool
+    of_input: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """I follow this epoch, and none that is smaller."""
+
+    epoch: int
+
+
+FromCoordinator = (
+    Greet | Open | Step | Prepare | Commit | GiveUp | Trim | AskPause | AskStart | AskStop | Dismiss
+)
+FromMember = (
+    Joined
+    | Replay
+    | Opened
+    | Received
+    | Ended
+    | Stepped
+    | Prepared
+    | NotPrepared
+    | Committed
+    | IsPaused
+    | IsStopped
+    | Left
+    | Late
+    | WithoutTime
+    | Aborted
+    | Refused
+)
+_KINDS_OF_COORDINATOR: Mapping[str, type[FromCoordinator]] = {
+    "greet": Greet,
+    "open": Open,
+    "step": Step,
+    "prepare": Prepare,
+    "commit": Commit,
+    "give up": GiveUp,
+    "trim": Trim,
+    "pause": AskPause,
+    "start": AskStart,
+    "stop": AskStop,
+    "dismiss": Dismiss,
+}
+_KINDS_OF_MEMBER: Mapping[str, type[FromMember]] = {
+    "joined": Joined,
+    "replay": Replay,
+    "opened": Opened,
+    "received": Received,
+    "ended": Ended,
+    "stepped": Stepped,
+    "prepared": Prepared,
+    "not prepared": NotPrepared,
+    "committed": Committed,
+    "paused": IsPaused,
+    "stopped": IsStopped,
+    "left": Left,
+    "late": Late,
+    "without time": WithoutTime,
+    "aborted": Aborted,
+    "refused": Refused,
+}
+
+
+def encode(message: FromCoordinator | FromMember) -> bytes:
+    """The bytes of a message."""
+    return packed(_ALL.values(message))
+
+
+def read_from_coordinator(data: bytes, sender: str) -> FromCoordinator:
+    """What a coordinator says. Raises MalformedMessage, which names the sender."""
+    return read(_bounded(data, sender), sender, _OF_COORDINATOR.message)
+
+
+def read_from_member(data: bytes, sender: str) -> FromMember:
+    """What a member says. Raises MalformedMessage, which names the sender."""
+    return read(_bounded(data, sender), sender, _OF_MEMBER.message)
+
+
+def _bounded(data: bytes, sender: str) -> bytes:
+    if len(data) > MESSAGE_LIMIT:
+        raise malformed(data, sender, ValueError(f"the limit is {MESSAGE_LIMIT}"))
+    return data
+
+
+def _checkpoint(value: Any) -> Checkpoint:
+    pair = array(value)
+    if len(pair) != 2:
+        raise ValueError("no version and step")
+    return Checkpoint(number(pair[0]), number(pair[1]))
+
+
+def _checkpoints(value: Any) -> tuple[Checkpoint, ...]:
+    found = tuple(_checkpoint(each) for each in array(value))
+    if len(found) not in (1, 2) or found[-1].version - found[0].version != len(found) - 1:
+        raise ValueError("not one version or two that follow each other")
+    return found
+
+
+_TYPES: Mapping[Any, Reader] = {
+    tuple[str, ...]: texts,
+    Checkpoint: _checkpoint,
+    tuple[Checkpoint, ...]: _checkpoints,
+}
+_OF_COORDINATOR = Vocabulary(_KINDS_OF_COORDINATOR, _TYPES)
+_OF_MEMBER = Vocabulary(_KINDS_OF_MEMBER, _TYPES)
+_ALL: Vocabulary[FromCoordinator | FromMember] = Vocabulary(
+    {**_KINDS_OF_COORDINATOR, **_KINDS_OF_MEMBER}, _TYPES
+)

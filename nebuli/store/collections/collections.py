@@ -1,0 +1,510 @@
+"""The client of collections: what programs use, by the names of collections alone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Self, TypeAlias, TypeVar
+from weakref import WeakSet
+
+import pyarrow as pa
+
+from nebuli.dataflow.zset import WEIGHT, insertions, weighted, weights_of
+from nebuli.python_values import one_batch
+from nebuli.store.collections import replicas
+from nebuli.store.collections.clock import TICK_S, now_ms
+from nebuli.store.collections.collection_reader import MOST_ROWS, How, Part, Reader, rows_of
+from nebuli.store.collections.controller import Controller
+from nebuli.store.collections.errors import CollectionMisused, CollectionUnknown, RenditionOver, RowsMismatch
+from nebuli.store.collections.handing_over import Order, hand_over
+from nebuli.store.collections.holding import check_not_own, release_hold, set_hold
+from nebuli.store.collections.inserting import Inserter
+from nebuli.store.collections.space import Space
+from nebuli.store.collections.staged_rows import StagedRows
+from nebuli.store.errors import StagedLost, StorageError, StoreClosed
+from nebuli.store.shards.shard import DEADLINE_S
+from nebuli.store.store import Store
+from netchannel.resumable import Resumable
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+    from types import TracebackType
+
+    from nebuli.store.collections.catalog import Timed
+    from nebuli.store.collections.clock import Clock
+    from nebuli.store.collections.controller import CollectionStatus
+    from nebuli.store.collections.space import Collection
+    from nebuli.store.shards.shard import Span
+    from nebuli.store.store_url import StoreUrl
+
+HISTORY_S = 600.0
+"""How long a collection can be read back, if nothing else is said."""
+_HOUSE_S = 5.0
+"""What was written by this process is looked after as often."""
+_log = logging.getLogger("nebuli.store")
+
+Rows: TypeAlias = pa.RecordBatch | pa.Table
+T = TypeVar("T")
+
+
+class Collections:
+    """The collections of a store: ``async with Collections(url) as collections``, on one event loop.
+
+    ``url`` is a folder of this machine, or ``postgresql://...`` with blobs in an object store; or a `Store`, which it
+    enters and leaves. A call that is cancelled has happened or has not. Methods raise `CollectionError`, and
+    `StorageError` if the store fails them.
+    """
+
+    def __init__(
+        self,
+        url: str | os.PathLike[str] | StoreUrl | Store,
+        *,
+        now: Callable[[], int] = now_ms,
+        tick_s: float = TICK_S,
+    ) -> None:
+        """``now`` gives milliseconds since 1970; time moves on every ``tick_s``, while somebody reads and none writes.
+
+        Raises StoreUrlInvalid, ExtraMissing.
+        """
+        self._store = url if isinstance(url, Store) else Store.at(url)
+        self._now = now
+        self._tick_s = tick_s
+        self._entered: _Entered | None = None
+        self._followed: WeakSet[Resumable[Span]] = WeakSet()
+
+    async def __aenter__(self) -> Self:
+        """Open the store, which is made if it is not there. Raises StoreUnusable, StoreFull."""
+        await self._store.__aenter__()
+        try:
+            space = Space(self._store, self._now, tick_s=self._tick_s)
+            await space.open()
+            self._entered = _Entered(space)
+        except BaseException:
+            await self._store.__aexit__(None, None, None)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """End what was begun, and close."""
+        entered, self._entered = self._entered, None
+        try:
+            for each in [*self._followed]:
+                await each.end(StoreClosed())  # or its hold would stay until its lease is over
+            if entered is not None:
+                await entered.close()
+        finally:
+            await self._store.__aexit__(kind, error, traceback)
+
+    @property
+    def _open(self) -> _Entered:
+        if self._entered is None:
+            raise StoreClosed
+        return self._entered
+
+    @property
+    def clock(self) -> Clock:
+        """The time of the store. Raises StoreClosed."""
+        return self._open.space.clock
+
+    async def _with(self, name: str, act: Callable[[Collection], Awaitable[T]]) -> T:
+        """What is done with the collection of a name: with the one that was last known here, or the one made since."""
+        space = self._open.space
+        collection = await space.opened(name)
+        while True:
+            try:
+                return await act(collection)
+            except CollectionUnknown:
+                before, collection = collection, await space.opened(name, fresh=True)
+                if collection.entry.id == before.entry.id:
+                    raise
+
+    # -- what there is
+
+    async def create(
+        self,
+        name: str,
+        schema: pa.Schema,
+        *,
+        shards: int = 1,
+        timed: Timed = "store",
+        history_s: float = HISTORY_S,
+    ) -> None:
+        """Make a collection, which is empty; durable at return.
+
+        ``timed``: the ``store`` gives times to rows that are inserted, or its ``writers`` give them. It can be read
+        back for ``history_s``. Raises CollectionExists, SchemaMismatch, CollectionMisused.
+        """
+        await self._open.controller.create(name, schema, shards, timed, history_s)
+
+    async def drop(self, name: str) -> None:
+        """Have it be no more, with all that is in it, for whoever reads it, too. Raises CollectionUnknown."""
+        await self._open.controller.drop(name)
+
+    async def names(self) -> list[str]:
+        """The names of all collections, in order."""
+        return await self._open.controller.names()
+
+    async def describe(self, name: str) -> CollectionStatus:
+        """Its schema, renditions, frontiers and holds. Raises CollectionUnknown."""
+        return await self._open.controller.describe(name)
+
+    # -- writing
+
+    async def insert(
+        self, name: str, rows: Rows, *, producer: str | None = None, sequence: int | None = None
+    ) -> int:
+        """Add rows; the time, in milliseconds, at which they are there, all at once. Durable at return.
+
+        Rows with a column ``_weight`` are added so many times, or taken away. With a ``producer``, numbers it gives
+        (``sequence``, ascending) make it safe to call again: what was inserted is not inserted twice. Raises
+        CollectionUnknown, RowsMismatch, CollectionMisused, SequencePassed.
+        """
+        if (producer is None) != (sequence is None):
+            raise CollectionMisused(
+                "give a producer and a sequence, or neither of them: they are of use together only"
+            )
+
+        async def insert(collection: Collection) -> int:
+            zset = _zset(collection, rows)
+            return await self._open.inserter.insert(collection, zset, producer, sequence or 0)
+
+        at = await self._with(name, insert)
+        self._open.has_written(name)
+        return at
+
+    async def stage(self, name: str, rows: Rows, *, producer: str, sequence: int) -> str:
+        """Bring rows of an insert that several processes make together: the name of this piece of it.
+
+        Durable at return, and not visible before `insert_staged`; forgotten after six hours. Raises CollectionUnknown,
+        RowsMismatch, StagingFull.
+        """
+
+        async def stage(collection: Collection) -> str:
+            zset = _zset(collection, rows)
+            return await self._open.staged.stage(collection, zset, producer, sequence)
+
+        return await self._with(name, stage)
+
+    async def insert_staged(self, name: str, pieces: Sequence[str], *, producer: str, sequence: int) -> int:
+        """Add the rows of all pieces as one `insert`, and give its time.
+
+        Called again, also with other pieces, it gives the same time and adds nothing. Raises StagedLost for a piece
+        that is not there, or is another insert's; and what `insert` raises.
+        """
+
+        async def insert(collection: Collection) -> int:
+            inserter, staged = self._open.inserter, self._open.staged
+            await staged.look(collection)
+            rows = _zset(collection, collection.schema.empty_table())
+            if await inserter.next_sequence(collection, producer) <= sequence:
+                try:
+                    rows = await staged.taken(collection, pieces, producer, sequence)
+                except StagedLost:
+                    # Another one may have inserted them, and forgotten the pieces, since it was asked.
+                    if await inserter.next_sequence(collection, producer) <= sequence:
+                        raise
+            at = await inserter.insert(collection, rows, producer, sequence)
+            staged.inserted(collection, producer, sequence)
+            return at
+
+        at = await self._with(name, insert)
+        self._open.has_written(name)
+        return at
+
+    async def drop_staged(self, name: str, pieces: Sequence[str], *, producer: str) -> None:
+        """Forget pieces that are not to be inserted. Raises CollectionUnknown."""
+        await self._with(name, lambda each: self._open.staged.drop(each, pieces, producer))
+
+    async def next_sequence(self, name: str, producer: str) -> int:
+        """The number that a producer is to insert with next: 0 at first. Raises CollectionUnknown."""
+        return await self._with(name, lambda each: self._open.inserter.next_sequence(each, producer))
+
+    async def write(
+        self,
+        name: str,
+        updates: Iterable[tuple[int, Rows]],
+        lower: int,
+        upper: int,
+        *,
+        rendition: str | None = None,
+    ) -> None:
+        """Write rows at times from ``lower`` up to but not including ``upper``, as one of any number of equal writers.
+
+        Times are the writers' own. What another one has written of these times is compared: equal rows are not written
+        again, others raise ConflictingWrite. It is the rendition that is named, or the one that the collection was when
+        this client first wrote it without a name: once it is another, by somebody else's handover, that raises
+        RenditionOver. Raises CollectionUnknown, RenditionUnknown, RowsMismatch, UpperMismatch where something before
+        ``lower`` is missing.
+        """
+        given = list(updates)
+
+        async def write(collection: Collection) -> None:
+            target = await self._writable(collection, rendition)
+            checked = [(at, _zset(collection, rows)) for at, rows in given]
+            await replicas.write(self._open.space, replicas.Write(collection, target, checked, lower, upper))
+
+        await self._with(name, write)
+        self._open.has_written(name)
+
+    async def write_all(
+        self, updates: Mapping[str, Iterable[tuple[int, Rows]]], lower: int, upper: int, *, rendition: str
+    ) -> bool:
+        """As `write`, to the renditions of one name of several collections: to all of them, or to none.
+
+        ``updates`` are those of each collection, by its name. Whether any of it was not written yet.
+        """
+        given = []
+        for name, some in updates.items():
+            collection = await self._open.space.opened(name)
+            checked = [(at, _zset(collection, rows)) for at, rows in some]
+            given.append(replicas.Write(collection, rendition, checked, lower, upper))
+        was_first = await replicas.write(self._open.space, *given)
+        for name in updates:
+            self._open.has_written(name)
+        return was_first
+
+    async def written(self, name: str, rendition: str, at: int, *, deadline_s: float = DEADLINE_S) -> None:
+        """Wait until a rendition is written up to a time, by its writers. Raises NotYet, RenditionUnknown."""
+        await self._with(
+            name, lambda collection: Reader(self._open.space, collection).upto(rendition, at, deadline_s)
+        )
+
+    async def _writable(self, collection: Collection, rendition: str | None) -> str:
+        if rendition is not None:
+            return rendition
+        _, line, _ = await self._open.space.look(collection)
+        id_, fed = self._open.fed.setdefault(collection.name, (collection.entry.id, line.last))
+        if id_ == collection.entry.id and fed != line.last:
+            raise RenditionOver(collection.name, fed, line.last, line.begin)
+        self._open.fed[collection.name] = collection.entry.id, line.last
+        return line.last
+
+    # -- reading
+
+    async def snapshot(
+        self,
+        name: str,
+        as_of: int | None = None,
+        *,
+        weighted: bool = False,
+        deadline_s: float = DEADLINE_S,
+        part: Part | None = None,
+        rendition: str | None = None,
+    ) -> pa.Table:
+        """The rows at a time, or at the last one that is complete; with ``weighted`` each once, with its weight.
+
+        A time to come is waited for. With ``part``, two numbers, it is of so many parts (the second, see `parts`) the
+        one with a number (the first, from 0); all of them have all rows. With a ``rendition`` it is what that one has
+        at the time, also if the collection is another one. Raises CollectionUnknown, RenditionUnknown,
+        CollectionMisused, TooLate, NotYet, Damaged.
+        """
+        if rendition is not None:
+            return await self._snapshot_of(name, rendition, as_of, weighted=weighted, deadline_s=deadline_s)
+        if part is not None and not 0 <= part[0] < part[1]:
+            raise CollectionMisused(
+                f"collection {name} has no part {part[0]} of {part[1]}: give a number from 0 on, and how many there are"
+            )
+        how: How = "once" if weighted else "as written"
+        at, contents = await self._with(
+            name,
+            lambda collection: Reader(self._open.space, collection).snapshot(as_of, deadline_s, how, part),
+        )
+        return contents if weighted else rows_of(name, at, contents)
+
+    async def _snapshot_of(
+        self, name: str, rendition: str, as_of: int | None, *, weighted: bool, deadline_s: float
+    ) -> pa.Table:
+        if as_of is None:
+            raise CollectionMisused(
+                f"a rendition of collection {name} is read at a time: give one that it is written at"
+            )
+        at = as_of
+        contents = await self._with(
+            name, lambda each: Reader(self._open.space, each).snapshot_of(rendition, at, deadline_s)
+        )
+        return contents if weighted else rows_of(name, at, contents)
+
+    async def parts(self, name: str, as_of: int) -> int:
+        """In how many parts the `snapshot` of a time is best read, by as many processes.
+
+        Raises CollectionUnknown, TooLate.
+        """
+        return await self._with(name, lambda collection: Reader(self._open.space, collection).parts(as_of))
+
+    async def latest(self, name: str) -> int:
+        """The last time at which it is complete. Raises CollectionUnknown, NotYet."""
+        return await self._with(name, lambda collection: Reader(self._open.space, collection).latest())
+
+    async def move_on(self) -> None:
+        """Have the store's time be now, for all who wait for it; by itself it moves on when somebody writes, or slowly.
+
+        Raises StorageError; NotYet if others keep it busy.
+        """
+        clock = self._open.space.clock
+        await clock.reach(clock.next_time(), DEADLINE_S, at_once=True)
+
+    def subscribe(
+        self, name: str, as_of: int | None = None, *, snapshot: bool = False
+    ) -> AsyncGenerator[Span]:
+        """What changes behind a time, as spans of times with Z-sets; the snapshot at this time lacks it.
+
+        Without an end. With ``snapshot`` the first span has the contents at this time. Where the collection becomes
+        another rendition, what is different is a change like any other. A call of the iterator that is cancelled takes
+        no span: the next call gives it. Raises CollectionUnknown, TooLate, Damaged.
+        """
+        spans = Resumable(self._subscribe(name, as_of, snapshot=snapshot))
+        self._followed.add(spans)
+        return spans
+
+    async def _subscribe(
+        self, name: str, as_of: int | None, *, snapshot: bool
+    ) -> AsyncGenerator[Sequence[Span], None]:
+        collection = await self._open.space.opened(name, fresh=True)
+        spans = Reader(self._open.space, collection).subscribe(as_of, snapshot=snapshot)
+        async with contextlib.aclosing(spans) as open_spans:
+            async for span in open_spans:
+                yield [span]
+
+    # -- holds
+
+    async def hold(self, name: str, hold: str, at: int, *, lease_s: float | None = None) -> None:
+        """Keep the collection readable from a time on, or move the hold there; for so long, if that is said.
+
+        Raises CollectionUnknown, CollectionMisused, TooLate.
+        """
+        check_not_own(hold)
+
+        def held(collection: Collection) -> Awaitable[None]:
+            return set_hold(self._open.space, collection, hold, at, lease_s)
+
+        await self._with(name, held)
+
+    async def release(self, name: str, hold: str) -> None:
+        """The hold is not needed any more; it does not matter whether it was there.
+
+        Raises CollectionUnknown, CollectionMisused.
+        """
+        check_not_own(hold)
+        await self._with(name, lambda collection: release_hold(self._open.space, collection, hold))
+
+    # -- renditions
+
+    async def create_rendition(self, name: str, rendition: str, *, shards: int = 1) -> None:
+        """Make a rendition, to be written from scratch (`write`). Raises CollectionUnknown, RenditionRefused."""
+        await self._open.controller.create_rendition(name, rendition, shards)
+
+    async def hand_over(
+        self,
+        name: str,
+        rendition: str,
+        *,
+        built_from: int | None = None,
+        deadline_s: float = DEADLINE_S,
+    ) -> int:
+        """Have the collection be another rendition; the time from which it is. Its readers see what differs.
+
+        Where writers give the times, the one before is complete then with what they had written of it; they go on with
+        the new one. ``built_from``: it was made of the contents at this time. What was inserted since is added to it,
+        as it was inserted; where writers give the times, it is refused if rows came since. Raises CollectionUnknown,
+        RenditionUnknown, RenditionRefused, HandoverLate, TooLate.
+        """
+        order = Order(name, rendition, built_from, deadline_s)
+        at = await hand_over(self._open.space, order)
+        self._open.fed.pop(name, None)  # whoever writes here knows of it
+        self._open.has_written(name)
+        return at
+
+    async def drop_rendition(self, name: str, rendition: str) -> None:
+        """Drop a rendition that the collection is not. Raises CollectionUnknown, RenditionUnknown, RenditionRefused."""
+        await self._open.controller.drop_rendition(name, rendition)
+
+    async def keep_house(self, names: Sequence[str] | None = None) -> None:
+        """Forget what is older than the history, delete what nobody can read, and compact: of these or all collections.
+
+        Happens by itself where rows are written, too.
+        """
+        await self._open.keep_house(await self.names() if names is None else names)
+
+
+class _Entered:
+    """What there is of it while it is open."""
+
+    def __init__(self, space: Space) -> None:
+        self.space = space
+        self.controller = Controller(space)
+        self.inserter = Inserter(space)
+        self.staged = StagedRows(space)
+        self.fed: dict[str, tuple[str, str]] = {}
+        """The rendition that is written here without its name, by collection, whose id is with it."""
+        self._written: set[str] = set()
+        self._house: asyncio.Task[None] | None = None
+
+    def has_written(self, name: str) -> None:
+        """Look after it soon."""
+        self._written.add(name)
+        if self._house is None:
+            self._house = asyncio.get_running_loop().create_task(self._keep())
+
+    async def _keep(self) -> None:
+        while self._written:
+            await asyncio.sleep(_HOUSE_S)
+            names, self._written = sorted(self._written), set()
+            try:
+                await self.keep_house(names)
+            except StorageError as error:
+                self._written |= {*names}
+                _log.warning("collections were not looked after, which is tried again later: %s", error)
+        self._house = None
+
+    async def keep_house(self, names: Sequence[str]) -> None:
+        """As `Collections.keep_house`."""
+        await self.controller.keep_house(names)
+
+    async def close(self) -> None:
+        """End what was begun."""
+        await self.inserter.close()
+        await self.staged.close()
+        if self._house is not None:
+            self._house.cancel()
+            await asyncio.gather(self._house, return_exceptions=True)
+            await self._leave()
+
+    async def _leave(self) -> None:
+        """Leave no long logs behind: who comes next may stay as short."""
+        try:
+            async with asyncio.timeout(_HOUSE_S):
+                await self.controller.compact_overdue(sorted(self._written))
+        except (StorageError, TimeoutError) as error:
+            _log.warning("collections were not compacted, which is tried again later: %s", error)
+
+
+def _zset(collection: Collection, rows: Rows) -> pa.RecordBatch:
+    """The rows as one Z-set of the collection. Raises RowsMismatch."""
+    schema = collection.entry.schema
+    rows = one_batch(rows)
+    given = rows.schema.remove_metadata()
+    if given.equals(weighted(schema)):
+        batch = rows
+    elif given.equals(schema):
+        batch = insertions(rows)
+    else:
+        raise RowsMismatch(collection.name, schema, given)
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        # Whoever reads it could not add such a row up, or make it of the schema, ever.
+        if column.null_count and (field.name == WEIGHT or not field.nullable):
+            raise CollectionMisused(
+                f"{column.null_count} of {batch.num_rows} rows for collection {collection.name} have no {field.name}, "
+                f"which every row needs: give it, or leave these rows out"
+            )
+    weights = weights_of(batch)
+    if len(weights) and not -MOST_ROWS <= int(weights.min()) <= int(weights.max()) <= MOST_ROWS:
+        far = max(int(weights.max()), int(weights.min()), key=abs)
+        raise CollectionMisused(
+            f"a row for collection {collection.name} is to be there {far} times more, and at most {MOST_ROWS} are, or "
+            f"are taken back, at once: sums of more would not be what they should be"
+        )
+    return batch.replace_schema_metadata(None)

@@ -1,0 +1,138 @@
+"""What goes wrong with collections, beside what goes wrong with their store.
+
+::
+
+    StorageError
+    └── CollectionError
+        ├── CollectionUnknown    there is none of that name
+        ├── CollectionExists     there is one of that name
+        ├── CollectionMisused    it does not take what was given to it
+        │   └── RowsMismatch       rows of another schema
+        ├── ConflictingWrite     two writers have written different rows at one time
+        ├── RenditionUnknown     the collection has none of that name
+        ├── RenditionOver        the one that was written was handed over from
+        ├── RenditionRefused     it cannot be made, dropped or handed over to
+        │   └── HandoverLate       not within its deadline: others were first, again and again
+        └── TooLate              a time that cannot be read any more
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nebuli.store.errors import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class CollectionError(StorageError):
+    """The collection could not do it; the message says what happened, and what to do."""
+
+
+class CollectionUnknown(CollectionError):
+    """There is no collection of that name; or there was, and it was dropped meanwhile."""
+
+    def __init__(self, name: str, names: Iterable[str] = ()) -> None:
+        self.name = name
+        known = ", ".join(sorted(names)[:10])
+        super().__init__(
+            f"there is no collection {name}: "
+            + (f"name one that there is ({known}), or create it first" if known else "create it first")
+        )
+
+
+class CollectionExists(CollectionError):
+    """There is a collection of that name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f"there is a collection {name} already: take another name, or drop it first")
+
+
+class CollectionMisused(CollectionError):
+    """The collection does not take what was given to it; nothing was written."""
+
+
+class RowsMismatch(CollectionMisused):
+    """Rows have another schema than the collection; nothing was written."""
+
+    def __init__(self, name: str, expected: object, found: object) -> None:
+        self.name = name
+        super().__init__(
+            f"the rows of collection {name} have {_line(expected)}; these have {_line(found)}: cast them, or create a "
+            f"collection of their schema"
+        )
+
+
+class ConflictingWrite(CollectionError):
+    """A writer has other rows for a time than those that are written there.
+
+    Writers of one rendition have to write the same. What is there stays; nothing of the other was written.
+    """
+
+    def __init__(self, name: str, rendition: str, time: int, here: str, there: str) -> None:
+        self.name = name
+        self.rendition = rendition
+        self.time = time
+        super().__init__(
+            f"rendition {rendition} of collection {name} has other rows at time {time} than this writer: there alone "
+            f"is {there}, and here alone {here}. Its writers have to write the same: find what differs between them, "
+            f"write a new rendition from scratch, and hand over to it"
+        )
+
+
+class RenditionUnknown(CollectionError):
+    """The collection has no rendition of that name."""
+
+    def __init__(self, name: str, rendition: str, renditions: Iterable[str]) -> None:
+        self.name = name
+        self.rendition = rendition
+        super().__init__(
+            f"collection {name} has no rendition {rendition}: it has {', '.join(sorted(renditions))}"
+        )
+
+
+class RenditionOver(CollectionError):
+    """The collection is another rendition than the one that this client wrote; nothing was written."""
+
+    def __init__(self, name: str, rendition: str, now: str, begin: int) -> None:
+        self.name = name
+        self.rendition = rendition
+        super().__init__(
+            f"this client writes rendition {rendition} of collection {name}, which is {now} from {begin} on: if its "
+            f"rows are right for that, too, go on with rendition={now!r}; else end it"
+        )
+
+
+class RenditionRefused(CollectionError):
+    """A rendition cannot be made, dropped, or handed over to; nothing happened."""
+
+
+class HandoverLate(RenditionRefused):
+    """A handover was not made within its deadline; the collection is what it was, and it can be made again."""
+
+    def __init__(self, name: str, rendition: str, deadline_s: float, lost: int) -> None:
+        self.name = name
+        self.rendition = rendition
+        super().__init__(
+            f"collection {name} was not handed over to {rendition} within {deadline_s:g} s: others were first {lost} "
+            f"times. Hand over again, with the same arguments and a longer deadline, or have writers pause meanwhile"
+        )
+
+
+class TooLate(CollectionError):
+    """Contents at a time that cannot be told apart from later ones any more."""
+
+    def __init__(self, name: str, asked: int, since: int) -> None:
+        self.name = name
+        self.asked = asked
+        self.since = since
+        super().__init__(
+            f"collection {name} cannot be read at {asked} any more, but from {since} on: read at a later time, keep a "
+            f"hold as long as you read, or create collections with a longer history"
+        )
+
+
+def _line(what: object) -> str:
+    return str(what).replace("\n", ", ")

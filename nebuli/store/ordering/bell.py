@@ -1,0 +1,61 @@
+"""A bell on a file: whoever writes to it wakes all processes that watch it, which costs one system call."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from typing import TYPE_CHECKING
+
+from nebuli.store.errors import StoreUnusable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_MODIFIED = 0x2
+_CLOSE_ON_EXEC, _NON_BLOCKING = os.O_CLOEXEC, os.O_NONBLOCK
+
+_REMEDIES = {
+    errno.EMFILE: "raise fs.inotify.max_user_instances (sysctl), or open fewer stores at a time",
+    errno.ENOSPC: "raise fs.inotify.max_user_watches (sysctl), or open fewer stores at a time",
+    errno.ENOENT: "somebody has deleted or moved it since it was opened",
+}
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class FileBell:
+    """Hears writes to a file by inotify: nothing is polled, and nothing is left behind by one that is killed."""
+
+    def __init__(self, path: Path) -> None:
+        """Listen to a file. Raises StoreUnusable."""
+        self._descriptor: int = _libc.inotify_init1(_CLOSE_ON_EXEC | _NON_BLOCKING)
+        if self._descriptor < 0:
+            raise _refused(path)
+        if _libc.inotify_add_watch(self._descriptor, os.fsencode(path), _MODIFIED) < 0:
+            error = _refused(path)
+            os.close(self._descriptor)
+            raise error
+
+    def fileno(self) -> int:
+        """The descriptor that can be read when it has rung."""
+        return self._descriptor
+
+    def silence(self) -> None:
+        """Silence it: it was heard."""
+        try:
+            while os.read(self._descriptor, 1 << 16):
+                pass
+        except BlockingIOError:
+            pass
+
+    def close(self) -> None:
+        """Close it: nobody listens any more."""
+        os.close(self._descriptor)
+
+
+def _refused(path: Path) -> StoreUnusable:
+    code = ctypes.get_errno()
+    remedy = _REMEDIES.get(code)
+    return StoreUnusable(
+        f"{path} cannot be watched: {os.strerror(code)}{'' if remedy is None else f'; {remedy}'}"
+    )

@@ -1,0 +1,352 @@
+"""The ordering in a file of SQLite, which any process of one machine may have open at the same time."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import sqlite3
+import time
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from nebuli.disk_room import lacking, what_to_do
+from nebuli.durable_files import make_directory, sync_directory
+from nebuli.store.errors import (
+    Conflict,
+    EntryDamaged,
+    Locked,
+    StorageError,
+    StoreBusy,
+    StoreClosed,
+    StoreFailed,
+    StoreFull,
+    StoreUnusable,
+    Unclear,
+)
+from nebuli.store.names import file_name
+from nebuli.store.ordering import Entry
+from nebuli.store.ordering.bell import FileBell
+from nebuli.store.ordering.entry_checksum import checksum
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from nebuli.store.ordering import Change
+
+FILE = "ordering.db"
+APPLICATION, FORMAT = 0x4E424C53, 1  # "NBLS"
+_BITS = 40
+"""Bits of an entry's id for its sequence; those above are for its log's number."""
+_MASK = (1 << _BITS) - 1
+_PAGES = 2000
+"""Pages in the write-ahead log, at about which it is copied into the file: 8 MB."""
+_TABLES = (
+    "create table logs (number integer primary key, key text not null unique)",
+    "create table entries (id integer primary key, checksum integer not null, data blob not null)",
+    "create view log as select key, id & 0xffffffffff as sequence, data from entries join logs on number = id >> 40",
+    f"pragma application_id = {APPLICATION}",
+    f"pragma user_version = {FORMAT}",
+)
+_PAUSE_S = 0.0002, 0.002
+"""Seconds between attempts while others write, at least and at most; an append takes about half a millisecond."""
+_UNCLEAR = {sqlite3.SQLITE_IOERR}
+_ENDINGS = ("", "-wal", "-shm")
+"""Of its files, which SQLite keeps beside each other."""
+_NO_ROOM = {sqlite3.SQLITE_FULL}
+_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+
+
+class SqliteOrdering:
+    """An ordering in ``ordering.db`` of a folder: a write-ahead log, synced before an append returns.
+
+    An entry's id is the number of its log and its sequence, so that appending to a log goes to one place of one tree.
+    """
+
+    def __init__(self, folder: Path, *, busy_s: float = 30.0) -> None:
+        self._folder = folder
+        self._busy_s = busy_s
+        self._path = str(folder / FILE)
+        self._open_connection: sqlite3.Connection | None = None
+        self._bell = -1
+        self._numbers: dict[str, int] = {}
+        self._version = -1
+
+    # -- life
+
+    def open(self) -> None:
+        """Make the file, if it is not there, and open it. Raises StoreUnusable, StoreFull."""
+        try:
+            make_directory(self._folder)
+            with self._one_at_a_time():
+                self._open_connection = self._connected()
+                sync_directory(self._folder)
+            self._bell = os.open(self._folder / "bell", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except (OSError, sqlite3.Error) as error:
+            self.close()
+            if (lack := self._lack()) is not None:
+                raise StoreFull(self._path, *lack) from error
+            raise StoreUnusable(f"{self._folder} cannot be used as a store: {error}") from error
+
+    def hurry(self) -> None:
+        """What it waits for, other writers, is soon over."""
+
+    def close(self) -> None:
+        """Another one may be open in this process."""
+        connection, self._open_connection = self._open_connection, None
+        if connection is not None:
+            connection.close()
+        if self._bell >= 0:
+            os.close(self._bell)
+            self._bell = -1
+
+    @contextmanager
+    def _one_at_a_time(self) -> Iterator[None]:
+        """SQLite does not wait for another that makes the same file."""
+        descriptor = os.open(self._folder / "opening.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _connected(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            self._path, timeout=self._busy_s, isolation_level=None, check_same_thread=False
+        )
+        try:
+            self._begin_with(connection)
+            connection.execute("pragma busy_timeout = 0")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _begin_with(self, connection: sqlite3.Connection) -> None:
+        (application,) = connection.execute("pragma application_id").fetchone()
+        (version,) = connection.execute("pragma user_version").fetchone()
+        if (application, version) not in ((0, 0), (APPLICATION, FORMAT)):
+            raise StoreUnusable(
+                f"{self._path} is of format {version} (application {application:#x}), this program reads format "
+                f"{FORMAT} ({APPLICATION:#x}): use a program of its time, or another folder"
+            )
+        connection.execute("pragma journal_mode = wal")
+        connection.execute("pragma synchronous = full")
+        connection.execute(f"pragma wal_autocheckpoint = {_PAGES}")
+        if not version:
+            connection.execute("begin immediate")
+            for each in _TABLES:
+                connection.execute(each)
+            connection.execute("commit")
+
+    @property
+    def _connection(self) -> sqlite3.Connection:
+        if self._open_connection is None:
+            raise StoreClosed
+        return self._open_connection
+
+    # -- reading
+
+    def heads(self, keys: Sequence[str]) -> dict[str, int]:
+        """The last sequence of each log, all at one moment."""
+        with self._reading():
+            return {key: self._head(self._number(key)) for key in keys}
+
+    def scan(self, key: str, after: int) -> list[Entry]:
+        """The entries above ``after`` that are kept."""
+        with self._reading():
+            number = self._number(key)
+            if number is None:
+                return []
+            rows = self._connection.execute(
+                "select id, checksum, data from entries where id between ? and ? order by id",
+                ((number << _BITS) + after + 1, (number << _BITS) + _MASK),
+            ).fetchall()
+        found = []
+        for id_, expected, data in rows:
+            computed = checksum(key, id_ & _MASK, data)
+            if computed != expected:
+                raise EntryDamaged(key, id_ & _MASK, expected % (1 << 64), computed % (1 << 64))
+            found.append(Entry(id_ & _MASK, data))
+        return found
+
+    def keys(self, prefix: str) -> list[str]:
+        """The keys that begin so, in order."""
+        with self._reading():
+            rows = self._connection.execute("select key from logs order by key").fetchall()
+        return [key for (key,) in rows if key.startswith(prefix)]
+
+    def unchanged(self) -> bool:
+        """Whether nothing has changed, by a counter in memory that all processes share."""
+        with self._failing("reading"):
+            (version,) = self._connection.execute("pragma data_version").fetchone()
+        before, self._version = self._version, int(version)
+        return before == self._version
+
+    def _number(self, key: str) -> int | None:
+        if key not in self._numbers:
+            row = self._connection.execute("select number from logs where key = ?", (key,)).fetchone()
+            if row is None:
+                return None
+            self._numbers[key] = row[0]
+        return self._numbers[key]
+
+    def _head(self, number: int | None) -> int:
+        if number is None:
+            return 0
+        (last,) = self._connection.execute(
+            "select max(id) from entries where id between ? and ?",
+            (number << _BITS, (number << _BITS) + _MASK),
+        ).fetchone()
+        return (last or 0) & _MASK
+
+    # -- writing
+
+    def append(self, changes: Sequence[Change]) -> None:
+        """Append all in one transaction, with one sync."""
+        with self._writing(unclear=True):
+            numbers = {each.key: self._number(each.key) for each in changes}
+            found = {key: self._head(number) for key, number in numbers.items()}
+            if any(found[each.key] != each.expected for each in changes):
+                raise Conflict(found)
+            for each in changes:
+                number, sequence = numbers[each.key], each.expected + 1
+                if number is None:
+                    row = self._connection.execute("insert into logs (key) values (?)", (each.key,))
+                    number = row.lastrowid or 0
+                self._connection.execute(
+                    "insert into entries values (?, ?, ?)",
+                    ((number << _BITS) + sequence, checksum(each.key, sequence, each.data), each.data),
+                )
+        self._ring()
+
+    def truncate(self, key: str, below: int) -> None:
+        """Forget entries in pieces, so that others need not wait for long."""
+        with self._reading():
+            number = self._number(key)
+            below = min(below, self._head(number))
+        if number is None:
+            return
+        with self._writing(unclear=False):
+            self._connection.execute(
+                "delete from entries where id between ? and ?",
+                (number << _BITS, (number << _BITS) + below - 1),
+            )
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """A context within which all that is read is of one moment."""
+        with self._failing("reading"):
+            self._begin("begin", "select 1 from logs limit 1")
+            try:
+                yield
+            finally:
+                self._connection.execute("commit")
+
+    @contextmanager
+    def _writing(self, *, unclear: bool) -> Iterator[None]:
+        with self._failing("writing", unclear=unclear):
+            self._begin("begin immediate")
+            try:
+                yield
+                self._connection.execute("commit")
+            except BaseException:
+                if self._connection.in_transaction:
+                    with suppress(sqlite3.Error):
+                        self._connection.execute("rollback")
+                raise
+
+    def _begin(self, *statements: str) -> None:
+        """Begin a transaction, once others let it be.
+
+        SQLite's own pauses grow with the time that somebody waits, so that others are always first.
+        """
+        deadline = time.monotonic() + self._busy_s
+        while True:
+            try:
+                for each in statements:
+                    self._connection.execute(each)
+            except sqlite3.OperationalError as error:
+                if self._connection.in_transaction:
+                    self._connection.execute("rollback")
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise
+                time.sleep(random.uniform(*_PAUSE_S))  # noqa: S311 - no secret
+            else:
+                return
+
+    @contextmanager
+    def _failing(self, doing: str, *, unclear: bool = False) -> Iterator[None]:
+        """Errors of SQLite are ours from here on."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise self._ours(error, doing, unclear=unclear) from error
+
+    def _ours(self, error: sqlite3.Error, doing: str, *, unclear: bool) -> StorageError:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        said = f"{error} ({getattr(error, 'sqlite_errorname', 'no code')})"
+        if code == sqlite3.SQLITE_BUSY:
+            return StoreBusy(self._path, self._busy_s)
+        if code in _NO_ROOM:
+            return StoreFull(self._path, said)
+        if code in _DAMAGED:
+            return StoreUnusable(f"{self._path} is damaged: {said}; restore the store's folder from a copy")
+        if code in _UNCLEAR:
+            lack = self._lack()
+            if unclear:
+                return Unclear(f"{doing} {self._path}", ": ".join(lack or (said,)))
+            if lack is not None:
+                return StoreFull(self._path, *lack)
+        return StoreFailed(self._path, doing, said)
+
+    def _lack(self) -> tuple[str, str] | None:
+        """The lack of room, of which SQLite says that there was an I/O error, if it is that; and its remedy."""
+        found = lacking(self._folder, [self._folder / f"{FILE}{end}" for end in _ENDINGS])
+        remedy = None if found is None else what_to_do(found)
+        return None if found is None or remedy is None else (found.strerror or str(found), remedy)
+
+    # -- others
+
+    def _ring(self) -> None:
+        with suppress(
+            OSError
+        ):  # a bell that does not ring costs others the time until they look by themselves
+            os.pwrite(self._bell, b"!", 0)
+
+    def bell(self) -> FileBell:
+        """A bell on the file that is written to after each append."""
+        return FileBell(self._folder / "bell")
+
+    def lock(self, name: str) -> FileLock:
+        """A lock by a file below ``locks``."""
+        return FileLock(self._folder / "locks" / f"{file_name(name)}.lock", name)
+
+
+class FileLock:
+    """A lock on a file, which ends with the process; the file says who has it."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        """Lock a file. Raises Locked, StoreFailed."""
+        try:
+            make_directory(path.parent)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StoreFailed(str(path), "locking", error) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.read(descriptor, 100).decode(errors="replace").strip() or "another"
+            os.close(descriptor)
+            if isinstance(error, BlockingIOError):
+                raise Locked(name, f"process {holder}") from None
+            raise StoreFailed(str(path), "locking", error) from error
+        with suppress(OSError):  # a full disk: it is locked all the same
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        self._descriptor = descriptor
+
+    def close(self) -> None:
+        """Let it go."""
+        os.close(self._descriptor)

@@ -1,0 +1,392 @@
+"""Everything that one process does to the shards of a store: appends, changes, reading, compaction."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from nebuli.store.errors import ShardUnknown, StorageError, Unclear
+from nebuli.store.shards import payloads
+from nebuli.store.shards.changes import AppendPart, Compact, Fenced, Superseded
+from nebuli.store.shards.compacting import (
+    LARGE_BYTES,
+    compacted,
+    is_dead,
+    is_due,
+    is_left,
+    is_overdue,
+    plan,
+    settled,
+)
+from nebuli.store.shards.ledger import Ledger, key_of
+from nebuli.store.shards.tracked import Tracked
+from nebuli.store.waking import Waking
+from nebuli.store.work import Work
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from nebuli.store.blobs import Blobs
+    from nebuli.store.ordering import Ordering
+    from nebuli.store.shards.changes import Decision, Payload
+    from nebuli.store.shards.shard_state import Part, ShardState
+    from nebuli.store.shards.updates import Runs, Update
+
+_log = logging.getLogger("nebuli.store")
+
+
+@dataclass(frozen=True, slots=True)
+class NewPart:
+    """What is to be appended to a shard: updates in the order of their times, none without rows.
+
+    Or, if that is given, the ``payload`` that was kept before; who has it kept drops it.
+    """
+
+    shard: Tracked
+    updates: Sequence[Update]
+    lower: int
+    upper: int
+    holds: Mapping[str, int] = field(default_factory=dict)
+    payload: Payload | None = None
+
+
+class ShardAccess:
+    """Made on the event loop that all its methods are called on. Closed by the store."""
+
+    def __init__(self, ordering: Ordering, blobs: Blobs) -> None:
+        loop = asyncio.get_running_loop()
+        self.blobs = blobs
+        self.work = Work()
+        self._ordering = ordering
+        self._ledger = Ledger(ordering, partial(_tell, loop, self._changed))
+        self._waking = Waking(ordering.bell, self._look)
+        self._tracked: dict[str, Tracked] = {}
+        self._compacting: dict[str, asyncio.Task[None]] = {}
+        self._last_read: dict[str, tuple[Part, list[Runs]]] = {}
+
+    async def open(self) -> None:
+        """Open the store. Raises StoreUnusable, StoreFull."""
+        try:
+            await self.work.in_order(self._ordering.open)
+        except BaseException:
+            await self.work.close(self._ordering.close)
+            raise
+
+    async def close(self) -> None:
+        """Close, once what was begun is ended; whoever still waits gets StoreClosed."""
+        self._ordering.hurry()
+        await self._waking.close()
+        for task in self._compacting.values():
+            task.cancel()
+        await asyncio.gather(*self._compacting.values(), return_exceptions=True)
+        await self.work.close(self._ordering.close)
+        for each in self._tracked.values():
+            each.close()
+
+    # -- what is known
+
+    async def names(self) -> list[str]:
+        """The names of all shards."""
+        return await self.work.in_order(self._ledger.names)
+
+    async def track(self, name: str) -> Tracked:
+        """The shard as it is followed here. Raises ShardUnknown."""
+        return self._followed(name, await self.work.in_order(self._ledger.known, name))
+
+    async def track_all(self, names: Sequence[str]) -> list[Tracked]:
+        """The same of several, of which what is not there is left out."""
+        states = await self.work.in_order(self._ledger.all_known, names)
+        return [self._followed(name, states[name]) for name in names if name in states]
+
+    def _followed(self, name: str, state: ShardState) -> Tracked:
+        tracked = self._tracked.setdefault(name, Tracked(name, state))
+        _bring_up_to(tracked, state)
+        return tracked
+
+    async def refresh(self, shards: Sequence[Tracked]) -> None:
+        """Bring some up to date, as they are at one moment or later."""
+        states = await self.work.in_order(self._ledger.all_known, [each.name for each in shards])
+        for each in shards:
+            if each.name in states:
+                _bring_up_to(each, states[each.name])
+
+    async def known_behind(
+        self, first: Tracked, others: Sequence[Tracked]
+    ) -> tuple[ShardState, list[ShardState]]:
+        """The state of one, and behind it those of others, which are of that moment or later. Raises ShardUnknown."""
+        names = [each.name for each in others]
+        known, states = await self.work.in_order(self._ledger.known_behind, first.name, names)
+        for tracked, state in zip([first, *others], [known, *states], strict=True):
+            _bring_up_to(tracked, state)
+        return known, states
+
+    async def refreshed(self, shard: Tracked) -> ShardState:
+        """The state that the ordering has now, which may be a newer one than that of the shard."""
+        return await self.work.in_order(self._ledger.known, shard.name)
+
+    async def reach(self, shard: Tracked, time: int, deadline_s: float | None) -> None:
+        """Wait until the shard's upper is above ``time``. Raises NotYet."""
+        with shard.awaited():
+            if shard.state.upper <= time:
+                self._waking.begin()
+                await self.refreshed(shard)
+            await shard.reach(time, deadline_s)
+
+    async def _look(self) -> None:
+        awaited = [name for name, each in self._tracked.items() if each.is_awaited]
+        if awaited:
+            await self.work.in_order(self._ledger.refresh_if_changed, awaited)
+
+    def _changed(self, name: str, state: ShardState) -> None:
+        if name in self._tracked:
+            self._tracked[name].changed(state)
+
+    # -- writing
+
+    async def change(self, decisions: Sequence[Decision]) -> None:
+        """Make all of them, or raise what one of them raises and make none."""
+        await self.work.in_order(self._ledger.change, decisions)
+
+    async def append(
+        self,
+        parts: Sequence[NewPart],
+        append_id: bytes | None,
+        also: Sequence[Decision] = (),
+        *,
+        is_first: bool = False,
+    ) -> None:
+        """Append to all of the shards, and make what else is decided of others; or none of it.
+
+        ``is_first``: nothing was tried by this id before. Raises Fenced where a payload that was given has to be kept
+        anew.
+        """
+        id_ = append_id or os.urandom(16)
+        may_have_happened = append_id is not None and not is_first
+        while not await self._appended(parts, id_, also, may_have_happened=may_have_happened):
+            await self.refresh([each.shard for each in parts])
+        for each in parts:
+            self.compact_if_due(each.shard)
+
+    async def _appended(
+        self, parts: Sequence[NewPart], id_: bytes, also: Sequence[Decision], *, may_have_happened: bool
+    ) -> bool:
+        """Whether it was, and need not be done again with other blobs."""
+        kept: list[Payload | None] = []
+        try:
+            for each in parts:
+                kept.append(await self._kept(each))  # noqa: PERF401 - what was kept is dropped if the next fails
+            await self.change(
+                [
+                    AppendPart(
+                        each.shard.name, id_, each.lower, each.upper, payload, each.holds, may_have_happened
+                    )
+                    for each, payload in zip(parts, kept, strict=True)
+                ]
+                + list(also)
+            )
+        except Fenced:
+            await self._drop_unused(parts, kept)
+            if any(each.payload is not None for each in parts):
+                raise
+            return False
+        except Unclear as error:
+            raise Unclear("the append", error, id_) from error
+        except StorageError:
+            await self._drop_unused(parts, kept)
+            raise
+        await self._drop_unused(parts, kept)  # of an append that had happened before, with other blobs
+        return True
+
+    async def _kept(self, part: NewPart) -> Payload | None:
+        if part.payload is not None or not part.updates:
+            return part.payload
+        state = part.shard.state
+        if sum(rows.nbytes for _, rows in part.updates) <= payloads.INLINE_BYTES:
+            # At once: to wake another thread, and be woken by it, takes longer.
+            payload = payloads.inlined(state.schema, part.updates)
+            if payload is not None:
+                return payload
+        return await self.work.on_blobs(payloads.kept, self.blobs, part.shard.name, state, part.updates)
+
+    async def _drop_unused(self, parts: Sequence[NewPart], kept: Sequence[Payload | None]) -> None:
+        for each, payload in zip(parts, kept, strict=False):
+            if payload is not None and each.payload is None and not _is_used(each.shard.state, payload):
+                await self.work.on_blobs(payloads.drop, self.blobs, each.shard.name, payload)
+
+    async def keep(self, shard: Tracked, rows: pa.RecordBatch) -> Payload:
+        """Rows, kept so that they can be appended at any one time. Raises Fenced."""
+        return await self.work.on_blobs(payloads.kept, self.blobs, shard.name, shard.state, [(0, rows)])
+
+    async def drop_payload(self, shard: Tracked, payload: Payload) -> None:
+        """Delete what was kept, if it is of no part."""
+        if not await self._is_used_now(shard, payload):
+            await self.work.on_blobs(payloads.drop, self.blobs, shard.name, payload)
+
+    async def delete_dropped(self, names: Sequence[str]) -> None:
+        """Delete what is left of shards that were dropped; killed in the middle, it can be done again."""
+        for name in names:
+            await self.work.in_order(self._ledger.truncate, name)
+            # Whoever waits for it is told by now.
+            self._tracked.pop(name, None)
+            self._last_read.pop(name, None)
+            blobs = await self.work.on_blobs(self.blobs.names, key_of(name))
+            await self.work.on_blobs(self.blobs.delete, key_of(name), blobs)
+
+    # -- reading
+
+    async def read(
+        self, shard: Tracked, select: Callable[[ShardState], Sequence[Part]]
+    ) -> list[tuple[Part, list[Runs]]]:
+        """The parts that are selected of the shard's state, or of a newer one.
+
+        Raises what ``select`` does; ShardUnknown, Damaged.
+        """
+        state = shard.state
+        while True:
+            if state.dropped:  # which has no parts, and is not empty
+                raise ShardUnknown(shard.name)
+            parts = select(state)
+            try:
+                return [(part, await self._runs(shard.name, state, part)) for part in parts]
+            except payloads.BlobGone:
+                older, state = state, await self.refreshed(shard)
+                if state.sequence == older.sequence:
+                    raise self._missing(shard.name, parts) from None
+
+    async def _runs(self, name: str, state: ShardState, part: Part) -> list[Runs]:
+        if part.inline is not None:
+            return payloads.read(self.blobs, name, state.schema, part)
+        last = self._last_read.get(name)
+        if last is not None and last[0].blob == part.blob:  # a log is read step by step
+            return last[1]
+        runs = await self.work.on_blobs(payloads.read, self.blobs, name, state.schema, part)
+        if part.size <= LARGE_BYTES and not state.keeps_contents:
+            self._last_read[name] = part, runs
+        return runs
+
+    # -- compaction
+
+    def compact_if_due(self, shard: Tracked) -> None:
+        """Begin to compact, if the log is long enough."""
+        if is_due(shard.state):
+            self._begin_compacting(shard)
+
+    def compact_if_dead(self, shard: Tracked) -> None:
+        """Begin to compact, if that frees much of the disk."""
+        if is_dead(shard.state):
+            self._begin_compacting(shard)
+
+    def _begin_compacting(self, shard: Tracked) -> None:
+        if shard.name not in self._compacting:
+            task = asyncio.get_running_loop().create_task(self._compact_quietly(shard))
+            self._compacting[shard.name] = task
+            task.add_done_callback(lambda _: self._compacting.pop(shard.name))
+
+    async def _compact_quietly(self, shard: Tracked) -> None:
+        due = shard.state.upper
+        try:
+            while await self.compact(shard, full=False) and is_left(await self.refreshed(shard), due):
+                pass
+        except ShardUnknown:
+            pass  # it was dropped: nothing is left to be compacted
+        except StorageError as error:
+            _log.warning("shard %s was not compacted, which is tried again later: %s", shard.name, error)
+
+    async def compact_overdue(self, shards: Sequence[Tracked]) -> None:
+        """Compact those whose log is long, and return when it is done."""
+        await self.refresh(shards)
+        for each in shards:
+            if is_overdue(each.state):
+                self._begin_compacting(each)
+        begun = [self._compacting[each.name] for each in shards if each.name in self._compacting]
+        await asyncio.gather(*begun, return_exceptions=True)
+
+    async def compact_settled(self, shard: Tracked) -> None:
+        """Put together what lies below the since, where that is of use. Raises ShardUnknown."""
+        state = await self.refreshed(shard)
+        if parts := settled(state):
+            await self._compact(shard, state, parts)
+
+    async def compact(self, shard: Tracked, *, full: bool) -> bool:
+        """Make fewer parts and a short log; whether it was this compaction that did it.
+
+        Killed at any point nothing is lost, and what it leaves behind the next one deletes.
+        """
+        state = await self.refreshed(shard)
+        return await self._compact(shard, state, plan(state, full=full))
+
+    async def _compact(self, shard: Tracked, state: ShardState, parts: Sequence[Part]) -> bool:
+        if not await self._replaced(shard, state, parts):
+            return False
+        await self.work.in_order(self._ledger.truncate, shard.name)
+        names = await self.work.on_blobs(self.blobs.names, key_of(shard.name))
+        state = await self.refreshed(shard)
+        await self.work.on_blobs(payloads.sweep, self.blobs, shard.name, names, state, parts)
+        return True
+
+    async def _replaced(self, shard: Tracked, state: ShardState, parts: Sequence[Part]) -> bool:
+        try:
+            payload = await self.work.on_blobs(self._merged, shard.name, state, parts)
+        except Fenced:
+            return False  # another compaction was first
+        except payloads.BlobGone:
+            if {each.number for each in parts} <= {
+                each.number for each in (await self.refreshed(shard)).parts
+            }:
+                raise self._missing(shard.name, parts) from None
+            return False  # another compaction was first
+        try:
+            await self.change([Compact(shard.name, state.sequence, [each.number for each in parts], payload)])
+        except Superseded:
+            if payload is not None and payload.blob and await self._is_used_now(shard, payload):
+                return True  # it had happened, and could not say so
+            await self.work.on_blobs(payloads.drop, self.blobs, shard.name, payload)
+            return False
+        except Unclear:
+            raise
+        except StorageError:
+            await self.work.on_blobs(payloads.drop, self.blobs, shard.name, payload)
+            raise
+        return True
+
+    async def _is_used_now(self, shard: Tracked, payload: Payload) -> bool:
+        try:
+            return _is_used(await self.refreshed(shard), payload)
+        except ShardUnknown:  # it was dropped: nobody else deletes what was kept behind that
+            return payload.blob is None
+
+    def _merged(self, name: str, state: ShardState, parts: Sequence[Part]) -> Payload | None:
+        """The parts as one. Blocking."""
+        runs = [each for part in parts for each in payloads.read(self.blobs, name, state.schema, part)]
+        updates, consolidated = compacted(runs, state)
+        if not updates:
+            return None
+        return payloads.kept(self.blobs, name, state, updates, consolidated=consolidated)
+
+    def _missing(self, name: str, parts: Sequence[Part]) -> StorageError:
+        there = set(self.blobs.names(key_of(name)))
+        part = next((each for each in parts if each.blob is not None and each.blob not in there), parts[0])
+        return payloads.missing(name, part)
+
+
+def _bring_up_to(tracked: Tracked, state: ShardState) -> None:
+    """Have it know this state: what was told of a shard before anybody followed it here is not told again."""
+    if tracked.state.sequence < state.sequence:
+        tracked.changed(state)
+
+
+def _is_used(state: ShardState, payload: Payload) -> bool:
+    return payload.blob is None or any(each.blob == payload.blob for each in state.parts)
+
+
+def _tell(
+    loop: asyncio.AbstractEventLoop, changed: Callable[[str, ShardState], None], name: str, state: ShardState
+) -> None:
+    """Tell the loop of a state, from another thread."""
+    loop.call_soon_threadsafe(changed, name, state)

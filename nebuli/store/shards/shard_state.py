@@ -1,0 +1,221 @@
+"""What a shard is at an entry of its log: a value, made from the one before and the entry. Pure.
+
+An entry is a MessagePack map. One that has ``state`` is a shard's whole state, which the first is and which compaction
+writes, so that all before it can be forgotten; any other says what changes: an append, holds, or both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+import pyarrow as pa
+
+from nebuli.store.errors import FINISHED, Damaged
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+RECENT = 256
+"""Appends whose ids are remembered, so that one which is repeated is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Updates of times from ``lower`` up to but not including ``upper``; their bytes are in ``inline`` or in a blob.
+
+    ``number`` is the sequence of the entry that it came with. ``consolidated`` is one with a single time and every row
+    once. All rows are of the time ``at``, whatever the bytes say, if that is set.
+    """
+
+    number: int
+    lower: int
+    upper: int
+    rows: int
+    size: int
+    checksum: int
+    inline: bytes | None
+    blob: str | None
+    consolidated: bool
+    at: int | None = None
+
+    def pack(self) -> list[Any]:
+        """The part as it is in an entry."""
+        return [
+            self.number, self.lower, _packed_time(self.upper), self.rows, self.size, self.checksum, self.inline,
+            self.blob, self.consolidated, self.at,
+        ]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A hold: whoever has it still reads at ``time``; until ``expires``, seconds since 1970, if that is set."""
+
+    time: int
+    expires: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """An append that was not long ago."""
+
+    id: bytes
+    lower: int
+    upper: int
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Holds that are set, and those that are let go."""
+
+    held: Mapping[str, Hold]
+    released: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ShardState:
+    """A shard after the entry ``sequence``.
+
+    ``parts`` are in the order of their times. ``fence``: a blob that was begun by a lower entry, and is of no part,
+    will never be. ``compacted``: the last entry that was a whole state. ``dropped``: it was, and is not any more.
+    """
+
+    schema: pa.Schema
+    keeps_contents: bool
+    sequence: int = 0
+    since: int = 0
+    upper: int = 0
+    parts: tuple[Part, ...] = ()
+    holds: Mapping[str, Hold] | None = None
+    recent: Mapping[bytes, Appended] = field(default_factory=dict)
+    fence: int = 0
+    compacted: int = 0
+    dropped: bool = False
+
+    # -- what is asked
+
+    @property
+    def held(self) -> Mapping[str, Hold]:
+        """The holds, by their names."""
+        return self.holds or {}
+
+    def appended(self, id_: bytes) -> bool:
+        """Whether the append has happened, as far as is remembered."""
+        return id_ in self.recent
+
+    def remembers(self, lower: int) -> bool:
+        """Whether an append from ``lower`` on would be known, had it happened."""
+        return len(self.recent) < RECENT or next(iter(self.recent.values())).lower <= lower
+
+    def overlapping(self, first: int, until: int) -> list[Part]:
+        """The parts that may have rows of these times."""
+        return [each for each in self.parts if each.lower < until and first < each.upper]
+
+    def alive(self, part: Part) -> bool:
+        """Whether it is still of use."""
+        return self.keeps_contents or part.upper > self.since
+
+    # -- what follows
+
+    def after(self, sequence: int, data: bytes) -> ShardState:
+        """The state after the next entry. Raises Damaged."""
+        try:
+            entry = msgpack.unpackb(data)
+            if "state" in entry:
+                return unpacked(sequence, entry["state"])
+            return self._changed(sequence, entry)
+        except (ValueError, TypeError, KeyError, msgpack.exceptions.UnpackException) as error:
+            raise Damaged(f"entry {sequence} is none of a shard: {error!r}") from error
+
+    def _changed(self, sequence: int, entry: dict[str, Any]) -> ShardState:
+        changed: dict[str, Any] = {"sequence": sequence}
+        if "append" in entry:
+            id_, lower, upper = entry["append"]
+            recent = dict(self.recent)
+            recent[id_] = appended = Appended(id_, lower, _time(upper))
+            while len(recent) > RECENT:
+                del recent[next(iter(recent))]
+            changed |= {"upper": appended.upper, "recent": recent}
+        if "part" in entry:
+            changed["parts"] = (*self.parts, _part(entry["part"]))
+        if "holds" in entry:
+            holds = dict(self.held)
+            holds |= {name: Hold(*each) for name, each in entry["holds"].items()}
+            for name in entry["released"]:
+                holds.pop(name, None)
+            lowest = min((each.time for each in holds.values()), default=self.since)
+            changed |= {"holds": holds, "since": max(self.since, lowest)}
+        return replace(self, **changed)
+
+    def pack(self) -> bytes:
+        """The whole of it, as an entry."""
+        whole = {
+            "schema": self.schema.serialize().to_pybytes(),
+            "keeps_contents": self.keeps_contents,
+            "since": self.since,
+            "upper": _packed_time(self.upper),
+            "parts": [each.pack() for each in self.parts],
+            "holds": {name: [each.time, each.expires] for name, each in self.held.items()},
+            "recent": [[each.id, each.lower, _packed_time(each.upper)] for each in self.recent.values()],
+            "fence": self.fence,
+            "dropped": self.dropped,
+        }
+        packed: bytes = msgpack.packb({"state": whole})
+        return packed
+
+
+def unpacked(sequence: int, whole: dict[str, Any]) -> ShardState:
+    """The state that was packed into the entry."""
+    return ShardState(
+        schema=pa.ipc.read_schema(pa.py_buffer(whole["schema"])),
+        keeps_contents=whole["keeps_contents"],
+        sequence=sequence,
+        since=whole["since"],
+        upper=_time(whole["upper"]),
+        parts=tuple(map(_part, whole["parts"])),
+        holds={name: Hold(*each) for name, each in whole["holds"].items()},
+        recent={id_: Appended(id_, lower, _time(upper)) for id_, lower, upper in whole["recent"]},
+        fence=whole["fence"],
+        dropped=whole.get("dropped", False),
+        compacted=sequence,
+    )
+
+
+def unpacked_first(shard: str, sequence: int, data: bytes) -> ShardState:
+    """The state in the first entry of a log that is still there. Raises Damaged."""
+    try:
+        return unpacked(sequence, msgpack.unpackb(data)["state"])
+    except (ValueError, TypeError, KeyError, msgpack.exceptions.UnpackException) as error:
+        raise Damaged(
+            f"the log of shard {shard} begins with entry {sequence}, which is no whole state ({error!r}): restore the "
+            f"store's folder from a copy"
+        ) from error
+
+
+def packed_change(appended: Appended | None, part: Part | None, setting: Setting | None) -> bytes:
+    """An entry that says what changes."""
+    entry: dict[str, Any] = {}
+    if appended is not None:
+        entry["append"] = [appended.id, appended.lower, _packed_time(appended.upper)]
+    if part is not None:
+        entry["part"] = part.pack()
+    if setting is not None:
+        entry["holds"] = {name: [each.time, each.expires] for name, each in setting.held.items()}
+        entry["released"] = list(setting.released)
+    packed: bytes = msgpack.packb(entry)
+    return packed
+
+
+def _part(packed: Sequence[Any]) -> Part:
+    number, lower, upper, *rest = packed
+    return Part(number, lower, _time(upper), *rest)
+
+
+def _time(packed: int | None) -> int:
+    return FINISHED if packed is None else packed
+
+
+def _packed_time(time: int) -> int | None:
+    """A finished shard's upper is beyond 64 bits."""
+    return None if time == FINISHED else time

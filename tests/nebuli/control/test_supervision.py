@@ -1,0 +1,130 @@
+"""What whoever watches a query does about what its workers say, at moments that no real kill would hit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import cast
+
+import pytest
+
+from nebuli.control.deployment import Active, fragments_of
+from nebuli.control.errors import NodeUnreachable, QueryFailed
+from nebuli.control.supervision import Policy, Supervisor
+from nebuli.rpc.status import Cause, FragmentState, FragmentStatus
+from nebuli.rpc.worker_client import WorkerClient, WorkerUnreachable
+from placement import parse_query
+from topology import parse_topology
+
+QUERY = parse_query("""{"operators": [
+    {"id": "numbers", "type": "source", "logical": "numbers"},
+    {"id": "result", "type": "sink", "input": "numbers", "sink": "result"}
+]}""")
+MODEL = parse_topology("""
+logical: [{name: numbers, schema: [{name: n, type: int64}]}]
+nodes:
+  - address: above:1
+    links: {downstream: ["below:1"]}
+    physical: [{logical: numbers, type: CSV, path: numbers.csv}]
+  - address: below:1
+    sinks: [{name: result, type: CSV, path: result.csv}]
+""")
+
+
+class Told:
+    """A worker that says of its only fragment what the test says, and what it was asked is known."""
+
+    def __init__(self, status: FragmentStatus, asked: list[str]) -> None:
+        self.status: FragmentStatus | None = status
+        self.after_stop: FragmentStatus | None = None
+        self._asked = asked
+
+    async def statuses(self) -> list[FragmentStatus]:
+        if self.status is None:
+            raise WorkerUnreachable("gone")
+        return [self.status]
+
+    async def stop(self, id_: str, *, at_once: bool = False) -> None:
+        self._asked.append(f"stop {id_}")
+        self.status = self.after_stop or self.status
+
+    async def register(self, fragment: object, id_: str) -> str:
+        self._asked.append(f"register {id_}")
+        raise WorkerUnreachable("nothing is to begin again")
+
+
+class Scene:
+    """Two such workers, and a query on them: source above, sink below."""
+
+    def __init__(self, policy: Policy) -> None:
+        active = Active("first", (), fragments_of(QUERY, MODEL, 0, "first"))
+        self.asked: list[str] = []
+        self.above, self.below = (
+            Told(FragmentStatus(place.id, place.fragment, FragmentState.RUNNING), self.asked)
+            for place in active.places
+        )
+        self.turn: Callable[[], None] = lambda: None
+        self.supervisor = Supervisor(
+            active,
+            QUERY,
+            MODEL,
+            self,
+            seed=0,
+            policy=policy,
+            patience_s=0.0,
+            say=lambda text: None,
+            report=lambda fragment, status: self.turn(),
+            moved=lambda active: None,
+        )
+
+    def client(self, node: str) -> WorkerClient:
+        return cast("WorkerClient", {"above:1": self.above, "below:1": self.below}[node])
+
+    async def prepare(self, nodes: Iterable[str]) -> None:
+        """Nobody starts them again."""
+
+
+def become(worker: Told, state: FragmentState, cause: Cause = Cause.NONE) -> FragmentStatus:
+    assert worker.status is not None
+    worker.status = replace(worker.status, state=state, cause=cause, error="said")
+    return worker.status
+
+
+@pytest.mark.parametrize("policy", Policy)
+async def test_a_node_whose_fragments_have_finished_is_not_missed(policy: Policy) -> None:
+    query = Scene(policy)
+    become(query.above, FragmentState.FINISHED)
+    turns = iter([lambda: None, lambda: setattr(query.above, "status", None)])
+
+    def end_soon() -> None:
+        next(turns, lambda: become(query.below, FragmentState.FINISHED))()
+
+    query.turn = end_soon
+    await query.supervisor.watch()
+    assert not any(each.startswith("register") for each in query.asked)
+
+
+async def test_a_query_whose_sink_has_all_does_not_begin_again() -> None:
+    """It had a moment before it was to be stopped: else a sink that prints would print all twice."""
+    query = Scene(Policy.WAIT)
+    become(query.above, FragmentState.FAILED, Cause.LOST)
+    assert query.below.status is not None
+    query.below.after_stop = replace(query.below.status, state=FragmentState.FINISHED)
+    await query.supervisor.watch()
+    assert not any(each.startswith("register") for each in query.asked)
+
+
+@pytest.mark.parametrize("cause", [Cause.REQUEST, Cause.INPUT, Cause.ITSELF])
+async def test_who_is_to_blame_is_said_while_another_node_is_silent(cause: Cause) -> None:
+    query = Scene(Policy.WAIT)
+    become(query.above, FragmentState.FAILED, cause)
+    query.below.status = None
+    with pytest.raises(QueryFailed, match="fragment query/numbers at above:1 failed: said"):
+        await query.supervisor.watch()
+
+
+async def test_with_the_policy_to_fail_a_silent_node_is_named() -> None:
+    query = Scene(Policy.FAIL)
+    query.below.status = None
+    with pytest.raises(NodeUnreachable, match="worker below:1 does not answer"):
+        await query.supervisor.watch()
