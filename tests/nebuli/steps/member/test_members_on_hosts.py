@@ -8,7 +8,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -215,14 +215,15 @@ async def test_steps_go_on_soon_after_a_member_of_two_is_killed(here: Path, reco
 async def test_a_member_that_dies_again_and_again_is_given_up_with_what_it_said(
     here: Path,
 ) -> None:
-    numbers = numbers_query(2, "type: Generator, count: 10")
+    numbers = numbers_query(2, "type: Generator, count: 100, rows_per_s: 1")
     run = LocalRun(numbers, here / "state", here, NOW)
     async with asyncio.timeout(250), run:
 
         async def kill() -> None:
             while True:
                 if (process := run.members.process(1)) is not None:
-                    os.kill(process, signal.SIGKILL)
+                    with suppress(ProcessLookupError):  # it has ended, which is not known here yet
+                        os.kill(process, signal.SIGKILL)
                 await asyncio.sleep(0.01)
 
         killing = asyncio.create_task(kill())
