@@ -3,52 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from nebuli import circuits
 from nebuli.circuits.circuit_client import DEADLINE_S
 from nebuli.store.collections import collections
 from nebuli.store.collections.clock import TICK_S, now_ms
-from nebuli.store.collections.collections import HISTORY_S
-from nebuli.store.shards.shard import DEADLINE_S as SNAPSHOT_S
 from nebuli.views import view_client
 from nebuli.views.errors import ViewsClosed
-from nebuli.views.view_client import ADD_S
-from nebuli.views.view_client import DEADLINE_S as LOOKUP_S
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import (
-        AsyncGenerator,
-        Callable,
-        Coroutine,
-        Generator,
-        Iterable,
-        Iterator,
-        Mapping,
-        Sequence,
-    )
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
+    from contextlib import AbstractAsyncContextManager
     from types import TracebackType
     from typing import Self
 
     import pyarrow as pa
 
     import netchannel
-    from nebuli.circuits import CircuitStatus
-    from nebuli.rpc.status import ViewStatus
-    from nebuli.store.collections.catalog import Timed
-    from nebuli.store.collections.collection_reader import Part
-    from nebuli.store.collections.collections import Rows
-    from nebuli.store.collections.controller import CollectionStatus
-    from nebuli.store.shards.shard import Span
     from nebuli.store.store import Store
     from nebuli.store.store_url import StoreUrl
-    from nebuli.views import Lookup, ViewDescription
 
 __all__ = ["Circuit", "Collections", "Views"]
 
 _Result = TypeVar("_Result")
+_Given = ParamSpec("_Given")
+_Client = TypeVar("_Client", bound="AbstractAsyncContextManager[object]")
 
 
 class _Thread:
@@ -109,7 +92,58 @@ class _Thread:
                 self.wait(closed())
 
 
-class Circuit:
+class _Blocking(Generic[_Client]):
+    """A client for coroutines, on a thread that has a loop."""
+
+    def __init__(self, client: _Client, thread: _Thread) -> None:
+        self._client = client
+        self._thread = thread
+
+    def __enter__(self) -> Self:
+        """As the class of the same name in `nebuli`."""
+        self._thread.start()
+        try:
+            self._thread.wait(self._client.__aenter__())
+        except BaseException:
+            self._thread.end()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """As the class of the same name in `nebuli`."""
+        try:
+            self._thread.wait(self._client.__aexit__(kind, error, traceback))
+        finally:
+            self._thread.end()
+
+
+def _waiting(
+    method: Callable[Concatenate[_Client, _Given], Coroutine[Any, Any, _Result]],
+) -> Callable[Concatenate[_Blocking[_Client], _Given], _Result]:
+    """The same method of a blocking client: it waits for the result."""
+
+    @functools.wraps(method)
+    def call(self: _Blocking[_Client], /, *args: _Given.args, **kwargs: _Given.kwargs) -> _Result:
+        return self._thread.wait(method(self._client, *args, **kwargs))
+
+    return call
+
+
+def _iterating(
+    method: Callable[Concatenate[_Client, _Given], AsyncGenerator[_Result]],
+) -> Callable[Concatenate[_Blocking[_Client], _Given], Generator[_Result]]:
+    """The same method of a blocking client: it waits for each result, and is closed before its client is."""
+
+    @functools.wraps(method)
+    def call(self: _Blocking[_Client], /, *args: _Given.args, **kwargs: _Given.kwargs) -> Generator[_Result]:
+        yield from self._thread.each(method(self._client, *args, **kwargs))
+
+    return call
+
+
+class Circuit(_Blocking[circuits.Circuit]):
     """`nebuli.Circuit`, from any thread, several at once: the same names, and each call waits."""
 
     def __init__(
@@ -120,104 +154,41 @@ class Circuit:
         tls: netchannel.Tls | None = None,
         deadline_s: float = DEADLINE_S,
     ) -> None:
-        self._circuit = circuits.Circuit(address, secret=secret, tls=tls, deadline_s=deadline_s)
-        self._thread = _Thread("nebuli-circuit")
-        self._wait = self._thread.wait
+        client = circuits.Circuit(address, secret=secret, tls=tls, deadline_s=deadline_s)
+        super().__init__(client, _Thread("nebuli-circuit"))
 
     @property
     def address(self) -> str:
         """Where the circuit is served."""
-        return self._circuit.address
+        return self._client.address
 
     @property
     def inputs(self) -> Mapping[str, pa.Schema]:
         """What can be pushed: the schema of its rows, by input."""
-        return self._circuit.inputs
+        return self._client.inputs
 
     @property
     def outputs(self) -> Mapping[str, pa.Schema]:
         """What can be read: the schema of its rows, by output."""
-        return self._circuit.outputs
+        return self._client.outputs
 
-    def __enter__(self) -> Self:
-        """As `nebuli.Circuit`."""
-        self._thread.start()
-        try:
-            self._wait(self._circuit.__aenter__())
-        except BaseException:
-            self._thread.end()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Disconnect; the circuit runs on."""
-        try:
-            self._wait(self._circuit.__aexit__(kind, error, traceback))
-        finally:
-            self._thread.end()
-
-    def push(self, handle: str, batch: pa.RecordBatch | pa.Table, *, producer: str, sequence: int) -> int:
-        """As `nebuli.Circuit.push`."""
-        return self._wait(self._circuit.push(handle, batch, producer=producer, sequence=sequence))
-
-    def stage(
-        self, handle: str, batch: pa.RecordBatch | pa.Table, *, producer: str, sequence: int
-    ) -> str | None:
-        """As `nebuli.Circuit.stage`."""
-        return self._wait(self._circuit.stage(handle, batch, producer=producer, sequence=sequence))
-
-    def push_staged(self, handle: str, pieces: Sequence[str], *, producer: str, sequence: int) -> int:
-        """As `nebuli.Circuit.push_staged`."""
-        return self._wait(self._circuit.push_staged(handle, pieces, producer=producer, sequence=sequence))
-
-    def drop_staged(self, handle: str, pieces: Sequence[str], *, producer: str) -> None:
-        """As `nebuli.Circuit.drop_staged`."""
-        self._wait(self._circuit.drop_staged(handle, pieces, producer=producer))
-
-    def next_sequence(self, handle: str, producer: str) -> int:
-        """As `nebuli.Circuit.next_sequence`."""
-        return self._wait(self._circuit.next_sequence(handle, producer))
-
-    def output(self, name: str, from_step: int = 0) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """As `nebuli.Circuit.output`."""
-        yield from self._thread.each(self._circuit.output(name, from_step))
-
-    def offsets(self, step: int) -> dict[str, tuple[int, int]]:
-        """As `nebuli.Circuit.offsets`."""
-        return self._wait(self._circuit.offsets(step))
-
-    def query(self, sql: str) -> tuple[int, pa.Table]:
-        """As `nebuli.Circuit.query`."""
-        return self._wait(self._circuit.query(sql))
-
-    def checkpoint(self) -> int:
-        """As `nebuli.Circuit.checkpoint`."""
-        return self._wait(self._circuit.checkpoint())
-
-    def pause(self) -> None:
-        """As `nebuli.Circuit.pause`."""
-        self._wait(self._circuit.pause())
-
-    def start(self) -> None:
-        """As `nebuli.Circuit.start`."""
-        self._wait(self._circuit.start())
-
-    def scale(self, members: int) -> int:
-        """As `nebuli.Circuit.scale`."""
-        return self._wait(self._circuit.scale(members))
-
-    def shut_down(self) -> None:
-        """As `nebuli.Circuit.shut_down`."""
-        self._wait(self._circuit.shut_down())
-
-    def status(self) -> CircuitStatus:
-        """As `nebuli.Circuit.status`."""
-        return self._wait(self._circuit.status())
+    push = _waiting(circuits.Circuit.push)
+    stage = _waiting(circuits.Circuit.stage)
+    push_staged = _waiting(circuits.Circuit.push_staged)
+    drop_staged = _waiting(circuits.Circuit.drop_staged)
+    next_sequence = _waiting(circuits.Circuit.next_sequence)
+    output = _iterating(circuits.Circuit.output)
+    offsets = _waiting(circuits.Circuit.offsets)
+    query = _waiting(circuits.Circuit.query)
+    checkpoint = _waiting(circuits.Circuit.checkpoint)
+    pause = _waiting(circuits.Circuit.pause)
+    start = _waiting(circuits.Circuit.start)
+    scale = _waiting(circuits.Circuit.scale)
+    shut_down = _waiting(circuits.Circuit.shut_down)
+    status = _waiting(circuits.Circuit.status)
 
 
-class Collections:
+class Collections(_Blocking[collections.Collections]):
     """`nebuli.Collections`, from any thread, several at once: the same names, and each call waits."""
 
     def __init__(
@@ -227,216 +198,47 @@ class Collections:
         now: Callable[[], int] = now_ms,
         tick_s: float = TICK_S,
     ) -> None:
-        self._collections = collections.Collections(url, now=now, tick_s=tick_s)
-        self._thread = _Thread("nebuli-collections")
-        self._wait = self._thread.wait
+        super().__init__(collections.Collections(url, now=now, tick_s=tick_s), _Thread("nebuli-collections"))
 
-    def __enter__(self) -> Self:
-        """As `nebuli.Collections`."""
-        self._thread.start()
-        try:
-            self._wait(self._collections.__aenter__())
-        except BaseException:
-            self._thread.end()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """End what was begun, and close."""
-        try:
-            self._wait(self._collections.__aexit__(kind, error, traceback))
-        finally:
-            self._thread.end()
-
-    def create(
-        self,
-        name: str,
-        schema: pa.Schema,
-        *,
-        shards: int = 1,
-        timed: Timed = "store",
-        history_s: float = HISTORY_S,
-    ) -> None:
-        """As `nebuli.Collections.create`."""
-        self._wait(self._collections.create(name, schema, shards=shards, timed=timed, history_s=history_s))
-
-    def drop(self, name: str) -> None:
-        """As `nebuli.Collections.drop`."""
-        self._wait(self._collections.drop(name))
-
-    def names(self) -> list[str]:
-        """As `nebuli.Collections.names`."""
-        return self._wait(self._collections.names())
-
-    def describe(self, name: str) -> CollectionStatus:
-        """As `nebuli.Collections.describe`."""
-        return self._wait(self._collections.describe(name))
-
-    def insert(
-        self, name: str, rows: Rows, *, producer: str | None = None, sequence: int | None = None
-    ) -> int:
-        """As `nebuli.Collections.insert`."""
-        return self._wait(self._collections.insert(name, rows, producer=producer, sequence=sequence))
-
-    def stage(self, name: str, rows: Rows, *, producer: str, sequence: int) -> str:
-        """As `nebuli.Collections.stage`."""
-        return self._wait(self._collections.stage(name, rows, producer=producer, sequence=sequence))
-
-    def insert_staged(self, name: str, pieces: Sequence[str], *, producer: str, sequence: int) -> int:
-        """As `nebuli.Collections.insert_staged`."""
-        return self._wait(self._collections.insert_staged(name, pieces, producer=producer, sequence=sequence))
-
-    def drop_staged(self, name: str, pieces: Sequence[str], *, producer: str) -> None:
-        """As `nebuli.Collections.drop_staged`."""
-        self._wait(self._collections.drop_staged(name, pieces, producer=producer))
-
-    def next_sequence(self, name: str, producer: str) -> int:
-        """As `nebuli.Collections.next_sequence`."""
-        return self._wait(self._collections.next_sequence(name, producer))
-
-    def write(
-        self,
-        name: str,
-        updates: Iterable[tuple[int, Rows]],
-        lower: int,
-        upper: int,
-        *,
-        rendition: str | None = None,
-    ) -> None:
-        """As `nebuli.Collections.write`."""
-        self._wait(self._collections.write(name, updates, lower, upper, rendition=rendition))
-
-    def write_all(
-        self, updates: Mapping[str, Iterable[tuple[int, Rows]]], lower: int, upper: int, *, rendition: str
-    ) -> bool:
-        """As `nebuli.Collections.write_all`."""
-        return self._wait(self._collections.write_all(updates, lower, upper, rendition=rendition))
-
-    def written(self, name: str, rendition: str, at: int, *, deadline_s: float = SNAPSHOT_S) -> None:
-        """As `nebuli.Collections.written`."""
-        self._wait(self._collections.written(name, rendition, at, deadline_s=deadline_s))
-
-    def snapshot(
-        self,
-        name: str,
-        as_of: int | None = None,
-        *,
-        weighted: bool = False,
-        deadline_s: float = SNAPSHOT_S,
-        part: Part | None = None,
-        rendition: str | None = None,
-    ) -> pa.Table:
-        """As `nebuli.Collections.snapshot`."""
-        return self._wait(
-            self._collections.snapshot(
-                name, as_of, weighted=weighted, deadline_s=deadline_s, part=part, rendition=rendition
-            )
-        )
-
-    def parts(self, name: str, as_of: int) -> int:
-        """As `nebuli.Collections.parts`."""
-        return self._wait(self._collections.parts(name, as_of))
-
-    def latest(self, name: str) -> int:
-        """As `nebuli.Collections.latest`."""
-        return self._wait(self._collections.latest(name))
-
-    def subscribe(self, name: str, as_of: int | None = None, *, snapshot: bool = False) -> Generator[Span]:
-        """As `nebuli.Collections.subscribe`; closed before the collections are."""
-        yield from self._thread.each(self._collections.subscribe(name, as_of, snapshot=snapshot))
-
-    def hold(self, name: str, hold: str, at: int, *, lease_s: float | None = None) -> None:
-        """As `nebuli.Collections.hold`."""
-        self._wait(self._collections.hold(name, hold, at, lease_s=lease_s))
-
-    def release(self, name: str, hold: str) -> None:
-        """As `nebuli.Collections.release`."""
-        self._wait(self._collections.release(name, hold))
-
-    def move_on(self) -> None:
-        """As `nebuli.Collections.move_on`."""
-        self._wait(self._collections.move_on())
-
-    def create_rendition(self, name: str, rendition: str, *, shards: int = 1) -> None:
-        """As `nebuli.Collections.create_rendition`."""
-        self._wait(self._collections.create_rendition(name, rendition, shards=shards))
-
-    def hand_over(
-        self,
-        name: str,
-        rendition: str,
-        *,
-        built_from: int | None = None,
-        deadline_s: float = SNAPSHOT_S,
-    ) -> int:
-        """As `nebuli.Collections.hand_over`."""
-        return self._wait(
-            self._collections.hand_over(name, rendition, built_from=built_from, deadline_s=deadline_s)
-        )
-
-    def drop_rendition(self, name: str, rendition: str) -> None:
-        """As `nebuli.Collections.drop_rendition`."""
-        self._wait(self._collections.drop_rendition(name, rendition))
-
-    def keep_house(self, names: Sequence[str] | None = None) -> None:
-        """As `nebuli.Collections.keep_house`."""
-        self._wait(self._collections.keep_house(names))
+    create = _waiting(collections.Collections.create)
+    drop = _waiting(collections.Collections.drop)
+    names = _waiting(collections.Collections.names)
+    describe = _waiting(collections.Collections.describe)
+    insert = _waiting(collections.Collections.insert)
+    stage = _waiting(collections.Collections.stage)
+    insert_staged = _waiting(collections.Collections.insert_staged)
+    drop_staged = _waiting(collections.Collections.drop_staged)
+    next_sequence = _waiting(collections.Collections.next_sequence)
+    write = _waiting(collections.Collections.write)
+    write_all = _waiting(collections.Collections.write_all)
+    written = _waiting(collections.Collections.written)
+    snapshot = _waiting(collections.Collections.snapshot)
+    parts = _waiting(collections.Collections.parts)
+    latest = _waiting(collections.Collections.latest)
+    subscribe = _iterating(collections.Collections.subscribe)
+    hold = _waiting(collections.Collections.hold)
+    release = _waiting(collections.Collections.release)
+    move_on = _waiting(collections.Collections.move_on)
+    create_rendition = _waiting(collections.Collections.create_rendition)
+    hand_over = _waiting(collections.Collections.hand_over)
+    drop_rendition = _waiting(collections.Collections.drop_rendition)
+    keep_house = _waiting(collections.Collections.keep_house)
 
 
-class Views:
+class Views(_Blocking[view_client.Views]):
     """`nebuli.Views`, from any thread, several at once: the same names, and each call waits."""
 
     def __init__(self, url: str, *, tls: netchannel.Tls | None = None, secret: str | None = None) -> None:
-        self._views = view_client.Views(url, tls=tls, secret=secret)
-        self._thread = _Thread("nebuli-views", ViewsClosed)
-        self._wait = self._thread.wait
+        super().__init__(view_client.Views(url, tls=tls, secret=secret), _Thread("nebuli-views", ViewsClosed))
 
     @property
     def url(self) -> str:
         """Where the views are."""
-        return self._views.url
+        return self._client.url
 
-    def __enter__(self) -> Self:
-        """As `nebuli.Views`."""
-        self._thread.start()
-        try:
-            self._wait(self._views.__aenter__())
-        except BaseException:
-            self._thread.end()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Disconnect; the query runs on."""
-        try:
-            self._wait(self._views.__aexit__(kind, error, traceback))
-        finally:
-            self._thread.end()
-
-    def get(self, name: str, keys: Iterable[Any], deadline: float = LOOKUP_S) -> Lookup:
-        """As `nebuli.Views.get`."""
-        return self._wait(self._views.get(name, keys, deadline))
-
-    def watch(self, name: str, key: Any) -> Generator[pa.RecordBatch]:
-        """As `nebuli.Views.watch`; closed before the views are."""
-        yield from self._thread.each(self._views.watch(name, key))
-
-    def watch_steps(self, name: str, key: Any) -> Generator[tuple[int, pa.RecordBatch]]:
-        """As `nebuli.Views.watch_steps`; closed before the views are."""
-        yield from self._thread.each(self._views.watch_steps(name, key))
-
-    def describe(self, name: str, deadline: float = LOOKUP_S) -> ViewDescription:
-        """As `nebuli.Views.describe`."""
-        return self._wait(self._views.describe(name, deadline))
-
-    def statuses(self, deadline: float = LOOKUP_S) -> list[ViewStatus]:
-        """As `nebuli.Views.statuses`."""
-        return self._wait(self._views.statuses(deadline))
-
-    def add(self, text: str, file: str | None = None, deadline: float = ADD_S) -> list[str]:
-        """As `nebuli.Views.add`."""
-        return self._wait(self._views.add(text, file, deadline))
+    get = _waiting(view_client.Views.get)
+    watch = _iterating(view_client.Views.watch)
+    watch_steps = _iterating(view_client.Views.watch_steps)
+    describe = _waiting(view_client.Views.describe)
+    statuses = _waiting(view_client.Views.statuses)
+    add = _waiting(view_client.Views.add)

@@ -75,7 +75,7 @@ def first_kept(options: ReadOptions) -> int:
         except StepForgotten as error:
             return error.bound
         finally:
-            steps.close()  # type: ignore[attr-defined]  # it is a generator
+            steps.close()
     return 0
 
 
@@ -114,7 +114,7 @@ class StepReader:
                         if at == steps.until:
                             return
                 finally:
-                    reading.close()  # type: ignore[attr-defined]  # it is a generator
+                    reading.close()
             if time.monotonic() > until:
                 raise CircuitAway(
                     f"circuit {options.place.address}, output {options.output}: it was shut down before step {at}, and "
