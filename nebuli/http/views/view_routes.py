@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from contextlib import aclosing
 from itertools import count
@@ -17,25 +18,28 @@ from nebuli.http import output_streams as streams
 from nebuli.http import prometheus_text
 from nebuli.http import request_parts as parts
 from nebuli.http.json_rows import as_json, plain, records
+from nebuli.http.output_streams import EVENTS, Events, Lines
 from nebuli.http.problems import Problem, problem_of
-from nebuli.http.views.json_keys import key_of_json
-from nebuli.http.views.row_streams import form_of
-from nebuli.http.views.view_figures import listed, view_metrics
-from nebuli.views import LookupTimedOut, ViewsClosed
-from nebuli.views.key_words import key_of_words
+from nebuli.http.prometheus_text import family
+from nebuli.http.views.view_places import ViewFound
+from nebuli.views import LookupTimedOut, ViewsClosed, WrongKey
+from nebuli.views.key_words import key_of_words, value_of_word
 from nebuli.views.row_order import in_order
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Iterator, Mapping
 
     from starlette.requests import Request
     from starlette.routing import Match
     from starlette.types import Scope
 
+    from nebuli.http.output_streams import Form, Part
+    from nebuli.http.prometheus_text import Kind
     from nebuli.http.views.view_places import ViewPlaces
-    from nebuli.views import ViewDescription, Views
+    from nebuli.views import ViewDescription, ViewError, Views
 
     Key = tuple[Any, ...]
+    Found = Mapping[str, ViewFound | ViewError]
 
 DEADLINE_S = 5.0
 """So long missing keys are waited for, unless a request says otherwise."""
@@ -188,3 +192,123 @@ async def _changes(name: str, watching: AsyncGenerator[pa.RecordBatch]) -> Async
 
 def _json(value: Any) -> Response:
     return Response(as_json(value), media_type="application/json", headers={"cache-control": "no-store"})
+
+
+_KINDS: dict[type, str] = {bool: "true or false", int: "a number", float: "a number", str: "a text"}
+
+
+def key_of_json(said: Any, name: str, view: ViewDescription) -> tuple[Any, ...]:
+    """The key that a list says, with a value for each of its columns; of one column the value alone, too.
+
+    Raises WrongKey, which says the column, its type, and what came instead.
+    """
+    values = said if isinstance(said, list) else [said]
+    if len(values) != len(view.key):
+        columns = ", ".join(f"{each} ({view.schema.field(each).type})" for each in view.key)
+        raise WrongKey(
+            f"view {name!r} has a key of {columns}: expected a list of {len(view.key)} values, "
+            f"got {json.dumps(said)[:100]}"
+        )
+    return tuple(
+        _value(value, view.schema.field(column)) for value, column in zip(values, view.key, strict=True)
+    )
+
+
+def _value(value: Any, column: pa.Field) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise WrongKey(
+            f"a number beyond all of a double's is no {column.name} ({column.type}): say it as a text"
+        )
+    if value is None or type(value) in _exact_kinds(column.type):
+        return value
+    if isinstance(value, str):  # also a number for which the other side has no exact type
+        return value_of_word(value, column)
+    kind = _KINDS.get(type(value), "a list or an object")
+    raise WrongKey(f"{json.dumps(value)[:100]} ({kind}) is no {column.name} ({column.type})")
+
+
+def _exact_kinds(type_: pa.DataType) -> tuple[type, ...]:
+    """What is a value of a type as it is. Not True for 1, which Python takes for a number."""
+    if pa.types.is_boolean(type_):
+        return (bool,)
+    if pa.types.is_integer(type_) or pa.types.is_floating(type_):
+        return (int, float)
+    return (str,) if pa.types.is_string(type_) else ()
+
+
+def form_of(request: Request) -> Form:
+    """The form that a request accepts."""
+    return _RowEvents("rows") if EVENTS in request.headers.get("accept", "") else _RowLines("rows")
+
+
+def _object(part: Part) -> bytes:
+    return as_json({"rows": records([*map(in_order, part.batches)])})
+
+
+class _RowLines(Lines):
+    """All rows of the key, on a line, whenever they are others."""
+
+    def part(self, part: Part) -> bytes:
+        """Its line."""
+        return _object(part) + b"\n"
+
+
+class _RowEvents(Events):
+    """The same as server-sent events, without ids: who connects again begins with the rows as they are then."""
+
+    def part(self, part: Part) -> bytes:
+        """Its event."""
+        return b"event: rows\ndata: %s\n\n" % _object(part)
+
+    def alive(self) -> bytes:
+        """A comment."""
+        return b": no other rows\n\n"
+
+
+_COUNTED: dict[str, tuple[Kind, str]] = {
+    "keys": ("gauge", "keys that a partial view has now"),
+    "bytes": ("gauge", "memory of the keys that it has"),
+    "lookups": ("counter", "keys that were looked up"),
+    "hits": ("counter", "of these, keys that were there at once"),
+    "upqueries": ("counter", "how often keys were asked for where the rows come from"),
+    "evictions": ("counter", "keys that had to go"),
+}
+"""What is counted of a view, since its fragment's process began."""
+
+
+def listed(found: Found) -> list[dict[str, Any]]:
+    """All views; of one that is away its name, and why."""
+    return [_listed(name, each) for name, each in found.items()]
+
+
+def _listed(name: str, found: ViewFound | ViewError) -> dict[str, Any]:
+    if not isinstance(found, ViewFound):
+        return {"name": name, "away": True, "why": str(found)}
+    view, status = found
+    return {
+        "name": name,
+        "away": False,
+        "key": view.key,
+        "columns": [{"name": field.name, "type": str(field.type)} for field in view.schema],
+        "state": "partial" if view.is_partial else "full",
+        **{each: getattr(status, each) for each in _COUNTED},
+    }
+
+
+def view_metrics(found: Found) -> str:
+    """The same for Prometheus. What is not known of a view that is away has no value."""
+    return "".join(f"{line}\n" for line in _lines(found))
+
+
+def _lines(found: Found) -> Iterator[str]:
+    there = {name: each.status for name, each in found.items() if isinstance(each, ViewFound)}
+    yield from family(
+        "nebuli_view_up",
+        "gauge",
+        "whether a view answers",
+        [({"view": name}, int(name in there)) for name in found],
+    )
+    for each, (kind, text) in _COUNTED.items():
+        name = f"nebuli_view_{each}" + ("_total" if kind == "counter" else "")
+        series = [({"view": view}, getattr(status, each)) for view, status in there.items()]
+        yield from family(name, kind, text, series)
