@@ -1,7 +1,6 @@
 """Running circuits from outside: rows in by producers' numbers, outputs by step, and the service that does it."""
 
-from nebuli.circuits.circuit_client import Circuit
-from nebuli.circuits.circuit_status import CircuitStatus
+from nebuli.circuits.circuit_client import Circuit, CircuitStatus
 from nebuli.circuits.errors import (
     CheckpointNotMade,
     CircuitDenied,

@@ -14,13 +14,29 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import grpc.aio
 
-from nebuli.circuits.errors import InputFull
+from nebuli.circuits.errors import InputFull, refusal_of
 from nebuli.circuits.push_limit import MESSAGE_BYTES, WAITING_BYTES
-from nebuli.circuits.refusing import refuse
 from nebuli.rpc.circuit_pb2 import DESCRIPTOR, PushRequest, StageRequest
+from nebuli.rpc.conventions import REFUSAL_KEY
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from grpc.aio import ServicerContext as Context
+
+    from nebuli.circuits.errors import CircuitError
+
+_SAID_LIMIT = 2000
+"""How much of a message is said: gRPC takes 8 KiB of metadata."""
+
+
+async def refuse(context: Context, error: CircuitError) -> None:
+    """End the call with this error, which the client raises."""
+    refusal = refusal_of(error)
+    refusal.message = refusal.message[:_SAID_LIMIT]
+    detail = ((REFUSAL_KEY, refusal.SerializeToString()),)
+    await context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal.message, detail)
+
 
 _LARGE = {f"/{DESCRIPTOR.services_by_name['Circuit'].full_name}/{each}" for each in ("Push", "Stage")}
 """The methods that bring rows."""

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from nebuli.circuits.admission import MARGIN_S
+from nebuli.circuits.admission import MARGIN_S, refuse
 from nebuli.circuits.arrow_bytes import decoded, encoded, table_bytes, without_weight
 from nebuli.circuits.errors import CircuitError
-from nebuli.circuits.refusing import refuse
 from nebuli.rpc import circuit_pb2 as wire
 from nebuli.rpc.circuit_pb2_grpc import CircuitServicer
 from nebuli.steps.member.calls.output_pieces import PIECE_BYTES, halves
