@@ -21,8 +21,7 @@ import pyarrow.parquet
 
 from nebuli.connectors.endpoints import Output
 from nebuli.connectors.errors import OutputChanged, OutputError, OutputGone, unwritable
-from nebuli.connectors.sinks.file_position import FilePosition
-from nebuli.connectors.sinks.owned_file import OwnedFile
+from nebuli.connectors.sinks.owned_file import FilePosition, OwnedFile
 from nebuli.connectors.sinks.text_table import TextTable
 from nebuli.connectors.sinks.writable_values import ValueUnwritable, check_texts, check_times
 from nebuli.durable_files import make_directory, sync_directory

@@ -18,11 +18,10 @@ import pyarrow.csv
 
 from nebuli.connectors.endpoints import Signal, Source
 from nebuli.connectors.errors import InputError, shown_names, unreadable
-from nebuli.connectors.formats.csv_errors import CsvComplaint
+from nebuli.connectors.formats.csv_lines import CsvComplaint
 from nebuli.connectors.formats.csv_quotes import NEVER_CLOSED, Quotes, null_groups
-from nebuli.connectors.formats.file_kinds import kind_of_file
+from nebuli.connectors.formats.file_kinds import kind_of_file, size_of
 from nebuli.connectors.formats.instants import ZONE, TimestampInvalid, instants_or_nulls
-from nebuli.connectors.sources.regular_file import size_of
 from nebuli.dataflow import zset
 from nebuli.dataflow.types import arrow_schema
 

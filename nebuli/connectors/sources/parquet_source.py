@@ -9,9 +9,8 @@ import pyarrow.parquet
 
 from nebuli.connectors.endpoints import Signal, Source
 from nebuli.connectors.errors import InputError, unreadable
-from nebuli.connectors.formats.file_kinds import kind_of_file
+from nebuli.connectors.formats.file_kinds import kind_of_file, size_of
 from nebuli.connectors.sources.arrow_columns import ArrowColumns
-from nebuli.connectors.sources.regular_file import size_of
 from nebuli.dataflow import zset
 from nebuli.dataflow.types import arrow_schema
 
