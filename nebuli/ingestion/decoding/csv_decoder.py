@@ -21,8 +21,7 @@ from nebuli.dataflow.types import type_name
 from nebuli.ingestion.addressed import PAYLOAD
 from nebuli.ingestion.errors import MessageInvalid
 
-from .decoder import Decoder, Facts
-from .message_payloads import bytes_of
+from .decoder import Decoder, Facts, bytes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -5,6 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
+from nebuli.connectors.formats.message_bytes import MessageBytes
+from nebuli.ingestion.addressed import PAYLOAD
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -41,3 +44,8 @@ class Decoder(ABC):
 
     async def close(self) -> None:  # noqa: B027 - most have nothing
         """Let go of everything."""
+
+
+def bytes_of(messages: Messages) -> MessageBytes:
+    """Those of all messages, each with a line end."""
+    return MessageBytes.of(messages.rows.column(PAYLOAD))

@@ -8,8 +8,7 @@ from nebuli.connectors.formats.json_objects import JsonRows, refuse_constant
 from nebuli.connectors.formats.text_rows import RowInvalid
 from nebuli.ingestion.errors import MessageInvalid
 
-from .decoder import Decoder
-from .message_payloads import bytes_of
+from .decoder import Decoder, bytes_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

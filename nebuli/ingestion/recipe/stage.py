@@ -17,8 +17,6 @@ from nebuli.ingestion.errors import MessageInvalid, SourceConflict
 from nebuli.store.collections.errors import ConflictingWrite
 from nebuli.store.errors import NotYet
 
-from .failing import first_of
-
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
@@ -34,6 +32,14 @@ if TYPE_CHECKING:
     from .reclocking import Remap
     from .timed_messages import Timed, TimedMessages, TimedSpan
     from .turns import Turns
+
+
+def first_of(group: ExceptionGroup[Exception]) -> Exception:
+    """The first error of a group, also where that is of a group in it."""
+    error: Exception = group
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 @dataclass(frozen=True, slots=True)
