@@ -3,7 +3,7 @@
 ``examine`` asks workers and has them probe the links between them; what they say is judged by ``judging``.
 """
 
-from nebuli.doctor.checks import Check
 from nebuli.doctor.examining import Fleet, examine
+from nebuli.doctor.judging import Check
 
 __all__ = ["Check", "Fleet", "examine"]

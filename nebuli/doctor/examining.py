@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from nebuli import __version__
 from nebuli.doctor import judging
-from nebuli.doctor.checks import Check
+from nebuli.doctor.judging import Check
 from nebuli.rpc.trust import Trust, TrustUnusable
 from nebuli.rpc.worker_client import WorkerClient, WorkerDenied, WorkerRefused, WorkerUnreachable
 from netchannel.address import parse_address

@@ -2,16 +2,43 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
-
-from nebuli.doctor.checks import Check
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from nebuli.rpc import worker_pb2 as wire
     from topology import LinkLimits
 
-__all__ = ["certificate", "channel", "clock", "congestion", "files", "limits", "private", "version"]
+__all__ = ["Check", "certificate", "channel", "clock", "congestion", "files", "limits", "private", "version"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What was looked at, and what was found. ``remedy`` is empty where it is well.
+
+    ``unreachable``: somebody does not answer. ``values`` are the numbers behind the sentence, with their units in
+    their names.
+    """
+
+    subject: str
+    name: str
+    found: str
+    remedy: str = ""
+    unreachable: bool = False
+    values: Mapping[str, float | str] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is nothing to do."""
+        return not self.remedy
+
+    def to_data(self) -> dict[str, Any]:
+        """The check as JSON shows it."""
+        return {"ok": self.ok, **asdict(self), "values": dict(self.values)}
+
 
 SKEW_S = 1.0
 """Lines of logs are put in order by the clocks of their workers: above this, causes come after their effects."""

@@ -10,8 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from nebuli.dataflow.aggregates.accumulators import (
+    VALUE_BITS,
     Accumulator,
     Change,
+    CountDistinct,
     CountRows,
     CountValues,
     IntegerAverage,
@@ -19,7 +21,6 @@ from nebuli.dataflow.aggregates.accumulators import (
     RealAverage,
     RealSum,
 )
-from nebuli.dataflow.aggregates.distinct_count import VALUE_BITS, CountDistinct
 from nebuli.dataflow.aggregates.extremes import Extreme
 from nebuli.dataflow.evaluation import Evaluator, compile_expression
 from nebuli.dataflow.keys import hashing
