@@ -17,30 +17,90 @@ or so where the channels are. Facts that this rests on, measured with Spark 4.3 
 from __future__ import annotations
 
 import uuid
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql.datasource import DataSourceStreamReader
 
-from netchannel import PositionLost, StreamReplaced
+from netchannel import Position, PositionLost, StreamReplaced
 from spark_bridge.tasks.task import log
 from spark_bridge.versions import SupportsTriggerAvailableNow, limits
 
 from .admission import Limits, Waiting, advance, failed, waiting
-from .backlog import Backlog
 from .batch_reader import RangePartition, ReadsRanges
 from .offsets import Entry, decode, encode, initial, left_out, ranges
 from .range_reader import RangeReader, lost
 from .watching import Channels
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import pyarrow as pa
 
-    from netchannel import Heads, Located, Position
+    from netchannel import Heads, Located
     from spark_bridge.options import ReadOptions
+
+    from .admission import Waiting
+
+
+class Mark(NamedTuple):
+    """Rows and bytes before a message of a stream."""
+
+    stream: str | None
+    sequence: int
+    rows: int
+    bytes: int
+
+
+@dataclass(slots=True)
+class Backlog:
+    """What lies between the end of the last batch that was planned and the heads."""
+
+    _marks: dict[str, Mark] = field(default_factory=dict)
+    _parts: dict[str, Located] = field(default_factory=dict)
+
+    def located(self, key: str, part: Located) -> Located:
+        """Remember how much of a channel the next batch takes."""
+        self._parts[key] = part
+        return part
+
+    def planned(
+        self,
+        ends: Mapping[str, Entry],
+        found: Mapping[str, Waiting],
+        count: Callable[[str, Position], Located],
+    ) -> None:
+        """The next batch ends there. ``count(key, first)`` tells all that a channel has from a message on."""
+        for key, here in found.items():
+            end, heads = ends[key], here.heads
+            if (end.stream, end.sequence) == (heads.stream, heads.head):
+                self._marks[key] = Mark(heads.stream, heads.head, heads.rows, heads.bytes)
+                continue
+            part = self._parts.get(key)
+            if part is None:
+                continue
+            before = self._marks.get(key)
+            if before is None or before[:2] != (heads.stream, here.first):
+                rest = count(key, Position(heads.stream, here.first))
+                before = Mark(heads.stream, here.first, heads.rows - rest.rows, heads.bytes - rest.bytes)
+            self._marks[key] = Mark(
+                heads.stream, end.sequence, before.rows + part.rows, before.bytes + part.bytes
+            )
+        self._parts.clear()
+
+    def report(self, latest: Mapping[str, Heads]) -> dict[str, Any]:
+        """The newest offset of every channel, with what is between the last batch and it where that is known."""
+        shown: dict[str, Any] = {}
+        for key, heads in sorted(latest.items()):
+            shown[key] = {"stream": heads.stream, "seq": heads.head}
+            mark = self._marks.get(key)
+            if mark is not None:
+                same = mark.stream == heads.stream
+                shown[key]["backlogRows"] = max(0, heads.rows - (mark.rows if same else 0))
+                shown[key]["backlogBytes"] = max(0, heads.bytes - (mark.bytes if same else 0))
+        return shown
+
 
 FIRST_LOOK_S = 5.0
 """How long servers have to answer before the first turn of a query goes on without them."""
