@@ -13,6 +13,13 @@ if TYPE_CHECKING:
     from placement.plan import FragmentOperator
     from placement.stepped import AnyFragment
 
+engine_option = click.option(
+    "--engine",
+    type=click.Choice(["embedded", "spark"]),
+    help="What computes at every node, whatever the topology says.",
+)
+
+
 seed_option = click.option(
     "--seed", default=0, show_default=True, help="Which of several equal paths is taken."
 )

@@ -49,6 +49,7 @@ __all__ = [
     "OutputError",
     "OutputForgotten",
     "OutputGone",
+    "RowInvalid",
     "RowsLate",
     "RowsWithoutTime",
     "SinkInUse",
@@ -255,3 +256,11 @@ def unwritable(path: str, error: Exception) -> OutputError:
 
 def _reason(error: Exception) -> str:
     return printable(error.strerror if isinstance(error, OSError) and error.strerror else str(error))
+
+
+class RowInvalid(Exception):
+    """A row that is none of the schema; the message says why. ``row`` counts from 0 in what was given to be read."""
+
+    def __init__(self, row: int, reason: str) -> None:
+        super().__init__(reason)
+        self.row = row

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from nebuli.connectors.errors import FragmentError, InputError, OutputError
 from nebuli.connectors.network import ChannelSink, ChannelSource
+from nebuli.connectors.positions import CountedSource
 from nebuli.connectors.sinks.modes import AppendSink, ChangesSink, FinalSink
-from nebuli.connectors.sources.counted_source import CountedSource
 from placement.plan import BoundSink, BoundSource, NetworkSink, NetworkSource
 from topology import SINKS, SOURCES
 

@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from nebuli.store.collections.collections import Collections
 
     from .decoding.decoder import Decoder
+    from .entries import Register
     from .envelopes.envelope import Envelope
     from .recipe.timed_messages import TimedMessages
-    from .register import Register
 
 _LOOK_S = 5.0
 """How often is looked at the latest whether the source is another one now."""

@@ -24,6 +24,7 @@ from .entries import (
     SOURCES,
     Entry,
     InstanceStatus,
+    Register,
     next_version,
 )
 from .errors import IngestionError, MessagePlace, SourceExists, SourceRefused, SourceUnknown
@@ -33,7 +34,6 @@ from .readers.seen_files import SeenFiles
 from .recipe.checked import passed_over
 from .recipe.reclocking import Remap
 from .recipe.timed_messages import DATA
-from .register import Register
 from .source_status import HeldBack, RawSourceStatus, SourceStatus
 
 if TYPE_CHECKING:

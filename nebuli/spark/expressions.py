@@ -4,7 +4,7 @@ The text is for a session with the settings of ``nebuli.spark.session``: ANSI mo
 failed cast and a division of integers by zero are errors. Where Spark's function of the same name differs, in signs of
 zero, in infinities, in letters beyond ASCII, the text says what is meant by other functions; an argument may stand in
 it more than once. What has no exact counterpart does not come here: planning refuses it
-(``placement.fragments.spark_limits``).
+(``placement.fragments.engines``).
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from nebuli.views.view_calls import FREE, Found, bytes_of
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["expanded", "found_bytes", "found_one_bytes", "version_of"]
+__all__ = ["expanded", "found_bytes", "found_one_bytes", "in_order", "version_of"]
 
 _COUNT, _HIT = Struct("<i"), b"\x01"
 _FEW = 8
@@ -68,3 +68,10 @@ def version_of(rows: pa.RecordBatch) -> int:
     weights = rows.column(rows.num_columns - 1).to_numpy().astype(np.uint64)
     hashes = hashing.hash_rows(rows.columns[:-1], rows.num_rows).astype(np.uint64)
     return int((hashes * (2 * weights + np.uint64(1))).sum(dtype=np.uint64) >> np.uint64(1))
+
+
+def in_order(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows by their columns, the first one first; nulls behind all values."""
+    if rows.num_rows < 2:
+        return rows
+    return rows.sort_by([(name, "ascending") for name in rows.schema.names])

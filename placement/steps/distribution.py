@@ -40,13 +40,13 @@ from placement.stepped import (
     ShardOperator,
     SteppedPlan,
 )
-from placement.steps.partitioning import by_hash, common, key_order, renamed, within
+from placement.steps.whereabouts import by_hash, common, key_order, renamed, within
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
 
     from placement.stepped import Exchanging, StepOperator
-    from placement.steps.partitioning import Where
+    from placement.steps.whereabouts import Where
     from topology import Schema
 
     Keyed = AggregateOperator | DistinctOperator | JoinOperator | ViewOperator

@@ -8,8 +8,7 @@ import click
 from click.core import ParameterSource
 
 from nebuli.cli.bounds import FilePath, Finite
-from nebuli.cli.engine_option import engine_option
-from nebuli.cli.placing import say_note, seed_option, strategy_option, warn_of_endless
+from nebuli.cli.placing import engine_option, say_note, seed_option, strategy_option, warn_of_endless
 from nebuli.limits import MOST_MEMBERS
 
 if TYPE_CHECKING:

@@ -15,9 +15,8 @@ from nebuli.cli.asking import after_refusal, after_silence, ran, refuse_options,
 from nebuli.cli.bounds import DEFAULT, FilePath, Finite, keep_output
 from nebuli.cli.commands import completion
 from nebuli.cli.commands.watch import watching
-from nebuli.cli.engine_option import engine_option
 from nebuli.cli.exits import ExitCode
-from nebuli.cli.placing import seed_option, strategy_option, warn_of_endless
+from nebuli.cli.placing import engine_option, seed_option, strategy_option, warn_of_endless
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.csv
 
-from nebuli.connectors.errors import printable, short, shown_names
+from nebuli.connectors.errors import RowInvalid, printable, short, shown_names
 from nebuli.connectors.formats.csv_quotes import null_groups, row_ends
 from nebuli.connectors.formats.instants import TimestampInvalid, instants_or_nulls
 from nebuli.connectors.formats.message_bytes import UTF8_MARK
-from nebuli.connectors.formats.text_rows import RowInvalid
 from nebuli.dataflow.types import type_name
 
 if TYPE_CHECKING:

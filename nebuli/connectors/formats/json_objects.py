@@ -15,10 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-from nebuli.connectors.errors import short
+from nebuli.connectors.errors import RowInvalid, short
 from nebuli.connectors.formats.instants import TooFine, instants
 from nebuli.connectors.formats.message_bytes import LINE_FEED, RETURN, UTF8_MARK, MessageBytes, places_of
-from nebuli.connectors.formats.text_rows import RowInvalid
 from nebuli.dataflow import zset
 from nebuli.dataflow.types import type_name
 

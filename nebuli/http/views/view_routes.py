@@ -24,7 +24,7 @@ from nebuli.http.prometheus_text import family
 from nebuli.http.views.view_places import ViewFound
 from nebuli.views import LookupTimedOut, ViewsClosed, WrongKey
 from nebuli.views.key_words import key_of_words, value_of_word
-from nebuli.views.row_order import in_order
+from nebuli.views.shown_rows import in_order
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator, Mapping

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nebuli.connectors.errors import RowInvalid
 from nebuli.connectors.formats.json_objects import JsonRows, refuse_constant
-from nebuli.connectors.formats.text_rows import RowInvalid
 from nebuli.ingestion.errors import MessageInvalid
 
 from .decoder import Decoder, bytes_of

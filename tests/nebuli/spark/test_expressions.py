@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from nebuli.dataflow import DataflowError, arrow_schema
 from nebuli.dataflow.evaluation import compile_expression
 from nebuli.spark.expressions import identifier, sql_of
-from placement.fragments.spark_limits import refusals
+from placement.fragments.engines import refusals
 from placement.plan import ProjectOperator
 from placement.sql.expressions import Expression, ExpressionError, parse
 from tests.nebuli.dataflow import oracle, test_evaluation

@@ -103,7 +103,7 @@ def get(
     import pyarrow as pa
 
     from nebuli.views.key_words import key_of_words
-    from nebuli.views.row_order import in_order
+    from nebuli.views.shown_rows import in_order
 
     async def work(views: Views) -> None:
         description = await views.describe(name, deadline)
@@ -146,7 +146,7 @@ def watch(name: str, key: tuple[str, ...], at: str, topology: str | None) -> int
 
 
 def _as_json_list(rows: RecordBatch) -> str:
-    from nebuli.views.row_order import in_order
+    from nebuli.views.shown_rows import in_order
 
     lines = zip(*map(values_of, in_order(rows).columns), strict=True)
     return f"[{', '.join(as_json_line(rows.schema.names, line) for line in lines)}]"
