@@ -44,15 +44,10 @@ class AvroDecoder(Decoder):
             import fastavro  # noqa: F401 - of the extra, and needed from the first message on
         except ImportError:
             raise SourceUnusable(f"{source}: Avro wants fastavro: pip install 'nebuli[avro]'") from None
-        self._schema = schema
+        self.schema = schema
         self._source = source
         self._registry = SchemaRegistry(settings.registry, source=source)
         self._known: dict[bytes, _Written] = {}
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns of what it makes."""
-        return self._schema
 
     async def facts(self, messages: Messages, known: Mapping[str, bytes]) -> Facts:
         """The text of each schema that is not known. Raises MessageInvalid where the registry has none."""
@@ -69,21 +64,21 @@ class AvroDecoder(Decoder):
 
     def decode(self, messages: Messages, facts: Mapping[str, bytes]) -> Messages:
         """Rows of the schema. Raises MessageInvalid for what was not written so, or does not fit a column."""
-        columns: list[list[Any]] = [[] for _ in self._schema]
+        columns: list[list[Any]] = [[] for _ in self.schema]
         places = []
         for row, payload in enumerate(messages.rows.column(PAYLOAD).to_pylist()):
             if not payload:
                 continue
             try:
                 record, converts = self._read(payload, facts)
-                for column, name in zip(columns, self._schema.names, strict=True):
+                for column, name in zip(columns, self.schema.names, strict=True):
                     convert = converts.get(name)
                     column.append(None if convert is None else convert(record[name]))
             except Unfit as error:
                 raise MessageInvalid(f"{messages.place(row, self._source)}: {error}") from None
             places.append(row)
-        arrays = [pa.array(each, field.type) for each, field in zip(columns, self._schema, strict=True)]
-        rows = pa.record_batch(arrays, schema=self._schema)
+        arrays = [pa.array(each, field.type) for each, field in zip(columns, self.schema, strict=True)]
+        rows = pa.record_batch(arrays, schema=self.schema)
         return messages.made_of(rows, np.asarray(places, dtype=np.int64))
 
     def _read(self, payload: bytes, facts: Mapping[str, bytes]) -> tuple[Any, dict[str, Convert]]:
@@ -101,7 +96,7 @@ class AvroDecoder(Decoder):
             )
         written = self._known.get(text)
         if written is None:
-            written = self._known[text] = _Written.of(text, number, self._schema)
+            written = self._known[text] = _Written.of(text, number, self.schema)
         body = io.BytesIO(payload)
         body.seek(_HEAD_BYTES)
         try:

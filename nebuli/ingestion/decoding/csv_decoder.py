@@ -59,17 +59,12 @@ class CsvDecoder(Decoder):
     """
 
     def __init__(self, schema: pa.Schema, settings: CsvFormat, *, source: str) -> None:
-        self._schema = schema
+        self.schema = schema
         self._settings = settings
         self._source = source
         self._kinds: list[_Kind] = ["zoned", "naive", "texts"]  # the one that was right last is tried first
         if not any(pa.types.is_timestamp(type_) for type_ in schema.types):
             self._kinds = ["zoned"]
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns of what it makes."""
-        return self._schema
 
     async def facts(self, messages: Messages, known: Mapping[str, bytes]) -> Facts:
         """The header of the part, if its message is among these."""
@@ -82,7 +77,7 @@ class CsvDecoder(Decoder):
 
     def decode(self, messages: Messages, facts: Mapping[str, bytes]) -> Messages:
         """Rows of the schema. Raises MessageInvalid for what is no row of it, by the first value that does not fit."""
-        layout = _Layout(len(self._schema), {name: place for place, name in enumerate(self._schema.names)})
+        layout = _Layout(len(self.schema), {name: place for place, name in enumerate(self.schema.names)})
         if self._settings.header and messages.rows.num_rows:
             header = facts.get(_header_of(messages.part))
             if header is None:
@@ -95,7 +90,7 @@ class CsvDecoder(Decoder):
         payloads = bytes_of(messages)
         pieces = list(self._pieces(payloads, 0, len(payloads), layout, messages)) if len(payloads) else []
         places = np.concatenate([np.empty(0, dtype=np.int64), *(places for _, places in pieces)])
-        rows = [rows for rows, _ in pieces] or [zset.empty(self._schema)]
+        rows = [rows for rows, _ in pieces] or [zset.empty(self.schema)]
         return messages.made_of(rows[0] if len(rows) == 1 else pa.concat_batches(rows), places)
 
     def _layout(self, header: bytes, messages: Messages) -> _Layout:
@@ -107,13 +102,13 @@ class CsvDecoder(Decoder):
             raise MessageInvalid(
                 f"{at}: {len(lines)} lines in the message at 0; expected the header alone: {short(text)!r}"
             )
-        for name in self._schema.names:
+        for name in self.schema.names:
             if names.count(name) != 1:
                 how = "more than one" if name in names else "no"
                 raise MessageInvalid(
                     f"{at}: {how} column {name}; its columns are {', '.join(names) or 'none'}"
                 )
-        return _Layout(len(names), {name: names.index(name) for name in self._schema.names})
+        return _Layout(len(names), {name: names.index(name) for name in self.schema.names})
 
     def _pieces(
         self, payloads: MessageBytes, first: int, end: int, layout: _Layout, messages: Messages
@@ -136,7 +131,7 @@ class CsvDecoder(Decoder):
             return None
         filled = np.flatnonzero(~payloads.blank)
         if not len(filled):
-            return zset.empty(self._schema), filled
+            return zset.empty(self.schema), filled
         longest = int(payloads.lengths.max(initial=0))
         try:
             rows = self._parsed(payloads.data, layout, longest)
@@ -157,7 +152,7 @@ class CsvDecoder(Decoder):
                 f"{short(payload.decode(errors='replace'))!r}"
             )
         if not payload.strip(b"\r\n").removeprefix(UTF8_MARK):  # Arrow calls that an empty file
-            return zset.empty(self._schema), np.empty(0, dtype=np.int64)
+            return zset.empty(self.schema), np.empty(0, dtype=np.int64)
         try:
             rows = self._parsed(pa.py_buffer(payload), layout, len(payload))
         except pa.ArrowInvalid as error:
@@ -179,15 +174,15 @@ class CsvDecoder(Decoder):
         raise AssertionError("there is a kind")
 
     def _parsed_as(self, kind: _Kind, data: pa.Buffer, layout: _Layout, longest: int) -> pa.RecordBatch:
-        types = {field.name: _type_to_parse(field.type, kind) for field in self._schema}
+        types = {field.name: _type_to_parse(field.type, kind) for field in self.schema}
         columns = self._table(data, layout, types, longest)
         made = [
             (instants(each, field.type) if pa.types.is_string(each.type) else each.cast(field.type))
             if pa.types.is_timestamp(field.type)
             else each
-            for each, field in zip(columns, self._schema, strict=True)
+            for each, field in zip(columns, self.schema, strict=True)
         ]
-        return pa.record_batch(made, schema=self._schema)
+        return pa.record_batch(made, schema=self.schema)
 
     def _table(
         self, data: pa.Buffer, layout: _Layout, types: Mapping[str, pa.DataType], longest: int
@@ -217,7 +212,7 @@ class CsvDecoder(Decoder):
             text = short(payload.decode(errors="replace").strip())
             return f"{values} where {found[1]} are expected: {text!r}"
         data = pa.py_buffer(payload)
-        for field in self._schema:
+        for field in self.schema:
             try:
                 if pa.types.is_timestamp(field.type):
                     (texts,) = self._table(data, layout, {field.name: pa.string()}, len(payload))

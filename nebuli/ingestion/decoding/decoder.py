@@ -22,10 +22,8 @@ Facts = dict[str, bytes]
 class Decoder(ABC):
     """Made once for each instance of an ingestion, on its event loop."""
 
-    @property
-    @abstractmethod
-    def schema(self) -> pa.Schema:
-        """The columns of what it makes."""
+    schema: pa.Schema
+    """The columns of what it makes."""
 
     async def facts(self, messages: Messages, known: Mapping[str, bytes]) -> Facts:
         """What `decode` needs for these messages and does not follow from them: asked of others, drawn, or the time.

@@ -22,14 +22,9 @@ class JsonDecoder(Decoder):
     """The object in each message, by the rule of `JsonRows`; an empty message, or blank line, is a tombstone."""
 
     def __init__(self, schema: pa.Schema, *, source: str) -> None:
-        self._schema = schema
+        self.schema = schema
         self._source = source
         self._rows = JsonRows(schema, refuse_constant)
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns of what it makes."""
-        return self._schema
 
     def decode(self, messages: Messages, facts: Mapping[str, bytes]) -> Messages:
         """Rows of the schema. Raises MessageInvalid for what is no object, or has a value of another kind."""

@@ -20,19 +20,14 @@ class TypedColumns(Decoder):
     """Takes the columns of a schema by their names, cast where that loses nothing; others are passed over."""
 
     def __init__(self, schema: pa.Schema, *, source: str) -> None:
-        self._schema = schema
+        self.schema = schema
         self._source = source
-
-    @property
-    def schema(self) -> pa.Schema:
-        """Those that are taken."""
-        return self._schema
 
     def decode(self, messages: Messages, facts: Mapping[str, bytes]) -> Messages:
         """The same rows. Raises MessageInvalid where a column is missing, or is of another type."""
         rows = messages.rows
         columns = []
-        for field in self._schema:
+        for field in self.schema:
             if rows.schema.get_field_index(field.name) == -1:
                 raise MessageInvalid(
                     f"{self._source}: its messages have the columns {', '.join(rows.schema.names)}, and no "
@@ -46,4 +41,4 @@ class TypedColumns(Decoder):
                     f"{rows.schema.field(field.name).type}, and the schema says {field.type} ({error}): have one of "
                     f"them be as the other"
                 ) from error
-        return messages.made_of(pa.RecordBatch.from_arrays(columns, schema=self._schema))
+        return messages.made_of(pa.RecordBatch.from_arrays(columns, schema=self.schema))

@@ -20,17 +20,7 @@ class Append(Envelope):
     """Adds every row, also one that is there already; it has no state."""
 
     def __init__(self, schema: pa.Schema) -> None:
-        self._schema = schema
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns of the collection."""
-        return self._schema
-
-    @property
-    def wants(self) -> pa.Schema:
-        """The same columns."""
-        return self._schema
+        self.schema = self.wants = schema
 
     def apply(self, messages: Mapping[str, Sequence[Messages]]) -> Changes:
         """Every row once more."""

@@ -23,20 +23,11 @@ class AsTheyCame(Envelope):
 
     def __init__(self, carried: pa.Schema) -> None:
         """``carried``: the columns of the messages."""
-        self._carried = carried
-        self._time = 0
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The place of a message, and what it carries."""
+        self.wants = carried
         types = [pa.int64(), pa.string(), pa.string(), pa.int64(), pa.int64()]
         places = [pa.field(name, type_) for name, type_ in zip(PLACE, types, strict=True)]
-        return pa.schema([*places, *self._carried])
-
-    @property
-    def wants(self) -> pa.Schema:
-        """What messages carry."""
-        return self._carried
+        self.schema = pa.schema([*places, *carried])
+        self._time = 0
 
     def at(self, time: int) -> None:
         """What comes next becomes available then."""
@@ -56,7 +47,7 @@ class AsTheyCame(Envelope):
             _same(some.part, count),
             pa.array(some.addresses, pa.int64()),
             pa.array(_numbers(some.addresses), pa.int64()),
-            *(some.rows.column(field.name) for field in self._carried),
+            *(some.rows.column(field.name) for field in self.wants),
         ]
         return insertions(pa.RecordBatch.from_arrays(columns, schema=self.schema))
 

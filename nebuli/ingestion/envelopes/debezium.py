@@ -72,21 +72,11 @@ class Debezium(Envelope):
     reads_output: ClassVar[bool] = True
 
     def __init__(self, schema: pa.Schema, settings: DebeziumEnvelope, *, source: str) -> None:
-        self._schema = schema
+        self.schema = schema
         self._key = list(settings.key)
         self._source = source
-        self._wants = changes_of(schema)
+        self.wants = changes_of(schema)
         self._rows = RowsByKey(schema, settings.key)
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns of the collection."""
-        return self._schema
-
-    @property
-    def wants(self) -> pa.Schema:
-        """What `changes_of` says."""
-        return self._wants
 
     def rehydrate(self, output: pa.Table | None, states: Mapping[str, pa.Table]) -> None:
         """Begin with what was put out."""
@@ -94,7 +84,7 @@ class Debezium(Envelope):
 
     def apply(self, messages: Mapping[str, Sequence[Messages]]) -> Changes:
         """What the changes come to. Raises MessageInvalid for one that does not say which row it is of."""
-        arrived = Arrived.of(messages, self._wants)
+        arrived = Arrived.of(messages, self.wants)
         change = self.changed(arrived.take(self.checked(arrived)))
         return Changes([change] if change.num_rows else [])
 
@@ -166,22 +156,22 @@ class Debezium(Envelope):
         self, touches: _Touches, arrived: Arrived, which: NDArray[np.int64], *, is_empty: bool
     ) -> pa.RecordBatch:
         """The rows that some of the touches put, with what an u does not have from the row that was there."""
-        after = _fields(arrived.rows.column("after"), self._schema.names)
+        after = _fields(arrived.rows.column("after"), self.schema.names)
         put = touches.images[which]
         put = put[put >= 0]
         missing = self._unchanged(arrived.rows, after)
         if not missing:
-            return after.take(pa.array(put)).cast(self._schema)
-        nothing = zset.empty(self._schema)
+            return after.take(pa.array(put)).cast(self.schema)
+        nothing = zset.empty(self.schema)
         keys = touches.keys.take(pa.array(touches.lasts))
         there = nothing if is_empty else zset.without_weight(self._rows.find(keys))
-        images = pa.concat_batches([after.cast(self._schema), there])
+        images = pa.concat_batches([after.cast(self.schema), there])
         sources = self._sources(touches, arrived, there.select(self._key), missing)
         columns = [
             column.take(pa.array(sources[name][put] if name in sources else put))
             for name, column in zip(images.schema.names, images.columns, strict=True)
         ]
-        return pa.record_batch(columns, schema=self._schema)
+        return pa.record_batch(columns, schema=self.schema)
 
     def _sources(
         self, touches: _Touches, arrived: Arrived, there: pa.RecordBatch, missing: Mapping[int, Sequence[str]]
@@ -223,7 +213,7 @@ class Debezium(Envelope):
         for row in _where(
             pc.and_(is_update, pc.greater(pc.list_value_length(names).fill_null(0), 0))
         ).tolist():
-            missing[row] = [name for name in names[row].as_py() if name in self._schema.names]
+            missing[row] = [name for name in names[row].as_py() if name in self.schema.names]
         for name, column in zip(after.schema.names, after.columns, strict=True):
             if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
                 left_out = pc.equal(column, pa.scalar(_UNAVAILABLE).cast(column.type)).fill_null(False)

@@ -28,15 +28,10 @@ class Envelope(ABC):
     reads_output: ClassVar[bool] = False
     """Whether what it has put out is a state of it, too."""
 
-    @property
-    @abstractmethod
-    def schema(self) -> pa.Schema:
-        """The columns of the collection."""
-
-    @property
-    @abstractmethod
-    def wants(self) -> pa.Schema:
-        """The columns of the rows that it takes, which messages are decoded to."""
+    schema: pa.Schema
+    """The columns of the collection."""
+    wants: pa.Schema
+    """The columns of the rows that it takes, which messages are decoded to."""
 
     @property
     def states(self) -> Mapping[str, pa.Schema]:

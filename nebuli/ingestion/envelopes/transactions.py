@@ -52,23 +52,14 @@ class Transactions(Envelope):
 
     def __init__(self, schema: pa.Schema, settings: DebeziumEnvelope, *, source: str) -> None:
         self._inner = Debezium(schema, settings, source=source)
+        self.schema, self.wants = self._inner.schema, self._inner.wants
         self._is_ordered = settings.transactions == "ordered"
         self._source = source
-        self._outstanding = OutstandingRows(self._inner.wants)
+        self._outstanding = OutstandingRows(self.wants)
         self._waiting: dict[str, Waiting] = {}  # by the first thing of each
         self._over: deque[tuple[int, str]] = deque()
         self._over_names: set[str] = set()
         self._next = 0
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns of the collection."""
-        return self._inner.schema
-
-    @property
-    def wants(self) -> pa.Schema:
-        """As `Debezium` has it, for changes and metadata alike."""
-        return self._inner.wants
 
     @property
     def states(self) -> Mapping[str, pa.Schema]:

@@ -35,31 +35,21 @@ class Upsert(Envelope):
     reads_output: ClassVar[bool] = True
 
     def __init__(self, schema: pa.Schema, settings: UpsertEnvelope, *, source: str) -> None:
-        self._schema = schema
+        self.schema = schema
         self._key = settings.key
         self._deleted = settings.deleted
         self._source = source
         self._rows = RowsByKey(schema, settings.key)
-        self._wants = schema
+        self.wants = schema
         if settings.deleted is not None:
             place = schema.get_field_index(settings.deleted)
             if place < 0:
-                self._wants = schema.append(pa.field(settings.deleted, pa.bool_()))
+                self.wants = schema.append(pa.field(settings.deleted, pa.bool_()))
             elif not pa.types.is_boolean(schema.types[place]):
                 raise DefinitionInvalid(
                     f"{source}: the column {settings.deleted}, by which rows are deleted, is {schema.types[place]}; "
                     "expected bool"
                 )
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns of the collection."""
-        return self._schema
-
-    @property
-    def wants(self) -> pa.Schema:
-        """The same columns, and ``deleted``, which may be one of them."""
-        return self._wants
 
     def rehydrate(self, output: pa.Table | None, states: Mapping[str, pa.Table]) -> None:
         """Begin with what was put out."""
@@ -71,7 +61,7 @@ class Upsert(Envelope):
 
     def apply(self, messages: Mapping[str, Sequence[Messages]]) -> Changes:
         """The rows that came instead of those that were there. Raises MessageInvalid for a key with a null."""
-        arrived = Arrived.of(messages, self._wants)
+        arrived = Arrived.of(messages, self.wants)
         if not arrived.rows.num_rows:
             return Changes([])
         keys = arrived.rows.select(list(self._key))
@@ -81,7 +71,7 @@ class Upsert(Envelope):
         kept = rows
         if self._deleted is not None:
             kept = rows.filter(pc.invert(rows.column(self._deleted).fill_null(False)))
-        change = self._rows.replace(rows.select(list(self._key)), kept.select(self._schema.names))
+        change = self._rows.replace(rows.select(list(self._key)), kept.select(self.schema.names))
         return Changes([change] if change.num_rows else [])
 
 

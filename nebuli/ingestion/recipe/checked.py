@@ -13,8 +13,6 @@ from nebuli.ingestion.errors import MessageInvalid, MessagePlace
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-    import pyarrow as pa
-
     from nebuli.ingestion.addressed import Messages
     from nebuli.ingestion.decoding.decoder import Facts
     from nebuli.store.work import Work
@@ -38,16 +36,12 @@ class Checked(Decoder):
     ) -> None:
         """``check`` raises MessageInvalid for rows that could never be taken, whatever comes before them."""
         self._decoder = decoder
+        self.schema = decoder.schema
         self._check = check
         self._work = work
         self._raw_source = raw_source
         self._rendition = rendition
         self._made: dict[int, tuple[Messages, Messages]] = {}
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns of what it makes."""
-        return self._decoder.schema
 
     async def facts(self, messages: Messages, known: Mapping[str, bytes]) -> Facts:
         """As the decoder finds them."""
