@@ -99,18 +99,14 @@ class Store:
 
     @property
     def access(self) -> ShardAccess:
-        """What is done to shards of several kinds at once."""
-        return self._access
-
-    @property
-    def _access(self) -> ShardAccess:
+        """What is done to shards of several kinds at once. Raises StoreClosed."""
         if self._entered is None:
             raise StoreClosed
         return self._entered
 
     async def shards(self) -> list[str]:
         """The names of all shards."""
-        return await self._access.names()
+        return await self.access.names()
 
     async def create_shard(self, name: str, schema: pa.Schema, *, keeps: Keeps = "contents") -> Shard:
         """Open a shard, made if it is not there, of Z-sets of this schema (whose last column is the weight).
@@ -120,30 +116,30 @@ class Store:
         """
         keeps_contents = keeps == "contents"
         checked_schema = check_schema(name, schema, keeps_contents=keeps_contents)
-        await self._access.change([Create(checked(name), checked_schema, keeps_contents)])
+        await self.access.change([Create(checked(name), checked_schema, keeps_contents)])
         return await self.open_shard(name)
 
     async def open_shard(self, name: str) -> Shard:
         """The shard of this name. Raises ShardUnknown."""
-        return Shard(await self._access.track(name), self._access)
+        return Shard(await self.access.track(name), self.access)
 
     async def append(self, parts: Sequence[NewPart], *, append_id: bytes | None = None) -> None:
         """Append to several shards what their `Shard.part` gave: to all of them, or to none; durable when it returns.
 
         As for `Shard.compare_and_append`.
         """
-        await self._access.append(parts, append_id)
+        await self.access.append(parts, append_id)
 
     async def hold(self, name: str, times: Mapping[Shard, int]) -> None:
         """Set or move the hold ``name`` of several shards, of all or, raising SinceMismatch, of none."""
-        await self._access.change(
+        await self.access.change(
             [SetHolds(shard.name, {name: Hold(at, None)}) for shard, at in times.items()]
         )
 
     def blob_folder(self, name: str) -> BlobFolder:
         """A folder of blobs, which is no shard's and no database's."""
-        return BlobFolder(f"folder/{checked(name)}", self._blobs, self._access.work)
+        return BlobFolder(f"folder/{checked(name)}", self._blobs, self.access.work)
 
     def state_store(self, name: str) -> StateStore:
         """A database with at most two versions, which is there from its first `StateStore.open` on."""
-        return StateStore(checked(name), self._ordering, self._blobs, self._access.work)
+        return StateStore(checked(name), self._ordering, self._blobs, self.access.work)

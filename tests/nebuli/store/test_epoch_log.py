@@ -111,7 +111,7 @@ async def test_what_was_claimed_long_ago_takes_no_room(
     shard = await store.open_shard("flights/epochs")
     await shard.compact()
     ordering = store._ordering
-    entries = await store._access.work.in_order(ordering.scan, "shard/flights/epochs", 0)
+    entries = await store.access.work.in_order(ordering.scan, "shard/flights/epochs", 0)
     assert len(entries) == 1
     assert len(entries[0].data) < 1000
     assert await (await EpochLog.open(store, "flights")).claim(own) == 65
