@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nebuli.http.openapi_parts import ANY, BYTES, COLUMNS, NUMBER, call, document, given, one_of, path, query
+from nebuli.http.openapi_parts import (
+    ANY,
+    BYTES,
+    COLUMNS,
+    NUMBER,
+    call,
+    document,
+    given,
+    object_of,
+    one_of,
+    path,
+    query,
+)
 from nebuli.http.output_streams import ARROW, EVENTS, LINES
 from nebuli.limits import MOST_MEMBERS
 
@@ -13,31 +25,13 @@ if TYPE_CHECKING:
 
     from nebuli.circuits.circuit_calls import CircuitCalls
 
-_POSITION = {
-    "type": "object",
-    "required": ["paused", "next_step"],
-    "properties": {"paused": {"type": "boolean"}, "next_step": {"type": "integer"}},
-}
-_STEP = {"type": "object", "required": ["step"], "properties": {"step": {"type": "integer"}}}
-_SCALED = {
-    "type": "object",
-    "required": ["members", "step"],
-    "properties": {"members": {"type": "integer"}, "step": {"type": "integer"}},
-}
-_RESULT = {
-    "type": "object",
-    "required": ["step", "columns", "rows"],
-    "properties": {
-        "step": {"type": "integer"},
-        "columns": COLUMNS,
-        "rows": {"type": "array", "items": {"type": "array"}},
-    },
-}
-_FORWARDED = {
-    "type": "object",
-    "required": ["input", "members"],
-    "properties": {"input": {"type": "string"}, "members": {"type": "array", "items": {"type": "object"}}},
-}
+_TEXT = {"type": "string"}
+_WHOLE = {"type": "integer"}
+_POSITION = object_of(paused={"type": "boolean"}, next_step=_WHOLE)
+_STEP = object_of(step=_WHOLE)
+_SCALED = object_of(members=_WHOLE, step=_WHOLE)
+_RESULT = object_of(step=_WHOLE, columns=COLUMNS, rows={"type": "array", "items": {"type": "array"}})
+_FORWARDED = object_of(input=_TEXT, members={"type": "array", "items": ANY})
 _MEMBERS = {"type": "integer", "minimum": 1, "maximum": MOST_MEMBERS}
 
 
@@ -75,11 +69,9 @@ def described(calls: CircuitCalls, of_collections: Mapping[str, Any]) -> dict[st
             "post": {**_asked([]), "requestBody": _sql()},
         },
         "/stats": {"get": call("How the circuit and its members are.", ANY)},
-        "/metrics": {"get": given("The same for Prometheus.", {"text/plain": {"type": "string"}})},
+        "/metrics": {"get": given("The same for Prometheus.", {"text/plain": _TEXT})},
         "/metadata": {"get": call("What runs: the plan, inputs, outputs and their columns.", ANY)},
-        "/heap_profile": {
-            "get": given("The memory of a member.", {"text/plain": {"type": "string"}}, [member, seconds])
-        },
+        "/heap_profile": {"get": given("The memory of a member.", {"text/plain": _TEXT}, [member, seconds])},
         "/dump_profile": {
             "get": given(
                 "What a member is busy with, for Python's pstats.",
@@ -93,7 +85,7 @@ def described(calls: CircuitCalls, of_collections: Mapping[str, Any]) -> dict[st
         "/output_endpoint/{name}": {
             "get": given(
                 "An output's steps, in order: those that there are, or, with follow, all that come, too.",
-                {LINES: {"type": "string"}, EVENTS: {"type": "string"}, ARROW: BYTES},
+                {LINES: _TEXT, EVENTS: _TEXT, ARROW: BYTES},
                 [
                     path("name", one_of(outputs)),
                     query("from_step", NUMBER, "The first; 0 without."),
@@ -121,23 +113,19 @@ def described(calls: CircuitCalls, of_collections: Mapping[str, Any]) -> dict[st
         )
         push["requestBody"] = {
             "required": True,
-            "content": {LINES: {"schema": {"type": "string"}}, ARROW: {"schema": BYTES}},
-        }
-        following = {
-            "type": "object",
-            "required": ["sequence"],
-            "properties": {"sequence": {"type": "integer"}},
+            "content": {LINES: {"schema": _TEXT}, ARROW: {"schema": BYTES}},
         }
         paths["/input_endpoint/{name}"] = {
             "post": push,
-            "get": call("The number that a producer sends next.", following, [name, producer]),
+            "get": call(
+                "The number that a producer sends next.", object_of(sequence=_WHOLE), [name, producer]
+            ),
         }
     return document(f"The circuit {calls.run.plan.name}", {**paths, **of_collections})
 
 
 def _sql() -> dict[str, Any]:
-    schema = {"type": "object", "required": ["sql"], "properties": {"sql": {"type": "string"}}}
-    return {"required": True, "content": {"application/json": {"schema": schema}}}
+    return {"required": True, "content": {"application/json": {"schema": object_of(sql=_TEXT)}}}
 
 
 def _asked(parameters: list[dict[str, Any]]) -> dict[str, Any]:

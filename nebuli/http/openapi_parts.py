@@ -22,14 +22,6 @@ PROBLEM = {
         },
     },
 }
-COLUMNS = {
-    "type": "array",
-    "items": {
-        "type": "object",
-        "required": ["name", "type"],
-        "properties": {"name": {"type": "string"}, "type": {"type": "string"}},
-    },
-}
 NUMBER = {"type": "integer", "minimum": 0, "maximum": 10**18 - 1}
 BYTES = {"type": "string", "format": "binary"}
 ANY = {"type": "object"}
@@ -51,6 +43,9 @@ def document(title: str, paths: Mapping[str, Any]) -> dict[str, Any]:
 def object_of(**properties: dict[str, Any]) -> dict[str, Any]:
     """The schema of an object with all of these."""
     return {"type": "object", "required": list(properties), "properties": properties}
+
+
+COLUMNS = {"type": "array", "items": object_of(name={"type": "string"}, type={"type": "string"})}
 
 
 def one_of(names: Sequence[str]) -> dict[str, Any]:
