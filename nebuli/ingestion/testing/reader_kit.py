@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from nebuli.ingestion.addressed import Addresses, Messages
     from nebuli.ingestion.source_reader import SourceReader
 
+    Make = Callable[[], SourceReader]
+    Add = Callable[[], Awaitable[list["Expected"]]]
+
 _Result = TypeVar("_Result")
 _STEP_S = 0.01
 
@@ -47,12 +50,12 @@ class ReaderConformance:
     """How long is waited to see that nothing comes."""
 
     @pytest.fixture
-    def make(self) -> Callable[[], SourceReader]:
+    def make(self) -> Make:
         """What makes a reader, not opened yet, of a source that is there, and has no message yet."""
         raise NotImplementedError(f"{type(self).__name__} has no fixture 'make': define it")
 
     @pytest.fixture
-    def add(self) -> Callable[[], Awaitable[list[Expected]]]:
+    def add(self) -> Add:
         """What adds three messages at least to that source, and says which, those of a part in their order."""
         raise NotImplementedError(f"{type(self).__name__} has no fixture 'add': define it")
 
@@ -65,7 +68,7 @@ class ReaderConformance:
         raise NotImplementedError(f"{type(self).__name__} has no fixture 'trim': define it")
 
     @pytest.fixture
-    def away(self) -> list[Callable[[], SourceReader]]:
+    def away(self) -> list[Make]:
         """What makes readers of sources that are not there, or not as they should be."""
         raise NotImplementedError(f"{type(self).__name__} has no fixture 'away': define it")
 
@@ -95,7 +98,7 @@ class ReaderConformance:
             what = f"next, behind {run.uppers} of {ends},"
             run.take(await self._within(reader.next(), what), reader)
 
-    async def _whole(self, make: Callable[[], SourceReader], at: Mapping[str, int]) -> _Found:
+    async def _whole(self, make: Make, at: Mapping[str, int]) -> _Found:
         async with _closing(make()) as reader:
             await self._opened(reader, at)
             return await self._to_end(reader, at)
@@ -114,18 +117,14 @@ class ReaderConformance:
 
     # -- what it must do
 
-    async def test_it_gives_the_messages_that_are_there(
-        self, make: Callable[[], SourceReader], add: Callable[[], Awaitable[list[Expected]]]
-    ) -> None:
+    async def test_it_gives_the_messages_that_are_there(self, make: Make, add: Add) -> None:
         """All of them, in order: addresses never go down, and there is no gap between batches of a part. ST-ING-4."""
         expected = await add()
         _is_told(await self._whole(make, {}), expected)
         expected += await add()
         _is_told(await self._whole(make, {}), expected)
 
-    async def test_it_has_a_name_and_a_unit(
-        self, make: Callable[[], SourceReader], add: Callable[[], Awaitable[list[Expected]]]
-    ) -> None:
+    async def test_it_has_a_name_and_a_unit(self, make: Make, add: Add) -> None:
         """What errors and figures say of it."""
         await add()
         async with _closing(make()) as reader:
@@ -134,9 +133,7 @@ class ReaderConformance:
             assert "\n" not in reader.reads
             assert reader.unit
 
-    async def test_two_readers_give_the_same_however_their_reads_are_cut(
-        self, make: Callable[[], SourceReader], add: Callable[[], Awaitable[list[Expected]]]
-    ) -> None:
+    async def test_two_readers_give_the_same_however_their_reads_are_cut(self, make: Make, add: Add) -> None:
         """One that was there when each piece came, and one that comes to find all of it. ST-ING-6."""
         expected = await add()
         async with _closing(make()) as early:
@@ -150,9 +147,7 @@ class ReaderConformance:
         assert late == run.found
         _is_told(late, expected)
 
-    async def test_it_begins_at_any_address(
-        self, make: Callable[[], SourceReader], add: Callable[[], Awaitable[list[Expected]]]
-    ) -> None:
+    async def test_it_begins_at_any_address(self, make: Make, add: Add) -> None:
         """With the first message at or above it, and the same rest as for anybody. ST-ING-5, ST-ING-6."""
         await add()
         await add()
@@ -167,7 +162,7 @@ class ReaderConformance:
                 assert (await self._whole(make, opened)).get(part, []) == rest
 
     async def test_between_messages_it_begins_with_the_next_one_or_says_that_this_is_no_place(
-        self, make: Callable[[], SourceReader], add: Callable[[], Awaitable[list[Expected]]]
+        self, make: Make, add: Add
     ) -> None:
         """Where addresses have gaps, nobody is sent back to what was before, nor past what comes next. ST-ING-5."""
         await add()
@@ -180,9 +175,7 @@ class ReaderConformance:
                     found = await self._whole(make, {**ends, part: at})
                     assert found[part] == [(address, row) for address, row in rows if address >= at]
 
-    async def test_its_ends_are_behind_all_that_there_is(
-        self, make: Callable[[], SourceReader], add: Callable[[], Awaitable[list[Expected]]]
-    ) -> None:
+    async def test_its_ends_are_behind_all_that_there_is(self, make: Make, add: Add) -> None:
         """A reader that begins there finds what comes later, and nothing else; an end never goes back."""
         await add()
         whole = await self._whole(make, {})
@@ -202,9 +195,7 @@ class ReaderConformance:
             assert is_behind(ends, later)
             _is_told(await self._to_end(reader, ends), expected)
 
-    async def test_it_waits_for_what_comes(
-        self, make: Callable[[], SourceReader], add: Callable[[], Awaitable[list[Expected]]]
-    ) -> None:
+    async def test_it_waits_for_what_comes(self, make: Make, add: Add) -> None:
         """One that has read all waits, without a deadline, and is not told to come again."""
         expected = await add()
         async with _closing(make()) as reader:
@@ -217,9 +208,7 @@ class ReaderConformance:
             await self._go_on(reader, run)
         _is_told(run.found, expected)
 
-    async def test_a_cancelled_call_loses_nothing(
-        self, make: Callable[[], SourceReader], add: Callable[[], Awaitable[list[Expected]]]
-    ) -> None:
+    async def test_a_cancelled_call_loses_nothing(self, make: Make, add: Add) -> None:
         """Cancelled before it began, in the middle, or as it waits: the next one gives what it would have given."""
         expected = await add()
         async with _closing(make()) as reader:
@@ -240,10 +229,7 @@ class ReaderConformance:
         _is_told(run.found, expected)
 
     async def test_what_is_gone_is_said(
-        self,
-        make: Callable[[], SourceReader],
-        add: Callable[[], Awaitable[list[Expected]]],
-        trim: Callable[[], Awaitable[Addresses]] | None,
+        self, make: Make, add: Add, trim: Callable[[], Awaitable[Addresses]] | None
     ) -> None:
         """Whoever begins there, or was there before, gets AddressGone in a line, and not silence. ST-ING-6."""
         if trim is None:
@@ -297,9 +283,7 @@ class ReaderConformance:
         return None
 
     @pytest.mark.parametrize("when", ["before it is opened", "opened", "in the middle", "waiting"])
-    async def test_it_lets_go_of_everything(
-        self, make: Callable[[], SourceReader], add: Callable[[], Awaitable[list[Expected]]], when: str
-    ) -> None:
+    async def test_it_lets_go_of_everything(self, make: Make, add: Add, when: str) -> None:
         """Descriptors, threads and tasks, once it is closed, wherever it was; and may be closed again."""
         await add()
         await self._whole(make, {})  # what is opened once per process is open now
@@ -318,10 +302,7 @@ class ReaderConformance:
             await self._within(reader.close(), "close")
 
     async def test_what_is_not_there_is_said_in_a_sentence(
-        self,
-        make: Callable[[], SourceReader],
-        add: Callable[[], Awaitable[list[Expected]]],
-        away: list[Callable[[], SourceReader]],
+        self, make: Make, add: Add, away: list[Make]
     ) -> None:
         """SourceAway or SourceUnusable, of one line, and nothing is held afterwards."""
         await add()
