@@ -37,6 +37,17 @@ class FilePath(click.Path):
         return super().convert(value, param, ctx)
 
 
+DEFAULT_STORE = "./collections"
+store_option = click.option(
+    "--store",
+    type=FilePath(),
+    metavar="DIR|URL",
+    default=DEFAULT_STORE,
+    show_default=True,
+    help="Where the collections are: a folder, or postgresql://USER@HOST/DATABASE?schema=NAME&blobs=s3://BUCKET/PREFIX.",
+)
+
+
 def state_place(given: str, option: str = "--state") -> StorePlace:
     """What ``--state`` says, or another option: a folder, or the URL of a store.
 

@@ -10,7 +10,7 @@ import click
 
 from nebuli.cli.bounds import FilePath
 from nebuli.cli.exits import ExitCode
-from nebuli.cli.rows.printed_rows import how_many, print_rows
+from nebuli.cli.rows.printed_rows import format_option, how_many, print_rows
 from nebuli.cli.stepped.circuit_access import reached, trust_of
 
 if TYPE_CHECKING:
@@ -32,14 +32,7 @@ _WITHIN_S = 40.0
     type=FilePath(),
     help="The topology whose certificates and secret are shown to CIRCUIT, where it is no id.",
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "json", "csv", "arrow"]),
-    default="table",
-    show_default=True,
-    help="How rows are printed: for people, or, for programs, as JSON, CSV or an Arrow stream.",
-)
+@format_option
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 def query(circuit: str, sql: str, topology: str | None, form: str, *, as_json: bool) -> int:
     """Ask a circuit with a SELECT, whose tables are its outputs and materialized inputs, at one step of all members.

@@ -17,6 +17,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+format_option = click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "json", "csv", "arrow"]),
+    default="table",
+    show_default=True,
+    help="How rows are printed: for people, or, for programs, as JSON, CSV or an Arrow stream.",
+)
 _NEEDS_QUOTES = frozenset('",\r\n')
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from nebuli.cli.bounds import FilePath, Finite, state_place
+from nebuli.cli.bounds import FilePath, Finite, state_place, store_option
 from nebuli.cli.exits import ExitCode, code_of_storage, end_on_termination
 from nebuli.cli.files import STDIN
 from nebuli.cli.render import table
@@ -33,13 +33,12 @@ _ENDINGS = (".csv", ".zip", ".parquet")
 _Command = TypeVar("_Command", bound="Callable[..., int]")
 
 
-_store = click.option(
-    "--store",
-    type=FilePath(),
-    metavar="DIR|URL",
-    default="./collections",
+_shards = click.option(
+    "--shards",
+    type=click.IntRange(min=1),
+    default=1,
     show_default=True,
-    help="Where the collections are: a folder, or postgresql://USER@HOST/DATABASE?schema=NAME&blobs=s3://BUCKET/PREFIX.",
+    help="Parts that are written side by side.",
 )
 _as_of = click.option(
     "--as-of",
@@ -62,13 +61,7 @@ def collection() -> None:
 @click.option(
     "--schema", required=True, help='Its columns with their types, as in "shop: string, amount: int64".'
 )
-@click.option(
-    "--shards",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Parts that are written side by side.",
-)
+@_shards
 @click.option(
     "--timed",
     type=click.Choice(["store", "writers"]),
@@ -85,7 +78,7 @@ def collection() -> None:
     show_default=True,
     help="How long it can be read back.",
 )
-@_store
+@store_option
 def create(name: str, schema: str, store: str, *, shards: int, timed: Timed, history_s: float) -> int:
     """Make a collection, which is empty; the store is made if it is not there."""
     from nebuli.dataflow.types import arrow_schema
@@ -99,7 +92,7 @@ def create(name: str, schema: str, store: str, *, shards: int, timed: Timed, his
 
 
 @collection.command("list")
-@_store
+@store_option
 @click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")
 def list_(store: str, *, as_json: bool) -> int:
     """List all collections, each with the rendition that it is, and from when to when it can be read."""
@@ -121,7 +114,7 @@ def list_(store: str, *, as_json: bool) -> int:
 
 @collection.command()
 @click.argument("name")
-@_store
+@store_option
 @click.option("--json", "as_json", is_flag=True, help="Print one object.")
 def show(name: str, store: str, *, as_json: bool) -> int:
     """Show a collection: its schema, its renditions with their frontiers, and the holds that keep its past."""
@@ -140,7 +133,7 @@ def show(name: str, store: str, *, as_json: bool) -> int:
     "--producer",
     help="A name of FILE's own, by which rows that were inserted are known: done again, it goes on where it was.",
 )
-@_store
+@store_option
 @click.option("--json", "as_json", is_flag=True, help="Print the time and the number of rows as JSON.")
 def insert(name: str, file: str, producer: str | None, store: str, *, as_json: bool) -> int:
     """Insert the rows of FILE, CSV or Parquet by its ending, or CSV from standard input (-).
@@ -181,7 +174,7 @@ def insert(name: str, file: str, producer: str | None, store: str, *, as_json: b
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @click.option("--into", type=FilePath(), metavar="FILE", help="Write them into this Parquet file instead.")
-@_store
+@store_option
 def read(name: str, as_of: int | None, form: str, into: str | None, store: str, *, as_json: bool) -> int:
     """Print the rows of a collection at a time, or at the last one that is complete. A time to come is waited for."""
     if into is not None and Path(into).suffix.lower() != ".parquet":
@@ -214,7 +207,7 @@ def read(name: str, as_of: int | None, form: str, into: str | None, store: str, 
     help="How each change is printed: as a line of CSV, below a header, or as a JSON object.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
-@_store
+@store_option
 def follow(name: str, as_of: int | None, form: str, store: str, *, snapshot: bool, as_json: bool) -> int:
     """Print what changes behind a time, or from now on, a line for each row, until this is interrupted.
 
@@ -242,14 +235,8 @@ def follow(name: str, as_of: int | None, form: str, store: str, *, snapshot: boo
 @collection.command()
 @click.argument("name")
 @click.argument("rendition")
-@click.option(
-    "--shards",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Parts that are written side by side.",
-)
-@_store
+@_shards
+@store_option
 def rendition(name: str, rendition: str, shards: int, store: str) -> int:
     """Make another rendition of a collection, empty, which programs write from scratch."""
 
@@ -268,7 +255,7 @@ def rendition(name: str, rendition: str, shards: int, store: str) -> int:
     metavar="TIME",
     help="The time whose rows the rendition was made of: what was inserted since is added to it.",
 )
-@_store
+@store_option
 def handover(name: str, rendition: str, built_from: int | None, store: str) -> int:
     """Have a collection be another rendition from now on, and print the time; who follows it sees what differs."""
 
@@ -284,7 +271,7 @@ def handover(name: str, rendition: str, built_from: int | None, store: str) -> i
 @collection.command()
 @click.argument("name")
 @click.option("--rendition", help="Drop this rendition only, which the collection is not and was not.")
-@_store
+@store_option
 def drop(name: str, rendition: str | None, store: str) -> int:
     """Drop a collection, with all that is in it, also for whoever reads it."""
 
@@ -305,7 +292,7 @@ def drop(name: str, rendition: str | None, store: str) -> int:
     metavar="FILE",
     help="Whose certificates and secret are asked for; without them only this machine is let in.",
 )
-@_store
+@store_option
 def serve(address: str, topology: str | None, store: str) -> int:
     """Serve a store over HTTP, which is made if it is not there, until this is interrupted; see /openapi.json."""
     from nebuli.circuits.served_run import CannotServe

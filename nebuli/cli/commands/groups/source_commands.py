@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nebuli.cli.bounds import FilePath, state_place
+from nebuli.cli.bounds import DEFAULT_STORE, FilePath, state_place, store_option
 from nebuli.cli.exits import ExitCode, code_of_storage, end_on_termination
 from nebuli.cli.rows.source_views import listed, shown
 from nebuli.cli.saved import state_directory
@@ -29,17 +29,7 @@ if TYPE_CHECKING:
     from nebuli.ingestion.source_client import Sources
     from nebuli.store.store_url import StorePlace
 
-_DEFAULT = "./collections"
 _MOST = 100
-
-_store = click.option(
-    "--store",
-    type=FilePath(),
-    metavar="DIR|URL",
-    default=_DEFAULT,
-    show_default=True,
-    help="Where the collections are: a folder, or postgresql://USER@HOST/DATABASE?schema=NAME&blobs=s3://BUCKET/PREFIX.",
-)
 
 
 @click.group()
@@ -60,7 +50,7 @@ def source() -> None:
     help="How many instances ingest it at once: one goes on when another one is killed.",
 )
 @click.option("--no-start", is_flag=True, help="Do not run it: 'nebuli source run' does, here or elsewhere.")
-@_store
+@store_option
 def create(file: str, replicas: int, store: str, *, no_start: bool) -> int:
     """Make the source that FILE (YAML) defines, and run it apart from this command; the store is made, too.
 
@@ -94,7 +84,7 @@ def create(file: str, replicas: int, store: str, *, no_start: bool) -> int:
 
 
 @source.command("list")
-@_store
+@store_option
 @click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")
 def list_(store: str, *, as_json: bool) -> int:
     """List all sources: how far each is complete, how much it lags, and whether it runs, or what holds it up."""
@@ -113,7 +103,7 @@ def list_(store: str, *, as_json: bool) -> int:
 
 @source.command()
 @click.argument("name")
-@_store
+@store_option
 @click.option("--json", "as_json", is_flag=True, help="Print one object.")
 def show(name: str, store: str, *, as_json: bool) -> int:
     """Show a source: what it has and what was read of it, up to when it is complete, and how its instances are."""
@@ -135,7 +125,7 @@ def show(name: str, store: str, *, as_json: bool) -> int:
     metavar="K",
     help="Be an instance, under a name that no other one on this host has, and not the supervisor of several.",
 )
-@_store
+@store_option
 def run(name: str, instance: str | None, store: str) -> int:
     """Run a source here, until it is dropped, scaled to 0, or this is interrupted.
 
@@ -172,7 +162,7 @@ def run(name: str, instance: str | None, store: str) -> int:
 @source.command()
 @click.argument("name")
 @click.argument("replicas", type=click.IntRange(0, _MOST))
-@_store
+@store_option
 def scale(name: str, replicas: int, store: str) -> int:
     """Have a source ingested by REPLICAS instances, which are started if none runs here; 0 stops it."""
 
@@ -198,7 +188,7 @@ def scale(name: str, replicas: int, store: str) -> int:
 @source.command()
 @click.argument("name")
 @click.argument("file", type=FilePath(), required=False)
-@_store
+@store_option
 def rebuild(name: str, file: str | None, store: str) -> int:
     """Have a source made anew from its first message on, as FILE now defines it, or as it is.
 
@@ -218,7 +208,7 @@ def rebuild(name: str, file: str | None, store: str) -> int:
 @click.argument("address", type=click.IntRange(0))
 @click.option("--part", default="", help="The part of the source that it is in, as the error says it.")
 @click.option("--of", "raw_source", default="data", show_default=True, help="The raw source that it is of.")
-@_store
+@store_option
 def skip(name: str, address: int, part: str, raw_source: str, store: str) -> int:
     """Pass over the message at ADDRESS, which cannot be ingested and holds up those behind it.
 
@@ -234,7 +224,7 @@ def skip(name: str, address: int, part: str, raw_source: str, store: str) -> int
 
 @source.command()
 @click.argument("name")
-@_store
+@store_option
 def drop(name: str, store: str) -> int:
     """Drop a source with its collections; its instances end."""
 
@@ -354,4 +344,4 @@ def _instances(number: int) -> str:
 def _command(*words: str) -> str:
     """A command of this group that may be pasted; the last of ``words`` is the store."""
     *given, store = words
-    return shlex.join(["nebuli", "source", *given, *([] if store == _DEFAULT else ["--store", store])])
+    return shlex.join(["nebuli", "source", *given, *([] if store == DEFAULT_STORE else ["--store", store])])

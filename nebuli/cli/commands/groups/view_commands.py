@@ -14,7 +14,7 @@ from nebuli.cli.asking import ran, settled, workers_of
 from nebuli.cli.bounds import FilePath, Finite
 from nebuli.cli.exits import ExitCode, end_on_termination
 from nebuli.cli.render import table
-from nebuli.cli.rows.printed_rows import as_json_line, echo_data, how_many, print_rows
+from nebuli.cli.rows.printed_rows import as_json_line, echo_data, format_option, how_many, print_rows
 from nebuli.cli.rows.view_rows import HEADER, cells_of, data_of
 from nebuli.cli.stepped.circuit_access import trust_of
 from nebuli.python_values import values_of
@@ -77,14 +77,7 @@ def view() -> None:
     show_default=True,
     help="How long a missing key is waited for.",
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "json", "csv", "arrow"]),
-    default="table",
-    show_default=True,
-    help="How rows are printed: for people, or, for programs, as JSON, CSV or an Arrow stream.",
-)
+@format_option
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 def get(
     name: str,
