@@ -58,11 +58,10 @@ class FormatUnknown(StateUnusable):
     """The state has the format ``saved``, and this version reads ``known``."""
 
     def __init__(self, saved: object, known: Iterable[int]) -> None:
-        self.saved = saved
-        self.known = sorted(known)
         super().__init__(
-            f"the saved state has format {saved}, and this version of nebuli reads {', '.join(map(str, self.known))}: "
-            f"another version has saved it; go on with that one, or with a newer one"
+            f"the saved state has format {saved}, and this version of nebuli reads "
+            f"{', '.join(map(str, sorted(known)))}: another version has saved it; go on with that one, or with a "
+            f"newer one"
         )
 
 
@@ -82,8 +81,6 @@ class StateDamaged(StateUnusable):
     """What is saved under ``key`` in the table ``table`` is not what a circuit saved there."""
 
     def __init__(self, table: str, key: str, what: str) -> None:
-        self.table = table
-        self.key = key
         super().__init__(
             f"the saved state of {table} is damaged, at {key}: {what}; go on from another checkpoint"
         )

@@ -140,8 +140,6 @@ class EntryDamaged(Damaged):
     """An entry of the ordering has another checksum than it was written with."""
 
     def __init__(self, key: str, sequence: int, expected: int, found: int) -> None:
-        self.key = key
-        self.sequence = sequence
         self.expected = expected
         self.found = found
         super().__init__(
@@ -181,7 +179,6 @@ class Locked(StorageError):
     """What is to be opened is open already, in this process or in another one."""
 
     def __init__(self, name: str, holder: str) -> None:
-        self.name = name
         self.holder = holder
         super().__init__(f"{name} is open already, by {holder}: close it there first, or end that process")
 
