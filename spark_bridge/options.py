@@ -40,7 +40,6 @@ from .option_table import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-SCHEME = "netchannel://"
 _OF_TABLES = frozenset(
     {"provider", "owner", "location", "external", "comment", "collation", "is_managed_location"}
 )

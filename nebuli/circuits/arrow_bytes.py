@@ -79,11 +79,6 @@ def _listed(columns: list[tuple[str, pa.DataType]]) -> str:
     return ", ".join(f"{name} {kind}" for name, kind in columns)
 
 
-def with_weight(schema: pa.Schema) -> pa.Schema:
-    """The schema of Z-sets of these rows."""
-    return schema.append(_WEIGHT_FIELD)
-
-
 def without_weight(schema: pa.Schema) -> pa.Schema:
     """The schema of the rows of a Z-set."""
     return pa.schema(list(schema)[:-1])

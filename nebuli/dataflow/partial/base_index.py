@@ -42,11 +42,6 @@ class BaseIndex:
         return not self._owed
 
     @property
-    def owed_rows(self) -> int:
-        """How many rows lookups have to scan."""
-        return sum(batch.num_rows for batch in self._owed)
-
-    @property
     def nbytes(self) -> int:
         """The memory that it holds; what is owed may be another index's as well."""
         return int(self._rows.nbytes + sum(batch.nbytes for batch in self._owed))

@@ -49,17 +49,12 @@ class BaseNode(GraphNode):
         return [columns for columns in self._indices if columns]
 
     @property
-    def owed_rows(self) -> int:
-        """How many rows are still to be taken into indices."""
-        return sum(index.owed_rows for index in self._indices.values())
-
-    @property
     def is_settled(self) -> bool:
-        """Whether nothing is."""
+        """Whether no row is still to be taken into indices."""
         return all(index.is_settled for index in self._indices.values())
 
     def work(self) -> None:
-        """Take a bounded part of them in."""
+        """Take a bounded part of these rows in."""
         for index in self._indices.values():
             if not index.is_settled:
                 index.work()

@@ -163,10 +163,6 @@ class KeySet:
         moments = np.array([moment for _, moment in noted], dtype=np.int64)
         np.maximum.at(self._used, slots, moments[found])
 
-    def touch(self, keys: pa.RecordBatch) -> None:
-        """Those of the keys that are in it were used now."""
-        self.used_now(self.hashed(keys))
-
     def times(self, keys: pa.RecordBatch) -> Times:
         """When each key was used last: a number that is the greater the later that was; 0 of those not in it."""
         self._write_noted()

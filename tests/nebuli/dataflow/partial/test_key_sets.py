@@ -43,7 +43,7 @@ def test_it_has_what_was_added_and_knows_what_was_used_last(
                 gone = {key for key in listed if used.pop(key, None) is not None}
                 assert set(tuples_of(keys.discard(batch))) == gone
             elif change == "touch":
-                keys.touch(batch)
+                keys.used_now(keys.hashed(batch))
                 used |= {key: now for key in listed if key in used}
             else:
                 for key in [key for key in listed if key in used][:1]:
