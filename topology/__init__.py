@@ -19,8 +19,7 @@ from topology.built_in import (
     TcpSource,
 )
 from topology.connectors import SinkConnector, SinkMode, SourceConnector
-from topology.errors import ConnectorUnusable, TopologyError
-from topology.mistakes import Marks, Mistake
+from topology.mistakes import ConnectorUnusable, Marks, Mistake, TopologyError
 from topology.model import (
     EngineName,
     LinkLimits,

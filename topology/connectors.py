@@ -16,8 +16,7 @@ from pydantic_core import PydanticCustomError, core_schema
 
 from topology.base import Model, Text
 from topology.consistency import did_you_mean, listed
-from topology.errors import ConnectorUnusable
-from topology.mistakes import MISPLACED
+from topology.mistakes import MISPLACED, ConnectorUnusable
 from topology.schema import DataType
 
 if TYPE_CHECKING:

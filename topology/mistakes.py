@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 Location = tuple[str | int, ...]
@@ -109,3 +110,15 @@ def decoded(data: bytes, file: str) -> str | Mistake:
         before = data[: error.start].decode("utf-8-sig")
         spot = Spot.at(before, len(before))
         return Mistake(f"not UTF-8: byte 0x{data[error.start]:02x}", file, spot.line, spot.column)
+
+
+class TopologyError(Exception):
+    """One or more mistakes in a topology; ``mistakes`` holds all that were found, in file order."""
+
+    def __init__(self, mistakes: Iterable[Mistake]) -> None:
+        self.mistakes = tuple(mistakes)
+        super().__init__("\n".join(map(str, self.mistakes)))
+
+
+class ConnectorUnusable(Exception):
+    """A type of source or sink that is not known, or cannot be had here; the message says what to do."""

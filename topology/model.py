@@ -17,8 +17,7 @@ from topology.base import Address, Model, Text
 from topology.built_in import SINKS, SOURCES
 from topology.connectors import SinkConnector, SourceConnector
 from topology.consistency import inconsistencies
-from topology.errors import TopologyError
-from topology.mistakes import Marks
+from topology.mistakes import Marks, TopologyError
 from topology.policies import ChannelPolicies
 from topology.schema import Schema
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from topology.consistency import inconsistencies
-from topology.errors import TopologyError
-from topology.mistakes import Mistake, in_file_order, read_text
+from topology.mistakes import Mistake, TopologyError, in_file_order, read_text
 from topology.model import Topology
 from topology.validation import validation_mistakes
 

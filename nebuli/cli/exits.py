@@ -31,8 +31,8 @@ class ExitCode(IntEnum):
 
 _BAD_INPUT = (
     ("placement.errors", "PlacementError"),
-    ("topology.errors", "ConnectorUnusable"),
-    ("topology.errors", "TopologyError"),
+    ("topology.mistakes", "ConnectorUnusable"),
+    ("topology.mistakes", "TopologyError"),
     ("netchannel.errors", "CertificateError"),
     ("nebuli.rpc.trust", "TrustUnusable"),
 )

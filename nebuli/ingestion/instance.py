@@ -24,7 +24,7 @@ from nebuli.store.errors import StorageError
 from .attempts import Attempt, Attempts, Told
 from .decoding.typed_columns import TypedColumns
 from .entries import FROM_BAD_TO_GOOD, RAW_RENDITION, Entry, InstanceStatus
-from .envelopes.as_they_came import AsTheyCame
+from .envelopes.append import AsTheyCame
 from .errors import AddressGone, IngestionError, MessageInvalid, SourceConflict, SourceUnusable
 from .making import carried, decoder_of, envelope_of, reader_of
 from .readers.seen_files import SeenFiles

@@ -17,8 +17,7 @@ from nebuli.ingestion.errors import MessageInvalid
 
 from .arrived import Arrived
 from .envelope import Changes, Envelope
-from .rows_by_key import RowsByKey
-from .upsert import refuse_nulls
+from .upsert import RowsByKey, refuse_nulls
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

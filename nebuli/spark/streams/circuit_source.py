@@ -45,9 +45,8 @@ class CircuitDataSource(DataSource):
         """The schema of the output, asked of the circuit."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        from nebuli.spark.streams.circuit_links import linked
+        from nebuli.spark.streams.circuit_links import linked, output_schema
         from nebuli.spark.streams.circuit_options import read_options
-        from nebuli.spark.streams.circuit_schemas import output_schema
 
         options = read_options(self.options)
         self._whole = True

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nebuli.spark.pushed_batches import pieces, whole_rows
-from nebuli.spark.streams.circuit_links import linked
-from nebuli.spark.streams.circuit_schemas import input_target
+from nebuli.spark.streams.circuit_links import input_target, linked
 from nebuli.spark.streams.errors import CircuitStreamError
 from spark_bridge.errors import CheckpointReplaced
 from spark_bridge.schemas import Normaliser

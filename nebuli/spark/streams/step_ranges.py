@@ -12,8 +12,7 @@ import pyarrow as pa
 
 from nebuli.circuits import StepForgotten
 from nebuli.spark.row_schemas import WEIGHT
-from nebuli.spark.streams.circuit_links import linked, pause
-from nebuli.spark.streams.circuit_schemas import STEP
+from nebuli.spark.streams.circuit_links import STEP, linked, pause
 from nebuli.spark.streams.errors import CircuitAway, RowTakenBack
 from spark_bridge.joining import joined
 from spark_bridge.schemas import Normaliser

@@ -27,10 +27,10 @@ from nebuli.store.errors import (
     Unclear,
 )
 from nebuli.store.names import file_name
-from nebuli.store.ordering import Entry
-from nebuli.store.ordering.entry_checksum import checksum
-from nebuli.store.ordering.postgres_bell import PostgresBell
-from nebuli.store.ordering.postgres_connection import ANSWER_S, BoundedConnection, connected, is_away, said
+
+from . import Entry
+from .entry_checksum import checksum
+from .postgres_connection import ANSWER_S, BoundedConnection, PostgresBell, connected, is_away, said
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

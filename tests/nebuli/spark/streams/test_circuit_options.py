@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from nebuli.spark.streams.circuit_links import output_schema
 from nebuli.spark.streams.circuit_options import read_options, write_options
-from nebuli.spark.streams.circuit_schemas import output_schema
 from nebuli.spark.streams.step_ranges import Steps
 from netchannel import Tls
 from spark_bridge import OptionError, SchemaConflict
