@@ -289,30 +289,25 @@ class NetworkSink(UnaryOperator):
     fault: FaultSettings | None = None
 
 
-QueryOperator = Annotated[
-    SourceOperator
-    | FilterOperator
+RowOperator = (
+    FilterOperator
     | ProjectOperator
     | UnionOperator
     | JoinOperator
     | AggregateOperator
     | DistinctOperator
     | WindowOperator
-    | ViewOperator
-    | SinkOperator,
+)
+"""What makes rows of rows, wherever a query runs."""
+QueryOperator = Annotated[
+    SourceOperator | RowOperator | ViewOperator | SinkOperator,
     Field(discriminator="type"),
 ]
 FragmentOperator = Annotated[
     BoundSource
-    | FilterOperator
-    | ProjectOperator
-    | UnionOperator
+    | RowOperator
     | SharderOperator
     | MergerOperator
-    | JoinOperator
-    | AggregateOperator
-    | DistinctOperator
-    | WindowOperator
     | ViewOperator
     | BoundSink
     | NetworkSource
@@ -320,19 +315,7 @@ FragmentOperator = Annotated[
     Field(discriminator="type"),
 ]
 PartialNode = Annotated[
-    Base
-    | Stream
-    | FilterOperator
-    | ProjectOperator
-    | UnionOperator
-    | SharderOperator
-    | MergerOperator
-    | JoinOperator
-    | AggregateOperator
-    | DistinctOperator
-    | WindowOperator
-    | View
-    | Output,
+    Base | Stream | RowOperator | SharderOperator | MergerOperator | View | Output,
     Field(discriminator="type"),
 ]
 """What the plan of partial state is made of."""

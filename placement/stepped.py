@@ -11,21 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from placement.plan import (
-    AggregateOperator,
     BaseOperator,
     BoundSink,
     BoundSource,
     Closing,
-    DistinctOperator,
-    FilterOperator,
     Fragment,
-    JoinOperator,
-    ProjectOperator,
+    RowOperator,
     UnaryOperator,
-    UnionOperator,
     ViewOperator,
     WatermarkOrigin,
-    WindowOperator,
 )
 from topology import Schema
 
@@ -92,13 +86,7 @@ Exchanging = ExchangeOperator | ShardOperator | GatherOperator | AlignOperator
 """The operators at which members hear of one another."""
 StepOperator = Annotated[
     InputOperator
-    | FilterOperator
-    | ProjectOperator
-    | UnionOperator
-    | JoinOperator
-    | AggregateOperator
-    | DistinctOperator
-    | WindowOperator
+    | RowOperator
     | ViewOperator
     | LateOperator
     | ExchangeOperator

@@ -14,6 +14,7 @@ from placement.plan import (
     FilterOperator,
     JoinOperator,
     ProjectOperator,
+    RowOperator,
     UnionOperator,
     ViewOperator,
     WindowOperator,
@@ -34,17 +35,7 @@ RESERVED = "_weight"
 """The column that carries, beside a stream's own columns, how many times a row is added or taken back."""
 WINDOW_COLUMNS = ("window_start", "window_end")
 """What a window adds to its input."""
-InnerOperator = (
-    FilterOperator
-    | ProjectOperator
-    | UnionOperator
-    | JoinOperator
-    | AggregateOperator
-    | DistinctOperator
-    | WindowOperator
-    | ViewOperator
-    | BoundSink
-)
+InnerOperator = RowOperator | ViewOperator | BoundSink
 
 DividedOperator = AggregateOperator | DistinctOperator | JoinOperator
 """What may be in shards."""
