@@ -1,6 +1,7 @@
 """The system over topology, placement and network channels: workers, their engine, and the command line."""
 
 import os
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,25 +15,17 @@ if TYPE_CHECKING:
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 __version__ = "0.1.0"
+_HOMES = {
+    "Circuit": "nebuli.circuits",
+    "Collections": "nebuli.store.collections.collections",
+    "Sources": "nebuli.ingestion.source_client",
+    "Views": "nebuli.views",
+}
 __all__ = ["Circuit", "Collections", "Sources", "Views"]
 
 
 def __getattr__(name: str) -> Any:
     """What is public, imported when it is first asked for: commands start without it."""
-    if name == "Circuit":
-        from nebuli.circuits import Circuit
-
-        return Circuit
-    if name == "Collections":
-        from nebuli.store.collections.collections import Collections
-
-        return Collections
-    if name == "Sources":
-        from nebuli.ingestion.source_client import Sources
-
-        return Sources
-    if name == "Views":
-        from nebuli.views import Views
-
-        return Views
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
