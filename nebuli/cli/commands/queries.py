@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -167,41 +167,32 @@ def _say_circuit(query: DeployedQuery) -> None:
         click.echo(f"nothing is attached to {names}: programs push rows at {query.circuit}", err=True)
 
 
-def _steps(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of commands that may give a query to workers in steps."""
-    for option in (keep_output, _checkpoint_s, _members, _stepped):
-        command = option(command)
-    return command
+def _settings(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of commands that give a query to workers; the command gets them as ``settings``."""
+
+    @wraps(command)
+    def given(**options: Any) -> Any:
+        settings = _Settings(**{name: options.pop(name) for name in _Settings._fields})
+        return command(settings=settings, **options)
+
+    for option in (
+        keep_output, _checkpoint_s, _members, _stepped, engine_option, _on_loss, strategy_option, seed_option
+    ):  # fmt: skip
+        given = option(given)
+    return given
 
 
 @click.command()
 @click.argument("topology", type=FilePath())
 @click.argument("query", type=FilePath())
-@seed_option
-@strategy_option
-@_on_loss
-@engine_option
-@_steps
-def register(
-    topology: str,
-    query: str,
-    *,
-    seed: int,
-    strategy: StrategyName,
-    on_loss: str,
-    engine: EngineName | None,
-    stepped: bool,
-    members: int | None,
-    checkpoint_s: float | None,
-    keep_output: KeepOutput | None,
-) -> int:
+@_settings
+def register(topology: str, query: str, settings: _Settings) -> int:
     """Place QUERY on TOPOLOGY, and give its fragments to the workers of its nodes. Prints the query's id.
 
     Nothing is started. Relative paths of sources and sinks start where each worker was started.
     """
 
     async def work() -> int:
-        settings = _Settings(seed, strategy, on_loss, engine, stepped, members, checkpoint_s, keep_output)
         settings.check()
         found = await _register(topology, query, settings)
         click.echo(found.id)
@@ -219,29 +210,12 @@ def register(
     required=True,
     shell_complete=completion.queries_or_files,
 )
-@seed_option
-@strategy_option
-@_on_loss
-@engine_option
-@_steps
+@_settings
 @click.option("--watch", "watched", is_flag=True, help="Then watch it to its end, as 'nebuli watch' does.")
-def start(
-    files: tuple[str, ...],
-    *,
-    seed: int,
-    strategy: StrategyName,
-    on_loss: str,
-    engine: EngineName | None,
-    stepped: bool,
-    members: int | None,
-    checkpoint_s: float | None,
-    keep_output: KeepOutput | None,
-    watched: bool,
-) -> int:
+def start(files: tuple[str, ...], settings: _Settings, *, watched: bool) -> int:
     """Start a registered query by its ID, or register QUERY on TOPOLOGY and start it. Prints the query's id."""
     if len(files) > 2:
         raise click.UsageError("expected the id of a query, or a topology and a query")
-    settings = _Settings(seed, strategy, on_loss, engine, stepped, members, checkpoint_s, keep_output)
     if len(files) == 1:
         _check_registered(files[0], settings)
     else:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
-    from nebuli.cli.bounds import KeepOutput
     from nebuli.control.deployment import Active
     from nebuli.control.local import LocalWorkers
     from nebuli.control.supervision import Policy, Supervisor
@@ -78,14 +77,7 @@ def run(
     engine: EngineName | None,
     max_state_bytes: int,
     as_json: bool,
-    stepped: bool,
-    members: int | None,
-    state: str | None,
-    checkpoint_s: float | None,
-    serve: str | None,
-    http: str | None,
-    keep_output: KeepOutput | None,
-    home: str | None,
+    **of_steps: Any,
 ) -> int:
     """Run QUERY over TOPOLOGY, with a worker process for each node on this machine.
 
@@ -102,9 +94,9 @@ def run(
     """
     from nebuli.cli.local_template import forked_template
 
-    steps = Steps(stepped, members, state, checkpoint_s, serve, http, keep_output, home)
+    steps = Steps(**of_steps)
     steps.check()
-    with nullcontext() if home == "spark" else forked_template():
+    with nullcontext() if steps.home == "spark" else forked_template():
         # The template imports meanwhile.
         from nebuli.cli.files import load, refuse_overwritten, refuse_unreadable
         from nebuli.cli.who_may_call import http_server, trust_at
@@ -115,7 +107,7 @@ def run(
 
         model, plan = load(topology, query, engine)
         refuse_overwritten(model, plan, Path(topology).resolve().parent)
-        if stepped:
+        if steps.stepped:
             return run_in_steps(
                 model, topology, plan, steps, max_state_bytes=max_state_bytes, late=late, as_json=as_json
             )
@@ -131,14 +123,16 @@ def run(
                 f"many; take --engine embedded, or --late warn"
             )
         given = {
-            name: address for name, address in (("--serve", serve), ("--http", http)) if address is not None
+            name: address
+            for name, address in (("--serve", steps.serve), ("--http", steps.http))
+            if address is not None
         }
         if given and not views_of(fragments):
             raise click.UsageError(
                 f"{next(iter(given))} is for queries in steps, and for those with views: add --stepped, or leave it out"
             )
         trust_at(given, model, Path(topology).resolve().parent, "read its views")
-        if http is not None:
+        if steps.http is not None:
             http_server()
         warn_of_endless(fragments)
         active = Active(deployment, (), fragments)
@@ -156,8 +150,8 @@ def run(
             Policy(on_loss),
             max_state_bytes,
             of_late,
-            serve,
-            http,
+            steps.serve,
+            steps.http,
             says_late=late == "warn",
         )
         code, error = _outcome(_run(settings, progress))
