@@ -6,7 +6,7 @@ import os
 import re
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -109,18 +109,14 @@ def worker(
     data: str | None,
     advertise: str | None,
     grpc: str | None,
-    metrics: str | None,
-    http: str | None,
     topology: str | None,
     node: str | None,
     secret_file: str | None,
     insecure: bool,
     state: str | None,
     fragment_memory: int | None,
-    fragment_ports: tuple[int, int],
     data_ports: str | None,
-    max_state_bytes: int,
-    ends_with_stdin: bool,
+    **others: Any,
 ) -> None:
     """Run one node: it takes fragments of queries over gRPC and runs them.
 
@@ -159,15 +155,11 @@ def worker(
         data=data,
         grpc=grpc,
         advertise=advertise,
-        metrics=metrics,
-        http=http,
         state=_state(state, data),
         fragment_memory=None if fragment_memory is None else fragment_memory << 20,
-        fragment_ports=fragment_ports,
         data_ports=data_ports,
-        max_state_bytes=max_state_bytes,
-        ends_with_stdin=ends_with_stdin,
         trust=Trust.of(access),
+        **others,
     )
     try:
         if not insecure:
