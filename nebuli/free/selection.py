@@ -4,15 +4,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nebuli.dataflow import Circuit
 from nebuli.dataflow.errors import DataflowError
-from nebuli.free.embedded import EmbeddedEngine
 from placement.plan import BoundSink, NetworkSink
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from nebuli.connectors.endpoints import Source
     from nebuli.free.engine import Engine
     from placement.plan import Fragment
 
 __all__ = ["engine_of"]
+
+
+class _EmbeddedEngine(Circuit):
+    """A circuit of this process as an engine: it needs no start, and is never at anything for long."""
+
+    phase = ""
+
+    def start(self, wake: Callable[[], None]) -> Mapping[str, Source]:
+        """Begin, with no sources of its own: all come from outside."""
+        return {}
+
+    def interrupt(self) -> None:
+        """Do nothing: it waits for nothing."""
 
 
 def engine_of(fragment: Fragment, max_state_bytes: int) -> Engine:
@@ -23,7 +39,7 @@ def engine_of(fragment: Fragment, max_state_bytes: int) -> Engine:
         from nebuli.spark import SparkCircuit
 
         return SparkCircuit(fragment)
-    return EmbeddedEngine(
+    return _EmbeddedEngine(
         fragment.operators,
         watermarks=fragment.watermarks,
         closings=fragment.closings,
