@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from nebuli.rpc import secured
+from nebuli.rpc import transport_security
 from nebuli.rpc.proof import Checking, Proofs
 from nebuli.rpc.trust import Trust
 
@@ -25,7 +25,7 @@ def dial(address: str, query: str, trust: Trust) -> grpc.aio.Channel:
     if trust.tls is not None:
         host = trust.tls.server_name or address.rpartition(":")[0].strip("[]")
         trust = Trust(replace(trust.tls, server_name=host), trust.secret)
-    return secured.dial(
+    return transport_security.dial(
         _name(query), address, trust, ("grpc.max_receive_message_length", -1)
     )  # rows may be large
 

@@ -16,7 +16,7 @@ from nebuli.circuits.circuit_service import CircuitService
 from nebuli.circuits.circuit_trust import interceptors
 from nebuli.circuits.push_limit import SERVER_OPTIONS, WAITING_BYTES
 from nebuli.rpc.circuit_pb2_grpc import add_CircuitServicer_to_server
-from nebuli.rpc.secured import bind
+from nebuli.rpc.transport_security import bind
 from nebuli.rpc.trust import NO_TRUST
 
 if TYPE_CHECKING:

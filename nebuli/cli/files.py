@@ -17,7 +17,7 @@ from topology.mistakes import decoded, read_text
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from nebuli.control.deployed import DeployedQuery, Endpoint, GivenFile
+    from nebuli.control.deployed_queries import DeployedQuery, Endpoint, GivenFile
     from placement import Query
     from topology import EngineName, Topology
 
@@ -96,7 +96,7 @@ def refuse_unreadable(topology: Topology, file: str) -> None:
 def refuse_overwritten(topology: Topology, query: Query, directory: Path) -> None:
     """Raise ClickException where a file that the query writes on this machine is one that it reads, or writes twice."""
     from nebuli.connectors.errors import OutputError
-    from nebuli.connectors.sinks.overwriting import check_files
+    from nebuli.connectors.sinks.overwrites import check_files
     from nebuli.connectors.sinks.sink_locks import files_read
     from placement.plan import SinkOperator, SourceOperator, WindowOperator
 
@@ -123,7 +123,7 @@ def _shown(file: str) -> str:
 
 def given(path: str) -> GivenFile:
     """A file as it is now, which was read before."""
-    from nebuli.control.deployed import GivenFile
+    from nebuli.control.deployed_queries import GivenFile
 
     text = read_text(Path(path))
     if isinstance(text, Mistake):
@@ -156,7 +156,7 @@ def _is_as_given(file: GivenFile) -> bool:
 
 def endpoints(file: str, topology: Topology, used: Iterable[str]) -> list[Endpoint]:
     """How the workers of these nodes are asked. Raises ClickException for nodes that do not say where."""
-    from nebuli.control.deployed import Endpoint
+    from nebuli.control.deployed_queries import Endpoint
 
     known = {node.address: node for node in topology.nodes}
     nodes = [known[address] for address in used]

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from nebuli.dataflow import Progress
     from placement.plan import NetworkSink, NetworkSource
 
-__all__ = ["HAS_ALL", "ChannelSink", "ChannelSource"]
+__all__ = ["HAS_ALL", "ChannelSink", "NetworkChannelSource"]
 
 HAS_ALL = "it has had all of this input, and has finished"
 """Why nothing is taken any more for a fragment that has finished. A producer that hears it is done, too."""
@@ -53,7 +53,7 @@ class _Received(NamedTuple):
     sequence: int
 
 
-class ChannelSource(Source):
+class NetworkChannelSource(Source):
     """Reads a channel of this worker's ReceiverServer. To be made on the loop, used by one thread.
 
     Without a ``lineage`` what is received is acknowledged: a fragment with a state begins anew anyway.

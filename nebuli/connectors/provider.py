@@ -7,7 +7,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from nebuli.connectors.errors import FragmentError, InputError, OutputError
-from nebuli.connectors.network import ChannelSink, ChannelSource
+from nebuli.connectors.network import ChannelSink, NetworkChannelSource
 from nebuli.connectors.positions import CountedSource
 from nebuli.connectors.sinks.modes import AppendSink, ChangesSink, FinalSink
 from placement.plan import BoundSink, BoundSource, NetworkSink, NetworkSource
@@ -46,7 +46,7 @@ class Provider:
         ``lineage`` is that of an exact fragment.
         """
         if isinstance(operator, NetworkSource):
-            return ChannelSource(operator, self.receiver, wake, lineage)
+            return NetworkChannelSource(operator, self.receiver, wake, lineage)
         source = source_of(operator, wake)
         return source if lineage is None else CountedSource(source, lineage, wake)
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING
 
-from nebuli.control.deployed import Scaling
+from nebuli.control.deployed_queries import Scaling
 from nebuli.control.deployment import forget, is_forgotten, statuses_of
 from nebuli.control.step_placement import step_fragments
-from nebuli.rpc.following_members import MemberPlace, Succession
 from nebuli.rpc.ids import local_id
+from nebuli.rpc.member_places import MemberPlace, Succession
 from nebuli.rpc.status import FragmentStatus
 from placement.stepped import CoordinatorFragment, MemberFragment, Takeover
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nebuli.control.deployed import DeployedFragment, DeployedQuery, Workers
+    from nebuli.control.deployed_queries import DeployedFragment, DeployedQuery, Workers
     from placement import Query
     from topology import Topology
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from nebuli.dataflow.errors import DataflowError, StateTooLarge
-from nebuli.dataflow.running import output_columns, own_bound, running
+from nebuli.dataflow.fragment_runner import output_columns, own_bound, running
 from nebuli.dataflow.types import arrow_schema
 from nebuli.dataflow.window import Window, Windows
 from nebuli.dataflow.zset import weighted
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from nebuli.dataflow.fragment_runner import PlanOperator
     from nebuli.dataflow.operators import Operator
     from nebuli.dataflow.progress import Origin
-    from nebuli.dataflow.running import PlanOperator
     from placement.plan import Closing
     from topology.schema import Schema
 

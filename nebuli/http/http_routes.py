@@ -31,7 +31,7 @@ from nebuli.http.sources.source_routes import source_routes
 from nebuli.http.views.view_paths import view_paths
 from nebuli.http.views.view_routes import view_routes
 from nebuli.python_values import values_of
-from nebuli.steps.member.calls.inspecting import MAX_PROFILE_S
+from nebuli.steps.member.calls.member_figures import MAX_PROFILE_S
 from nebuli.store.errors import StorageError
 
 if TYPE_CHECKING:

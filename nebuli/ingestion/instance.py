@@ -22,11 +22,11 @@ from nebuli.store.collections.errors import (
 from nebuli.store.errors import StorageError
 
 from .attempts import Attempt, Attempts, Told
+from .connector_factory import carried, decoder_of, envelope_of, reader_of
 from .decoding.typed_columns import TypedColumns
 from .entries import FROM_BAD_TO_GOOD, RAW_RENDITION, Entry, InstanceStatus
 from .envelopes.append import AsTheyCame
 from .errors import AddressGone, IngestionError, MessageInvalid, SourceConflict, SourceUnusable
-from .making import carried, decoder_of, envelope_of, reader_of
 from .readers.seen_files import SeenFiles
 from .recipe.checked import Checked
 from .recipe.reclocking import Remap

@@ -16,6 +16,7 @@ from nebuli.store.errors import NotYet, StoreClosed
 from nebuli.store.shards.changes import Drop
 
 from .addressed import PAYLOAD
+from .connector_factory import reader_of
 from .definition import AvroFormat, CollectionOrigin
 from .entries import (
     FROM_BAD_TO_GOOD,
@@ -29,7 +30,6 @@ from .entries import (
 )
 from .errors import IngestionError, MessagePlace, SourceExists, SourceRefused, SourceUnknown
 from .instance import Instance, collections_of, create_collections
-from .making import reader_of
 from .readers.seen_files import SeenFiles
 from .recipe.checked import passed_over
 from .recipe.reclocking import Remap

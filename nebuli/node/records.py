@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from nebuli.store.store_url import StorePlace, StoreUrl
 
-__all__ = ["FRAGMENT", "Record", "Records", "StateUnusable"]
+__all__ = ["FRAGMENT", "FragmentRecord", "Records", "StateUnusable"]
 
 _ENDING = ".json"
 _AWAY_S = 5.0
@@ -37,7 +37,7 @@ class StateUnusable(Exception):
     """The directory cannot be used; the message names it, and says why and what to do."""
 
 
-class Record(BaseModel):
+class FragmentRecord(BaseModel):
     """A fragment, and how far it had come."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -70,7 +70,7 @@ class Records:
     ) -> None:
         self._lock.close()
 
-    def load(self) -> list[Record]:
+    def load(self) -> list[FragmentRecord]:
         """All records, in the order in which they came. Raises StateUnusable for a note that is none.
 
         At a URL all are written once more: a worker that has lost the place without a word cannot write them then.
@@ -81,7 +81,7 @@ class Records:
                 said = self._notes.read(name)
                 if said is None:
                     continue
-                found.append((int(name.removesuffix(_ENDING)), Record.model_validate_json(said)))
+                found.append((int(name.removesuffix(_ENDING)), FragmentRecord.model_validate_json(said)))
                 if not isinstance(self._place, Path):
                     self._notes.write(name, said)
             except (ValueError, OSError) as error:
@@ -105,7 +105,7 @@ class Records:
             )
         return StateUnusable(f"{path} is no fragment's record: {error}; remove it")
 
-    def save(self, record: Record) -> None:
+    def save(self, record: FragmentRecord) -> None:
         """Keep a record, durably when this returns. Raises OSError."""
         id_ = record.status.id
         if id_ not in self._names:

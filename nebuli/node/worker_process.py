@@ -27,16 +27,16 @@ from nebuli.circuits.push_limit import SERVER_OPTIONS
 from nebuli.circuits.served_run import CannotServe
 from nebuli.forking.spawner import Spawner
 from nebuli.limits import DEFAULT_MAX_STATE_BYTES
-from nebuli.node.hosted import Host
-from nebuli.node.listening import Ports
+from nebuli.node.data_port import Ports
+from nebuli.node.hosted_fragment import Host
 from nebuli.node.logs import PACKAGES
-from nebuli.node.node import Node
 from nebuli.node.records import Records
-from nebuli.node.service.forwarding import CIRCUITS, Forwarding
-from nebuli.node.service.observing import Observed
+from nebuli.node.service.call_forwarder import CIRCUITS, Forwarding
+from nebuli.node.service.observations import Observed
 from nebuli.node.service.servicer import Service
+from nebuli.node.worker_node import WorkerNode
 from nebuli.rpc.conventions import READY_PREFIX
-from nebuli.rpc.secured import bind, interceptors
+from nebuli.rpc.transport_security import bind, interceptors
 from nebuli.rpc.trust import NO_TRUST, Trust
 from nebuli.rpc.worker_pb2 import DESCRIPTOR
 from nebuli.rpc.worker_pb2_grpc import add_WorkerServicer_to_server
@@ -142,7 +142,7 @@ async def _serve(settings: WorkerSettings, template: socket.socket) -> bool:
             max_state_bytes=settings.max_state_bytes,
             serves_http=settings.http is not None,
         )
-        node = Node(host, records)
+        node = WorkerNode(host, records)
         receiver.register_service(LISTING, lambda _: listed_bytes(node.views()))
         receiver.register_service(ADDING, lambda _: added_bytes(why=_NO_ADDING))
         stack.enter_context(_logged_by(node.logs))
@@ -182,7 +182,7 @@ def _sockets(stack: AsyncExitStack, state: Path | None) -> Path:
 def _serve_metrics(
     stack: AsyncExitStack,
     address: str,
-    node: Node,
+    node: WorkerNode,
     receiver: netchannel.ReceiverServer,
     sender: netchannel.SenderServer,
 ) -> str:
@@ -194,7 +194,7 @@ def _serve_metrics(
         raise _unusable("metrics", address, error) from error
 
 
-async def _serve_http(stack: AsyncExitStack, address: str, node: Node, host: Host) -> str:
+async def _serve_http(stack: AsyncExitStack, address: str, node: WorkerNode, host: Host) -> str:
     try:
         from nebuli.node.service.circuits_over_http import serving
     except ImportError as error:

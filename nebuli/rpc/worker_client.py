@@ -12,8 +12,8 @@ import grpc.aio
 from nebuli.rpc import worker_pb2 as wire
 from nebuli.rpc.conventions import REFUSAL_KEY
 from nebuli.rpc.log_lines import LogLine
-from nebuli.rpc.secured import dial
 from nebuli.rpc.status import FragmentStatus
+from nebuli.rpc.transport_security import dial
 from nebuli.rpc.trust import NO_TRUST
 from nebuli.rpc.worker_pb2_grpc import WorkerStub
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from nebuli.rpc.following_members import Succession
+    from nebuli.rpc.member_places import Succession
     from nebuli.rpc.trust import Trust
     from placement.plan import Addition
     from placement.stepped import AnyFragment

@@ -14,9 +14,9 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 import netchannel
+from nebuli.spark.driver_lead import lead
 from nebuli.spark.driver_messages import DONE, DRAIN, FAILED, PHASE, Job, Report
 from nebuli.spark.failures import sentence
-from nebuli.spark.leading import lead
 from nebuli.spark.phases import STARTING, WAITING, jobs_told
 from nebuli.spark.session import open_session
 

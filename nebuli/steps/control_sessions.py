@@ -1,4 +1,4 @@
-"""`Session`: a channel in each direction between a coordinator's process and a member, and the talk on both."""
+"""`ControlSession`: a channel in each direction between a coordinator's process and a member, and the talk on both."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     )
 
 
-class Session:
+class ControlSession:
     """``leave_s`` is how long its end waits until the other side has all that was sent."""
 
     def __init__(self, inbox: ReceiverChannel, outbox: SenderChannel) -> None:
@@ -54,7 +54,7 @@ class Session:
 
 
 @asynccontextmanager
-async def talking(
+async def control_session(
     sender: SenderServer,
     receiver: ReceiverServer,
     *,
@@ -65,7 +65,7 @@ async def talking(
     buffer: BufferPolicy | None = None,
     fault: FaultPolicy | None = None,
     grace_s: float | None = None,
-) -> AsyncIterator[Session]:
+) -> AsyncIterator[ControlSession]:
     """Hear on one channel, and say on the other, to whoever listens at ``to``.
 
     The other side is told that ``who`` has left; that is waited for as `ReceiverChannel.close` does, ``grace_s``.
@@ -73,7 +73,7 @@ async def talking(
     inbox = receiver.register_channel(hears, codec="bytes", buffer=buffer, fault=fault)
     try:
         outbox = sender.register_channel(says, to=to, codec="bytes", buffer=buffer, fault=fault)
-        found = Session(inbox, outbox)
+        found = ControlSession(inbox, outbox)
         try:
             yield found
         finally:

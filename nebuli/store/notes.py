@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from nebuli.durable_files import sync_directory, write_durably
 from nebuli.store.errors import LogTaken, StorageError
 from nebuli.store.ordering import Change
-from nebuli.store.ordering.appending import append_once
+from nebuli.store.ordering.single_append import append_once
 from nebuli.store.seams import AWAY_S, seams_at
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
-from nebuli.cli import saved
-from nebuli.control.deployed import DeployedFragment, DeployedQuery, GivenFile
-from nebuli.node.records import Record, Records
+from nebuli.cli import saved_queries
+from nebuli.control.deployed_queries import DeployedFragment, DeployedQuery, GivenFile
+from nebuli.node.records import FragmentRecord, Records
 from nebuli.rpc.status import FragmentState, FragmentStatus
 from netchannel import (
     BufferPolicy,
@@ -253,14 +253,16 @@ def _nebuli(folder: Path, written: Path) -> None:
         plan=tuple(plan),
     )  # fmt: skip
     with patch.dict("os.environ", XDG_STATE_HOME=str(folder / "state")):
-        saved.save(deployed)
+        saved_queries.save(deployed)
     with Records(folder / "worker") as records:
         first, *_, last = plan
         records.save(
-            Record(fragment=first, status=FragmentStatus("id 1", first.id, FragmentState.RUNNING, rows_in=7))
+            FragmentRecord(
+                fragment=first, status=FragmentStatus("id 1", first.id, FragmentState.RUNNING, rows_in=7)
+            )
         )
         records.save(
-            Record(
+            FragmentRecord(
                 fragment=last,
                 status=FragmentStatus(
                     "id 2",

@@ -13,7 +13,7 @@ import msgpack
 import pyarrow as pa
 import pytest
 
-from nebuli.cli import saved
+from nebuli.cli import saved_queries
 from nebuli.node.records import Records
 from nebuli.rpc.status import FragmentState, FragmentStatus
 from netchannel import (
@@ -180,8 +180,8 @@ async def test_staged_groups_of_arrow(left: Path) -> None:
 def test_a_query_that_was_registered(left: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As later invocations of the command line find it, with nothing left out."""
     monkeypatch.setenv("XDG_STATE_HOME", str(left / "nebuli" / "state"))
-    (query,) = saved.load_all()
-    assert query == saved.load("delays-0")
+    (query,) = saved_queries.load_all()
+    assert query == saved_queries.load("delays-0")
     assert (query.id, query.name, query.deployment, query.seed) == (
         "delays-0123456789ab", "delays", "deployed", 3,
     )  # fmt: skip
@@ -216,7 +216,7 @@ def test_files_that_people_have_written(left: Path, monkeypatch: pytest.MonkeyPa
     topology = load_topology(written / "topology.yaml")
     assert [node.address for node in topology.nodes] == ["10.0.0.1:9001", "10.0.0.2:9002", "[fd00::3]:9003"]
     monkeypatch.setenv("XDG_STATE_HOME", str(left / "nebuli" / "state"))
-    (query,) = saved.load_all()
+    (query,) = saved_queries.load_all()
     placed = place(load_query(written / "query.json"), topology, seed=3)
     assert with_deployment(decompose(placed).fragments, "deployed") == query.plan
 

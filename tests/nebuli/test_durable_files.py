@@ -10,13 +10,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from nebuli.cli import saved
+from nebuli.cli import saved_queries
 from nebuli.connectors.endpoints import Sink
 from nebuli.connectors.sinks.modes import AppendSink, FinalSink
 from nebuli.connectors.sinks.outputs import GrowingFile, WholeFile, csv_rows
-from nebuli.control.deployed import DeployedQuery, GivenFile
+from nebuli.control.deployed_queries import DeployedQuery, GivenFile
 from nebuli.durable_files import write_durably
-from nebuli.node.records import Record, Records
+from nebuli.node.records import FragmentRecord, Records
 from nebuli.rpc.status import FragmentState, FragmentStatus
 from placement import Fragment
 from tests.power.machine import Machine, machine
@@ -62,15 +62,15 @@ def test_a_query_that_was_registered(power: Machine, monkeypatch: pytest.MonkeyP
     )
     for place in (places := each_seed(power, "query")):
         monkeypatch.setenv("XDG_STATE_HOME", str(place))
-        saved.save(query)
-        saved.save(query.model_copy(update={"seed": 7}))
+        saved_queries.save(query)
+        saved_queries.save(query.model_copy(update={"seed": 7}))
         next(places)
-        assert saved.load_all() == [query.model_copy(update={"seed": 7})]
+        assert saved_queries.load_all() == [query.model_copy(update={"seed": 7})]
 
 
 def test_what_a_worker_remembers(power: Machine) -> None:
     fragment = Fragment(id="q/f", node="127.0.0.1:9", operators=())
-    record = Record(fragment=fragment, status=FragmentStatus("id", "q/f", FragmentState.RUNNING))
+    record = FragmentRecord(fragment=fragment, status=FragmentStatus("id", "q/f", FragmentState.RUNNING))
     for place in (places := each_seed(power, "worker")):
         with Records(place) as records:
             records.save(record)

@@ -281,7 +281,7 @@ CASES: dict[str, Callable[[Path], AbstractAsyncContextManager[Read]]] = {
     "nebuli.views.view_client.Views.watch_steps": partial(view, "watch_steps"),
     "nebuli.store.collections.collections.Collections.subscribe": collection,
     "nebuli.store.shards.shard.Shard.listen": shard,
-    "nebuli.doctor.examining.examine": doctor,
+    "nebuli.doctor.examination.examine": doctor,
 }
 
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from nebuli.node.records import Record, Records, StateUnusable
+from nebuli.node.records import FragmentRecord, Records, StateUnusable
 from nebuli.rpc.status import FragmentState, FragmentStatus
 from nebuli.steps.errors import StateGone, StateInUse, StateOfAnother
 from nebuli.steps.local.local_run import LocalRun
-from nebuli.steps.member.opening import LOG
+from nebuli.steps.member.member_store import LOG
 from nebuli.steps.protocol.errors import Fenced
 from nebuli.steps.protocol.lockstep import Phase
 from nebuli.steps.protocol.triggers import TriggerSettings
@@ -280,15 +280,19 @@ def test_a_worker_that_has_lost_its_place_without_a_word_records_nothing(
         id="q/member-0", node="a:1", circuit="c", plan=in_steps().plan, member=0, feeds=(), external=()
     )
     with Records(url) as first:
-        first.save(Record(fragment=fragment, status=status))
+        first.save(FragmentRecord(fragment=fragment, status=status))
         with pytest.raises(StateUnusable, match=rf"in use by another worker \(process {os.getpid()} on "):
             Records(url).__enter__()
         assert cut(url, "worker, process %")
         with Records(url) as second:
-            assert second.load() == [Record(fragment=fragment, status=status)]
+            assert second.load() == [FragmentRecord(fragment=fragment, status=status)]
             with pytest.raises(OSError, match="another member appends to"):
-                first.save(Record(fragment=fragment, status=replace(status, state=FragmentState.FINISHED)))
-            second.save(Record(fragment=fragment, status=replace(status, state=FragmentState.STOPPED)))
+                first.save(
+                    FragmentRecord(fragment=fragment, status=replace(status, state=FragmentState.FINISHED))
+                )
+            second.save(
+                FragmentRecord(fragment=fragment, status=replace(status, state=FragmentState.STOPPED))
+            )
     with Records(url) as third:
         assert [each.status.state for each in third.load()] == [FragmentState.STOPPED]
         third.forget("1")

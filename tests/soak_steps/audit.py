@@ -10,7 +10,7 @@ from nebuli.dataflow import SteppedCircuit
 from nebuli.steps.logs.input_log import InputLog
 from nebuli.steps.logs.output_log import OutputLog
 from nebuli.steps.logs.sums import digest
-from nebuli.steps.member.opening import LOG
+from nebuli.steps.member.member_store import LOG
 from nebuli.steps.stepped_query import SteppedQuery
 from nebuli.store import Store
 

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator
 
 from nebuli.node.fragment.coordinator_runner import CoordinatorRunner
-from nebuli.rpc.following_members import Succession
+from nebuli.rpc.member_places import Succession
 from nebuli.rpc.status import FragmentState
 from nebuli.steps.coordinator.circuit_run import CircuitRun
 from nebuli.steps.member.run_notes import forget_run

@@ -19,8 +19,8 @@ from nebuli.steps.protocol import events as ev
 from nebuli.steps.protocol import messages as say
 from nebuli.steps.protocol import tasks as do
 from nebuli.steps.protocol.errors import Fenced
-from nebuli.steps.protocol.following import Following
 from nebuli.steps.protocol.lockstep import Lockstep, Phase
+from nebuli.steps.protocol.member_machine import MemberMachine
 from nebuli.steps.protocol.member_states import Stopped
 from nebuli.steps.protocol.triggers import TriggerSettings
 
@@ -79,7 +79,7 @@ class Process:
         self.member = member
         self.disk = world.disks[member]
         self.name = f"{member}/{next(world.names)}"
-        self.following = Following(world.members, self.name, "f", f"host-{member}:1")
+        self.following = MemberMachine(world.members, self.name, "f", f"host-{member}:1")
         self.jobs: list[do.Task] = []
         self.state: State = ()
         self.taken: tuple[int, int, State] | None = None

@@ -19,10 +19,10 @@ import pyarrow as pa
 import pytest
 
 from nebuli.store import Store
-from nebuli.store.collections import clock, handing_over, holding, inserting
+from nebuli.store.collections import clock, handing_over, inserts, reader_holds
 from nebuli.store.errors import Conflict, StoreClosed, StoreFailed, Unclear
 from nebuli.store.ordering import Bell, Change, Entry
-from nebuli.store.shards import access, changes, compacting, ledger, payloads, shard
+from nebuli.store.shards import access, changes, compaction, ledger, payloads, shard
 from tests.support.virtual_time import VirtualLoop, VirtualTime
 
 T = TypeVar("T")
@@ -63,13 +63,13 @@ class SimulatedStore:
         time = VirtualTime(self.loop)
         with ExitStack() as stack:
             patch = stack.enter_context(pytest.MonkeyPatch.context())
-            for module in (clock, handing_over, holding, changes, ledger, shard):
+            for module in (clock, handing_over, reader_holds, changes, ledger, shard):
                 patch.setattr(module, "time", time)
             patch.setattr(clock, "random", Random(f"{self.seed} clock"))
             patch.setattr(os, "urandom", Random(f"{self.seed} ids").randbytes)
             patch.setattr(access, "Work", lambda: Threads(self))
-            patch.setattr(compacting, "ENTRIES", _ENTRIES)
-            for module in (payloads, inserting):
+            patch.setattr(compaction, "ENTRIES", _ENTRIES)
+            for module in (payloads, inserts):
                 patch.setattr(module, "INLINE_BYTES", _INLINE_BYTES)
             yield
 

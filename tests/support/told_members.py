@@ -25,8 +25,8 @@ from nebuli.steps.member.calls.call_inbox import CallInbox
 from nebuli.steps.member.coordinator_lines import CoordinatorLines
 from nebuli.steps.member.member import Member
 from nebuli.steps.member.member_order import MemberOrder
-from nebuli.steps.member.opening import LOG
-from nebuli.steps.member.serving import opened
+from nebuli.steps.member.member_service import opened
+from nebuli.steps.member.member_store import LOG
 from nebuli.steps.protocol import events as ev
 from nebuli.steps.protocol import messages as say
 from nebuli.steps.protocol.lockstep import Lockstep, Phase

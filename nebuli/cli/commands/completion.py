@@ -7,7 +7,7 @@ from contextlib import suppress
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
-from nebuli.cli import saved
+from nebuli.cli import saved_queries
 
 _SHELLS = ("bash", "zsh", "fish")
 PROGRAM = "nebuli"
@@ -36,7 +36,7 @@ def queries(context: click.Context, parameter: click.Parameter, incomplete: str)
     ):  # a file that is none is for commands to name, not for the tabulator key
         return [
             CompletionItem(query.id, help=f"{query.name}, registered {query.registered}")
-            for query in saved.load_all()
+            for query in saved_queries.load_all()
             if query.id.startswith(incomplete)
         ]
     return []

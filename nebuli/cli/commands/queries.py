@@ -10,19 +10,27 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from nebuli.cli import saved
-from nebuli.cli.asking import after_refusal, after_silence, ran, refuse_options, said, settled, workers_of
+from nebuli.cli import saved_queries
 from nebuli.cli.bounds import DEFAULT, FilePath, Finite, keep_output
 from nebuli.cli.commands import completion
 from nebuli.cli.commands.watch import watching
 from nebuli.cli.exits import ExitCode
 from nebuli.cli.placing import engine_option, seed_option, strategy_option, warn_of_endless
+from nebuli.cli.worker_answers import (
+    after_refusal,
+    after_silence,
+    ran,
+    refuse_options,
+    said,
+    settled,
+    workers_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from nebuli.cli.bounds import KeepOutput
-    from nebuli.control.deployed import DeployedQuery, Workers
+    from nebuli.control.deployed_queries import DeployedQuery, Workers
     from nebuli.rpc.status import FragmentStatus
     from nebuli.rpc.worker_client import WorkerUnreachable
     from placement import Query, StrategyName
@@ -96,7 +104,7 @@ class _Settings(NamedTuple):
 
 async def _register(topology: str, query: str, settings: _Settings) -> DeployedQuery:
     from nebuli.cli.files import endpoints, given, load, parsed, refuse_stdin
-    from nebuli.control.deployed import DeployedQuery, Workers
+    from nebuli.control.deployed_queries import DeployedQuery, Workers
     from nebuli.control.deployment import Active, forget, register
     from nebuli.control.supervision import Policy
     from nebuli.rpc.ids import new_query
@@ -126,12 +134,14 @@ async def _register(topology: str, query: str, settings: _Settings) -> DeployedQ
             fragments=tuple(map(workers.located, active.places)),
             plan=active.fragments,
         )
-        saved.save(found)  # first: whatever ends this in the middle, what workers have been given has a name
+        saved_queries.save(
+            found
+        )  # first: whatever ends this in the middle, what workers have been given has a name
         try:
             await register(active, workers)
         except (WorkerRefused, WorkerUnreachable):
             await forget(active.places, workers)
-            saved.forget(found)
+            saved_queries.forget(found)
             raise
     return found
 
@@ -238,7 +248,7 @@ def start(files: tuple[str, ...], settings: _Settings, *, watched: bool) -> int:
         from nebuli.cli.files import say_changed
 
         if len(files) == 1:
-            query = await settled(saved.load(files[0]))
+            query = await settled(saved_queries.load(files[0]))
             if not watched:  # which says it
                 say_changed(query)
             return query
@@ -253,7 +263,7 @@ def _check_registered(id_: str, settings: _Settings) -> None:
         raise click.UsageError(f"{id_} is a file, and no id: give a query as well, TOPOLOGY QUERY")
     if settings.engine is not None:
         raise click.UsageError("--engine is for a topology and a query: what is registered has its engines")
-    refuse_options(saved.load(id_), settings.of_steps, stepped=settings.stepped)
+    refuse_options(saved_queries.load(id_), settings.of_steps, stepped=settings.stepped)
 
 
 async def _begun(query: DeployedQuery, workers: Workers) -> int:
@@ -316,7 +326,7 @@ def _say_where_to_look(query: DeployedQuery) -> None:
 @_id
 def checkpoint(id_: str) -> int:
     """Save the state of the query ID, which runs in steps, now. Prints the step that comes behind it."""
-    query = saved.load(id_)
+    query = saved_queries.load(id_)
     coordinator = query.fragments[-1]
     if query.plan[-1].operators:
         raise click.UsageError(f"query {query.id} does not run in steps: it has no state that could be saved")
@@ -336,13 +346,13 @@ def checkpoint(id_: str) -> int:
 )
 def stop(id_: str, *, now: bool) -> int:
     """Stop the query ID, and wait until it has ended; harmless when it has."""
-    query = saved.load(id_)
+    query = saved_queries.load(id_)
 
     async def work() -> int:
         known = query
         while True:
             code = await _stop_deployment(known, at_once=now)
-            before, known = known, saved.again(known)
+            before, known = known, saved_queries.again(known)
             if known.deployment == before.deployment:  # else whoever watches it has begun again meanwhile
                 return code
 
@@ -381,7 +391,7 @@ async def _stop_deployment(query: DeployedQuery, *, at_once: bool) -> int:
 )
 def unregister(id_: str, force: bool) -> int:
     """Have the workers forget the query ID, which must not run, and forget it here: all of them, or none."""
-    query = saved.load(id_)
+    query = saved_queries.load(id_)
 
     async def work() -> int:
         from nebuli.control.deployment import forget, is_forgotten, statuses_of
@@ -411,7 +421,7 @@ def unregister(id_: str, force: bool) -> int:
         code = said([error for error in errors if isinstance(error, WorkerUnreachable)])
         answered = [each for each in statuses if isinstance(each, FragmentStatus)]
         if code == ExitCode.DONE or (force and all(map(is_forgotten, answered))):
-            saved.forget(query)
+            saved_queries.forget(query)
             if code != ExitCode.DONE:
                 click.echo(
                     "it is forgotten here; what is left of it where nobody answers may go on when that is back, unless "

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from nebuli.cli import saved
-from nebuli.cli.asking import ran, said, settled, workers_of
+from nebuli.cli import saved_queries
 from nebuli.cli.commands import completion
 from nebuli.cli.exits import ExitCode, is_bad_input
 from nebuli.cli.merged import Merged
+from nebuli.cli.worker_answers import ran, said, settled, workers_of
 
 if TYPE_CHECKING:
-    from nebuli.control.deployed import DeployedFragment, DeployedQuery, Workers
+    from nebuli.control.deployed_queries import DeployedFragment, DeployedQuery, Workers
     from nebuli.rpc.log_lines import LogLine
     from nebuli.rpc.status import FragmentStatus
     from nebuli.rpc.worker_client import WorkerRefused, WorkerUnreachable
@@ -38,11 +38,11 @@ def status(id_: str, as_json: bool) -> int:
     """
 
     async def work() -> int:
-        from nebuli.control.deployed import global_state
+        from nebuli.control.deployed_queries import global_state
         from nebuli.control.deployment import statuses_of
         from nebuli.control.global_state import GlobalState
 
-        query = await settled(saved.load(id_))
+        query = await settled(saved_queries.load(id_))
         async with workers_of(query) as workers:
             statuses = await statuses_of(query.fragments, workers)
         state = global_state(statuses)
@@ -138,7 +138,7 @@ def list_(as_json: bool) -> int:
     """List the queries that were registered from this account, with their states."""
 
     async def state_of(query: DeployedQuery) -> str:
-        from nebuli.control.deployed import global_state
+        from nebuli.control.deployed_queries import global_state
         from nebuli.control.deployment import statuses_of
         from nebuli.control.global_state import GlobalState
 
@@ -156,7 +156,7 @@ def list_(as_json: bool) -> int:
     async def work() -> int:
         from nebuli.cli.render import table
 
-        queries = saved.load_all()
+        queries = saved_queries.load_all()
         states = await asyncio.gather(*map(state_of, queries))
         rows = [
             (each.id, each.name, state, each.registered) for each, state in zip(queries, states, strict=True)
@@ -167,7 +167,7 @@ def list_(as_json: bool) -> int:
         elif rows:
             click.echo(table(("id", "name", "state", "registered"), rows))
         else:
-            click.echo(f"no query is registered (in {saved.directory()})", err=True)
+            click.echo(f"no query is registered (in {saved_queries.directory()})", err=True)
         return ExitCode.DONE
 
     return ran(work())
@@ -189,7 +189,7 @@ def logs(id_: str, follow: bool, level: str, as_json: bool) -> int:
     shown = _Shown(level, as_json)
 
     async def work() -> int:
-        query = await settled(saved.load(id_))
+        query = await settled(saved_queries.load(id_))
         if follow:
             return await _follow(query, shown)
         async with workers_of(query) as workers:
@@ -263,7 +263,7 @@ async def _tell(workers: Workers, each: DeployedFragment, merged: Merged, shown:
 
 async def _renewed(query: DeployedQuery) -> DeployedQuery:
     """The query, once a watcher has deployed it anew, or it has other members."""
-    while (now := saved.again(query)).fragments == query.fragments:  # noqa: ASYNC110 - by another process
+    while (now := saved_queries.again(query)).fragments == query.fragments:  # noqa: ASYNC110 - by another process
         await asyncio.sleep(_RENEWED_S)
     return now
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nebuli.cli import saved
-from nebuli.cli.asking import ran, workers_of
+from nebuli.cli import saved_queries
 from nebuli.cli.bounds import FilePath
 from nebuli.cli.exits import ExitCode
 from nebuli.cli.stepped.circuit_access import reached, trust_of
+from nebuli.cli.worker_answers import ran, workers_of
 from nebuli.limits import MOST_MEMBERS
 
 if TYPE_CHECKING:
-    from nebuli.control.deployed import DeployedQuery, Workers
+    from nebuli.control.deployed_queries import DeployedQuery, Workers
 
 _WITHIN_S = 10.0
 
@@ -74,11 +74,11 @@ async def _scaled(circuit: str, members: int, topology: str | None) -> int:
 
 
 async def _at_workers(id_: str, members: int, *, as_json: bool) -> int:
-    query = saved.load(id_)
+    query = saved_queries.load(id_)
     if query.circuit is None:
         raise click.UsageError(f"query {query.id} does not run in steps: it has no members")
-    with saved.scaled(query):
-        return await _at_its_workers(saved.again(query), members, as_json=as_json)
+    with saved_queries.scaled(query):
+        return await _at_its_workers(saved_queries.again(query), members, as_json=as_json)
 
 
 async def _at_its_workers(query: DeployedQuery, members: int, *, as_json: bool) -> int:
@@ -86,7 +86,7 @@ async def _at_its_workers(query: DeployedQuery, members: int, *, as_json: bool) 
 
     async with workers_of(query) as workers:
         query = await settled(query, workers)
-        saved.save(query)
+        saved_queries.save(query)
         if members == len(query.fragments) - 1:
             async with reached(query.id, trust_of(None), _WITHIN_S) as circuit:
                 return _say(members, (await circuit.status()).next_step, as_json=as_json)
@@ -103,15 +103,17 @@ async def _asked(query: DeployedQuery, workers: Workers, members: int) -> int:
     coordinator = query.fragments[-1]
     while True:
         query = begun(query, plan, model, members)
-        saved.save(query)  # first: whatever ends this in the middle, what workers have been given has a name
+        saved_queries.save(
+            query
+        )  # first: whatever ends this in the middle, what workers have been given has a name
         try:
             step = await workers.client(coordinator.node).succeed(coordinator.id, succession_of(query))
         except WorkerRefused:
             before, query = query, await settled(query, workers)
-            saved.save(query)
+            saved_queries.save(query)
             if query.fragments == before.fragments:
                 raise
         else:
-            saved.save(query := taken_over(query, query.coming[-1]))
-            saved.save(await settled(query, workers))
+            saved_queries.save(query := taken_over(query, query.coming[-1]))
+            saved_queries.save(await settled(query, workers))
             return step

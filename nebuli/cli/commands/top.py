@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from nebuli.cli import saved
+from nebuli.cli import saved_queries
 from nebuli.cli.bounds import Finite
 from nebuli.cli.commands import completion
 from nebuli.cli.exits import ExitCode
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from nebuli.cli.rates import Row
-    from nebuli.control.deployed import DeployedQuery, Workers
+    from nebuli.control.deployed_queries import DeployedQuery, Workers
     from nebuli.rpc import worker_pb2 as wire
     from nebuli.rpc.status import ViewStatus
 
@@ -47,7 +47,7 @@ class _Watched:
     async def look(self) -> _Seen:
         """Ask all of its workers, those of now: a lost one may have been replaced since."""
         from nebuli.cli.rates import rows
-        from nebuli.control.deployed import global_state
+        from nebuli.control.deployed_queries import global_state
         from nebuli.control.deployment import statuses_of
         from nebuli.rpc.worker_client import WorkerUnreachable
 
@@ -64,9 +64,9 @@ class _Watched:
         return _Seen(self.query, str(global_state(statuses)), found, views, silent)
 
     async def _workers(self) -> Workers:
-        from nebuli.control.deployed import Endpoint, Workers
+        from nebuli.control.deployed_queries import Endpoint, Workers
 
-        query = saved.again(self.query)
+        query = saved_queries.again(self.query)
         if self.workers is None or query.fragments != self.query.fragments:
             await self.close()
             endpoints = (Endpoint(each.node, each.grpc, each.access) for each in query.fragments)
@@ -165,9 +165,11 @@ def top(ids: tuple[str, ...], once: bool, interval: float, as_json: bool) -> int
 
     Exit code of --once: 3 if a worker does not answer.
     """
-    queries = [saved.load(id_) for id_ in ids] or saved.load_all()
+    queries = [saved_queries.load(id_) for id_ in ids] or saved_queries.load_all()
     if not queries:
-        raise click.ClickException(f"no query is registered (in {saved.directory()}): nebuli start does")
+        raise click.ClickException(
+            f"no query is registered (in {saved_queries.directory()}): nebuli start does"
+        )
     if not (once or as_json or sys.stdout.isatty()):
         raise click.UsageError("standard output is no terminal: give --once or --json")
     return asyncio.run(_watch(queries, interval, once=once, as_json=as_json))

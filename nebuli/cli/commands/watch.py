@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nebuli.cli import saved
-from nebuli.cli.asking import settled
+from nebuli.cli import saved_queries
 from nebuli.cli.bounds import Finite
 from nebuli.cli.commands import completion
 from nebuli.cli.exits import ExitCode
+from nebuli.cli.worker_answers import settled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nebuli.control.deployed import DeployedQuery, Endpoint, Workers
+    from nebuli.control.deployed_queries import DeployedQuery, Endpoint, Workers
     from nebuli.control.deployment import Active
     from topology import Topology
 
@@ -52,10 +52,10 @@ def watch(id_: str, on_loss: str | None, patience: float, *, as_json: bool) -> i
     """
     from nebuli.control.supervision import Policy
 
-    query = asyncio.run(settled(saved.load(id_)))
+    query = asyncio.run(settled(saved_queries.load(id_)))
     if on_loss is not None:
         query = query.model_copy(update={"policy": Policy(on_loss)})
-        saved.save(query)
+        saved_queries.save(query)
     return asyncio.run(watching(query, patience, as_json=as_json))
 
 
@@ -64,7 +64,7 @@ async def watching(query: DeployedQuery, patience_s: float = 10.0, *, as_json: b
 
     What is done is said on standard error; or with ``as_json``, as an object on a line each, on standard output.
     """
-    with saved.watched(query):
+    with saved_queries.watched(query):
         return await _watching(query, patience_s, _tell_data if as_json else _tell)
 
 
@@ -83,7 +83,7 @@ def _tell_data(event: str, text: str) -> None:
 async def _watching(query: DeployedQuery, patience_s: float, tell: Callable[[str, str], None]) -> int:
     from nebuli.cli.files import parsed, say_changed
     from nebuli.cli.late import LateRows
-    from nebuli.control.deployed import Workers
+    from nebuli.control.deployed_queries import Workers
     from nebuli.control.errors import NodeUnreachable, QueryFailed, QueryLost
     from nebuli.control.supervision import Supervisor
     from nebuli.rpc.worker_client import WorkerRefused
@@ -95,10 +95,10 @@ async def _watching(query: DeployedQuery, patience_s: float, tell: Callable[[str
 
         def moved(active: Active) -> None:
             late.forget()
-            saved.save(_moved(query, active, workers))
+            saved_queries.save(_moved(query, active, workers))
 
         async def followed() -> Active:
-            return (await settled(saved.again(query))).active
+            return (await settled(saved_queries.again(query))).active
 
         supervisor = Supervisor(
             query.active,
@@ -129,7 +129,7 @@ async def _watching(query: DeployedQuery, patience_s: float, tell: Callable[[str
 def _endpoints(query: DeployedQuery, model: Topology) -> dict[str, Endpoint]:
     """How nodes are asked: as when the query was registered, and those that it may move to as the topology says."""
     from nebuli.cli.files import endpoints
-    from nebuli.control.deployed import Endpoint
+    from nebuli.control.deployed_queries import Endpoint
 
     reachable = [node.address for node in model.nodes if node.grpc is not None]
     known = {each.node: each for each in endpoints(query.topology.path, model, reachable)}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from nebuli.cli.bounds import FilePath, max_state_bytes, state_place
-from nebuli.cli.saved import state_directory
+from nebuli.cli.saved_queries import state_directory
 
 if TYPE_CHECKING:
     from nebuli.store.store_url import StorePlace

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nebuli.cli import saved
+from nebuli.cli import saved_queries
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -48,7 +48,7 @@ def _registered(id_: str) -> tuple[str, Trust]:
     """Where a query is reached, and with what. Raises ClickException."""
     from nebuli.rpc.trust import Trust
 
-    found = saved.load(id_)
+    found = saved_queries.load(id_)
     if found.circuit is None:
         raise click.ClickException(
             f"query {found.id} runs free, and keeps nothing that could be asked for: a query in steps does"

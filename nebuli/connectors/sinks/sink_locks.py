@@ -23,7 +23,7 @@ from pydantic import ValidationError
 
 from nebuli.connectors.errors import OutputError, SinkInUse, unwritable
 from nebuli.connectors.sinks.outputs import make_folder
-from nebuli.connectors.sinks.overwriting import check_files
+from nebuli.connectors.sinks.overwrites import check_files
 from nebuli.connectors.sinks.used_files import Holder, UsedFiles
 from placement.plan import BoundSink, BoundSource, WindowOperator
 from placement.stepped import AnyFragment, MemberFragment

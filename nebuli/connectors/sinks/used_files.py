@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from nebuli.connectors.errors import SinkInUse
-from nebuli.connectors.sinks.overwriting import is_same, matches
+from nebuli.connectors.sinks.overwrites import is_same, matches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import netchannel
-    from nebuli.node.listening import Ports
-    from nebuli.rpc.following_members import Succession
+    from nebuli.node.data_port import Ports
+    from nebuli.rpc.member_places import Succession
     from nebuli.rpc.status import FragmentStatus
     from nebuli.rpc.trust import Trust
     from nebuli.store.store_url import StorePlace

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nebuli.circuits.views.view_lookups import ViewLookups
-    from nebuli.rpc.following_members import Succession
+    from nebuli.rpc.member_places import Succession
     from nebuli.rpc.trust import Trust
     from nebuli.store.store_url import StorePlace
     from netchannel import ReceiverServer, SenderServer, Service

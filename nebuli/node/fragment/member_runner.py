@@ -13,13 +13,13 @@ from nebuli.node.placed.member_workers import TAKES_OVER
 from nebuli.rpc.status import Cause, FragmentState, FragmentStatus
 from nebuli.steps.errors import TakeoverLost
 from nebuli.steps.member.deliveries import Deliveries
+from nebuli.steps.member.departure import ALONE_S, GONE_S, HEARD_S, until_heard
 from nebuli.steps.member.inputs.matching_files import NewFiles, look_anew_before_first_step, own_feeds
-from nebuli.steps.member.leaving import ALONE_S, GONE_S, HEARD_S, until_heard
 from nebuli.steps.member.member_order import MemberOrder
 from nebuli.steps.member.member_run import MemberRun
-from nebuli.steps.member.opening import opened_member
+from nebuli.steps.member.member_store import opened_member
 from nebuli.steps.member.run_notes import DISMISSED, PUBLISHED, TAKES
-from nebuli.steps.member.scaling.taking import has_taken, take
+from nebuli.steps.member.scaling.handover_receiver import has_taken, take
 from nebuli.store.notes import Notes
 from netchannel import NetChannelError
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import netchannel
+from nebuli.node.data_port import member
 from nebuli.node.fragment.conversation import (
     CheckpointEnd,
     MakeCheckpoint,
@@ -21,7 +22,6 @@ from nebuli.node.fragment.conversation import (
 )
 from nebuli.node.fragment.coordinator_runner import CoordinatorRunner
 from nebuli.node.fragment.member_runner import MemberRunner
-from nebuli.node.listening import member
 from nebuli.steps.errors import NotScaled
 from nebuli.steps.protocol.errors import CheckpointNotMade
 from placement.stepped import CoordinatorFragment
@@ -29,7 +29,7 @@ from placement.stepped import CoordinatorFragment
 if TYPE_CHECKING:
     from nebuli.node.fragment.conversation import Order
     from nebuli.node.fragment.step_runner import StepRunner
-    from nebuli.rpc.following_members import Succession
+    from nebuli.rpc.member_places import Succession
     from nebuli.store.store_url import StorePlace
     from placement.stepped import StepFragment
 

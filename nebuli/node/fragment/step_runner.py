@@ -15,7 +15,7 @@ from nebuli.steps.protocol.errors import CheckpointNotMade, CoordinationError
 from nebuli.store import StorageError, Store
 
 if TYPE_CHECKING:
-    from nebuli.rpc.following_members import Succession
+    from nebuli.rpc.member_places import Succession
     from nebuli.store.store_url import StorePlace
     from netchannel import ReceiverServer, SenderServer
     from placement.stepped import StepFragment

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from nebuli.rpc.following_members import MemberPlace, Succession
+from nebuli.rpc.member_places import MemberPlace, Succession
 from nebuli.store import StorageError
 from nebuli.store.notes import Note, Notes
 from placement.stepped import SteppedPlan

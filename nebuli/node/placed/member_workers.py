@@ -16,7 +16,7 @@ from nebuli.steps.coordinator.succession import GivenUp
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from nebuli.rpc.following_members import MemberPlace
+    from nebuli.rpc.member_places import MemberPlace
     from nebuli.rpc.status import FragmentStatus
     from nebuli.rpc.trust import Trust
     from placement.stepped import MemberFragment

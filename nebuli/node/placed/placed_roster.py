@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from nebuli.node.placed.member_notes import MemberNotes
     from nebuli.node.placed.member_workers import MemberWorkers
-    from nebuli.rpc.following_members import MemberPlace, Succession
+    from nebuli.rpc.member_places import MemberPlace, Succession
     from nebuli.store import Store
     from netchannel import ReceiverServer, SenderServer
 

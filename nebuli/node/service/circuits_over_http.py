@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
-    from nebuli.node.hosted import Host
-    from nebuli.node.node import Node
+    from nebuli.node.hosted_fragment import Host
+    from nebuli.node.worker_node import WorkerNode
 
 __all__ = ["serving"]
 
 
-def serving(address: str, node: Node, host: Host) -> AbstractAsyncContextManager[str]:
+def serving(address: str, node: WorkerNode, host: Host) -> AbstractAsyncContextManager[str]:
     """Serve at an address, as long as the context is: the URL above those of all queries. Raises CannotServe."""
 
     def socket_of(query: str) -> Path:

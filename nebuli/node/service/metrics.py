@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     import netchannel
-    from nebuli.node.node import Node
+    from nebuli.node.worker_node import WorkerNode
 
 __all__ = ["FragmentCollector", "NodeCollector", "ViewCollector", "serving"]
 
@@ -49,7 +49,7 @@ _LABELS = ("fragment", "id")
 class FragmentCollector:
     """The fragments of a node, read when they are scraped."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: WorkerNode) -> None:
         self._node = node
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
@@ -85,7 +85,7 @@ class FragmentCollector:
 class ViewCollector:
     """The views of a node's fragments, read when they are scraped."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: WorkerNode) -> None:
         self._node = node
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
@@ -110,7 +110,7 @@ class NodeCollector:
     """
 
     def __init__(
-        self, node: Node, receiver: netchannel.ReceiverServer, sender: netchannel.SenderServer
+        self, node: WorkerNode, receiver: netchannel.ReceiverServer, sender: netchannel.SenderServer
     ) -> None:
         self._node = node
         self._receiver = receiver
@@ -147,7 +147,7 @@ def _together(own: Any, live: Iterable[Any], over: Iterable[Any]) -> Any:
 
 @contextmanager
 def serving(
-    address: str, node: Node, receiver: netchannel.ReceiverServer, sender: netchannel.SenderServer
+    address: str, node: WorkerNode, receiver: netchannel.ReceiverServer, sender: netchannel.SenderServer
 ) -> Iterator[str]:
     """Serve ``/metrics`` from a thread of its own; gives the address. Raises OSError."""
     registry = CollectorRegistry()

@@ -11,8 +11,9 @@ from pydantic import ValidationError
 import netchannel
 from nebuli.connectors.errors import SinkInUse
 from nebuli.dataflow.errors import DataflowError
-from nebuli.node.hosted import NotAdded
-from nebuli.node.node import (
+from nebuli.node.hosted_fragment import NotAdded
+from nebuli.node.records import FRAGMENT
+from nebuli.node.worker_node import (
     BusyFragment,
     FragmentStarted,
     IdInUse,
@@ -20,10 +21,9 @@ from nebuli.node.node import (
     UnknownFragment,
     WrongNode,
 )
-from nebuli.node.records import FRAGMENT
 from nebuli.rpc import worker_pb2 as wire
 from nebuli.rpc.conventions import REFUSAL_KEY
-from nebuli.rpc.following_members import NotSucceeded, Succession
+from nebuli.rpc.member_places import NotSucceeded, Succession
 from nebuli.rpc.worker_pb2_grpc import WorkerServicer
 from nebuli.steps.protocol.errors import CheckpointNotMade, NothingToSave
 from nebuli.store import StorageError
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
     from grpc.aio import ServicerContext as Context
 
-    from nebuli.node.node import Node
-    from nebuli.node.service.observing import Observed
+    from nebuli.node.service.observations import Observed
+    from nebuli.node.worker_node import WorkerNode
     from placement.stepped import AnyFragment
 
 __all__ = ["Service"]
@@ -66,7 +66,7 @@ _REFUSALS: dict[type[Exception], tuple[grpc.StatusCode, wire.Refusal.Reason]] = 
 class Service(WorkerServicer):
     """Answers gRPC for one node; runs on the worker's loop. The methods' names are gRPC's."""
 
-    def __init__(self, node: Node, observed: Observed) -> None:
+    def __init__(self, node: WorkerNode, observed: Observed) -> None:
         self._node = node
         self._observed = observed
 

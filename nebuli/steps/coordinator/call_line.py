@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from nebuli.steps.control_sessions import talking
+from nebuli.steps.control_sessions import control_session
 from nebuli.steps.member.calls import call_messages as ask
 from nebuli.steps.member.calls import staged_messages as staged
 from nebuli.steps.member.calls.lookup_messages import LookedUp, LookUp, LookUpPinned, TooMuch
@@ -313,7 +313,7 @@ class CallLine:
             self._to_send.put_nowait(question)
         sender = f"member {self._member} at {address}"
         try:
-            async with talking(
+            async with control_session(
                 self._sender,
                 self._receiver,
                 hears=ask.answers(self._circuit, self._member, session),

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from nebuli.steps import control_channels as channels
-from nebuli.steps.control_sessions import Session, talking
+from nebuli.steps.control_sessions import ControlSession, control_session
 from nebuli.steps.protocol.errors import MalformedMessage
 from nebuli.steps.protocol.events import Connected, Heard, Lost
 from nebuli.steps.protocol.messages import encode, read_from_member
@@ -118,7 +118,7 @@ class Line:
         session = secrets.token_hex(8)
         try:
             await self._greet(address, session)
-            async with talking(
+            async with control_session(
                 self._sender,
                 self._receiver,
                 hears=channels.to_coordinator(self._circuit, self.member, session),
@@ -150,7 +150,7 @@ class Line:
                 await hello.close(0)
 
     async def _talk(
-        self, session: str, address: str, found: Session, happen: Callable[[Event], None]
+        self, session: str, address: str, found: ControlSession, happen: Callable[[Event], None]
     ) -> None:
         sender = f"member {self.member} at {address}"
         async with asyncio.timeout(AWAY_S * 2):

@@ -12,7 +12,7 @@ from nebuli.steps.coordinator.generation import Generation
 from nebuli.steps.logs.epoch_log import EpochLog
 from nebuli.steps.member.deliveries import Deliveries
 from nebuli.steps.member.member_order import MemberOrder
-from nebuli.steps.member.opening import own_output_log
+from nebuli.steps.member.member_store import own_output_log
 from nebuli.steps.member.scaling.layout import Layout, Takeover
 from nebuli.store import Store
 

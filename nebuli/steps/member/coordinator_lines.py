@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from nebuli.steps import control_channels as channels
-from nebuli.steps.control_sessions import talking
+from nebuli.steps.control_sessions import control_session
 from nebuli.steps.protocol.errors import MalformedMessage
 from nebuli.steps.protocol.messages import encode, read_from_coordinator
 from netchannel import BufferPolicy, EndOfChannel, FaultPolicy, NetChannelError
@@ -52,7 +52,7 @@ class CoordinatorLine:
             told(read_from_coordinator(data, self.address), self)
 
         try:
-            async with talking(
+            async with control_session(
                 sender,
                 receiver,
                 hears=channels.to_member(circuit, member, self.session),

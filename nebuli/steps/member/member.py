@@ -1,4 +1,4 @@
-"""`Member`: does the tasks of `Following`, with a circuit, its logs and its versions, and the exchange with others."""
+"""`Member`: does the tasks of a `MemberMachine`, with a circuit, its logs and versions, and an exchange."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nebuli.steps.member.exchange import Exchange
 from nebuli.steps.member.inputs.step_inputs import StepInputs
 from nebuli.steps.protocol import tasks as do
 from nebuli.steps.protocol.errors import CoordinationError
-from nebuli.steps.protocol.following import Following
+from nebuli.steps.protocol.member_machine import MemberMachine
 from nebuli.steps.protocol.messages import Dismiss, Late, Refused, WithoutTime
 from nebuli.store.errors import Locked, LogTaken, NotYet, StorageError, StoreBusy, Unclear
 from netchannel import NetChannelError
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from nebuli.steps.logs.input_log import InputLog
     from nebuli.steps.logs.output_log import OutputLog
     from nebuli.steps.member.coordinator_lines import CoordinatorLine, CoordinatorLines
-    from nebuli.steps.member.inputs.readings import Readings
+    from nebuli.steps.member.inputs.readings import ReplayableSources
     from nebuli.steps.member.saved_state import SavedState
     from nebuli.steps.protocol.member_states import MemberState
     from nebuli.steps.protocol.messages import FromCoordinator, FromMember
@@ -65,7 +65,7 @@ class Member:
         log: InputLog,
         outputs: OutputLog | None,
         state: SavedState,
-        readings: Readings,
+        readings: ReplayableSources,
         max_state_bytes: int,
         address: str | None = None,
         fails_late: bool = False,
@@ -94,7 +94,7 @@ class Member:
         """The inputs for which nothing is taken."""
         self.pins = Pins(self._circuit.tables, self._contents)
         """What of its inputs and outputs is held for whoever reads it."""
-        self._following = Following(plan.members, incarnation, self._circuit.fingerprint, self.address)
+        self._following = MemberMachine(plan.members, incarnation, self._circuit.fingerprint, self.address)
         self._lines: CoordinatorLines | None = None
         self._line: CoordinatorLine | None = None
         self._exchange: Exchange | None = None

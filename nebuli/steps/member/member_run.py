@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from nebuli.cancellation import cancelled
 from nebuli.steps.member.calls.call_inbox import CallInbox
 from nebuli.steps.member.coordinator_lines import CoordinatorLines
-from nebuli.steps.member.inputs.feeding import feed_all
-from nebuli.steps.member.leaving import ALONE_S, until_dismissed
+from nebuli.steps.member.departure import ALONE_S, until_dismissed
+from nebuli.steps.member.inputs.feeds import feed_all
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence

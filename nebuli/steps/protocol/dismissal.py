@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 AWAY_S = 30.0
 """How long members are waited for that have not heard. A process that was killed is there again within seconds, and
 one that has gone, and whose answer is lost, never. Whoever has not heard by then has its version all the same, and goes
-by itself (see `nebuli.steps.member.leaving`)."""
+by itself (see `nebuli.steps.member.departure`)."""
 
 
 @dataclass(slots=True)

@@ -9,8 +9,8 @@ import time
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
+from nebuli.spark.driver_lead import lead
 from nebuli.spark.failures import sentence
-from nebuli.spark.leading import lead
 from nebuli.spark.session import driver_settings, set_environment
 from nebuli.steps.spark.member_task import be_member
 from nebuli.steps.spark.stage_messages import Attempt, Happened, Report, Stage

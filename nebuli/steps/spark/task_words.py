@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from nebuli.steps.member.serving import Said
+from nebuli.steps.member.member_service import Said
 from netchannel import FaultPolicy, NetChannelError
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ _SILENT_S = 2.0
 class TaskWord(BaseModel):
     """What the task of this number (Spark's task attempt id, which only rises) says.
 
-    ``said`` and ``address`` are as of `nebuli.steps.member.serving.Said`; None: it fails, and ``why``. ``process`` is
-    its process on the executor's machine.
+    ``said`` and ``address`` are as of `member_service.Said`; None: it fails, and ``why``. ``process`` is its process on
+    the executor's machine.
     """
 
     model_config = ConfigDict(frozen=True)

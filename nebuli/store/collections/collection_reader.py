@@ -12,14 +12,14 @@ import pyarrow.compute as pc
 
 from nebuli.dataflow.zset import consolidate, weights_of, with_weights, without_weight
 from nebuli.store.collections.errors import CollectionError, RenditionUnknown, TooLate
-from nebuli.store.collections.holding import reading
+from nebuli.store.collections.reader_holds import reading
 from nebuli.store.errors import FINISHED, NotYet, ShardUnknown, SinceMismatch
 from nebuli.store.shards.shard import Shard, Span
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
-    from nebuli.store.collections.holding import ReaderHold
+    from nebuli.store.collections.reader_holds import ReaderHold
     from nebuli.store.collections.space import Collection, Space
     from nebuli.store.collections.timeline import Timeline
     from nebuli.store.shards.updates import Update

@@ -18,8 +18,8 @@ from nebuli.store.collections.collection_reader import MOST_ROWS, How, Part, Rea
 from nebuli.store.collections.controller import Controller
 from nebuli.store.collections.errors import CollectionMisused, CollectionUnknown, RenditionOver, RowsMismatch
 from nebuli.store.collections.handing_over import Order, hand_over
-from nebuli.store.collections.holding import check_not_own, release_hold, set_hold
-from nebuli.store.collections.inserting import Inserter
+from nebuli.store.collections.inserts import Inserter
+from nebuli.store.collections.reader_holds import check_not_own, release_hold, set_hold
 from nebuli.store.collections.space import Space
 from nebuli.store.collections.staged_rows import StagedRows
 from nebuli.store.errors import StagedLost, StorageError, StoreClosed

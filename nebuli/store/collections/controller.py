@@ -19,8 +19,8 @@ from nebuli.store.collections.errors import (
     RenditionRefused,
     RenditionUnknown,
 )
-from nebuli.store.collections.holding import HISTORY
-from nebuli.store.collections.inserting import PRODUCERS
+from nebuli.store.collections.inserts import PRODUCERS
+from nebuli.store.collections.reader_holds import HISTORY
 from nebuli.store.errors import ShardUnknown, SinceMismatch, UpperMismatch
 from nebuli.store.shards.changes import Create, Drop, SetHolds
 from nebuli.store.shards.payloads import inlined

@@ -17,8 +17,8 @@ from nebuli.store.collections.errors import (
     RenditionUnknown,
     TooLate,
 )
-from nebuli.store.collections.holding import HELD_OFF, HELD_OFF_S, release_hold, set_hold
-from nebuli.store.collections.routing import split
+from nebuli.store.collections.insert_routes import split
+from nebuli.store.collections.reader_holds import HELD_OFF, HELD_OFF_S, release_hold, set_hold
 from nebuli.store.errors import ShardUnknown, SinceMismatch, StorageError, UpperMismatch
 
 if TYPE_CHECKING:

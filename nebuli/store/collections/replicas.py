@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from nebuli.dataflow.zset import consolidate, weights_of, with_weights, without_weight
 from nebuli.store.collections.errors import CollectionMisused, ConflictingWrite, RenditionUnknown
-from nebuli.store.collections.routing import split
+from nebuli.store.collections.insert_routes import split
 from nebuli.store.errors import FINISHED, ShardUnknown, SinceMismatch, UpperMismatch
 
 if TYPE_CHECKING:

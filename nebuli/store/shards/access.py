@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from nebuli.store.errors import ShardUnknown, StorageError, Unclear
 from nebuli.store.shards import payloads
 from nebuli.store.shards.changes import AppendPart, Compact, Fenced, Superseded
-from nebuli.store.shards.compacting import (
+from nebuli.store.shards.compaction import (
     LARGE_BYTES,
     compacted,
     is_dead,
@@ -24,7 +24,7 @@ from nebuli.store.shards.compacting import (
 )
 from nebuli.store.shards.ledger import Ledger, key_of
 from nebuli.store.shards.tracked import Tracked
-from nebuli.store.waking import Waking
+from nebuli.store.wakeups import Waking
 from nebuli.store.work import Work
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from nebuli.store.errors import (
     VersionUnavailable,
 )
 from nebuli.store.ordering import Change
-from nebuli.store.ordering.appending import append_once
+from nebuli.store.ordering.single_append import append_once
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

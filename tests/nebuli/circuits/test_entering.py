@@ -14,7 +14,7 @@ import nebuli.blocking
 from nebuli.circuits import CircuitDenied, CircuitUnreachable
 from nebuli.rpc import circuit_pb2 as wire
 from nebuli.rpc.circuit_pb2_grpc import CircuitServicer, add_CircuitServicer_to_server
-from nebuli.rpc.secured import interceptors
+from nebuli.rpc.transport_security import interceptors
 from nebuli.rpc.trust import NO_TRUST, Trust
 from tests.support.ports import free_addresses
 

@@ -13,7 +13,7 @@ import pytest
 from nebuli.circuits import Circuit
 from nebuli.circuits.errors import CheckpointNotMade
 from nebuli.dataflow.steps.saving import CIRCUIT, MANIFEST
-from nebuli.steps.member.opening import LOG
+from nebuli.steps.member.member_store import LOG
 from nebuli.steps.protocol.errors import MemberFailed
 from nebuli.store import Store
 from tests.nebuli.circuits.conftest import Serve, Served, totals

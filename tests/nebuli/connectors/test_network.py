@@ -17,7 +17,7 @@ import pytest
 import netchannel
 from nebuli.connectors.endpoints import Signal
 from nebuli.connectors.errors import FragmentError, InputLost
-from nebuli.connectors.network import HAS_ALL, ChannelSink, ChannelSource
+from nebuli.connectors.network import HAS_ALL, ChannelSink, NetworkChannelSource
 from nebuli.connectors.positions import END, Lineage, Span, as_note, of_note
 from nebuli.connectors.provider import Provider
 from nebuli.dataflow import zset
@@ -41,7 +41,7 @@ class Edge:
         **keys: Any,
     ) -> None:
         operator = NetworkSource(id="in", channel="c", address=receiver.address, schema=COLUMNS, **keys)
-        self.source = ChannelSource(operator, receiver, lambda: None, lineage)
+        self.source = NetworkChannelSource(operator, receiver, lambda: None, lineage)
         self.outbox = sender.register_channel("c", to=receiver.address)
 
     async def send(self, begin: int, end: int) -> None:
@@ -245,7 +245,7 @@ async def test_a_successor_whose_producer_is_gone_hears_that_its_reader_has_all(
     lineage = Lineage()
     source = NetworkSource(id="in", channel="in", address=receiver.address, schema=COLUMNS)
     loop = asyncio.get_running_loop()
-    ends = ChannelSource(source, receiver, lambda: loop.call_soon_threadsafe(woken.set), lineage)
+    ends = NetworkChannelSource(source, receiver, lambda: loop.call_soon_threadsafe(woken.set), lineage)
     operator = NetworkSink(id="out", input="in", channel="out", address=receiver.address)
     sink = ChannelSink(operator, sender, lineage, resumed=True)
     await asyncio.to_thread(sink.open, zset.weighted(pa.schema({"n": pa.int64()})))

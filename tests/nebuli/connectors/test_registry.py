@@ -14,11 +14,11 @@ import pytest
 from jsonschema import Draft202012Validator
 from pydantic import ValidationError
 
-from nebuli.cli import saved
+from nebuli.cli import saved_queries
 from nebuli.connectors import InputError
 from nebuli.connectors.provider import import_built_in, source_of
-from nebuli.control.deployed import DeployedQuery, GivenFile
-from nebuli.node.records import Record, Records, StateUnusable
+from nebuli.control.deployed_queries import DeployedQuery, GivenFile
+from nebuli.node.records import FragmentRecord, Records, StateUnusable
 from nebuli.rpc.status import FragmentState, FragmentStatus
 from placement import InvalidQuery, check, parse_query
 from placement.checking.endless import endless_sources
@@ -288,7 +288,7 @@ def test_a_worker_that_is_started_without_the_package_keeps_what_it_was_given(
     packages.install()
     given = fragment()
     status = FragmentStatus(id="q/out", fragment=given.id, state=FragmentState.RUNNING)
-    record = Record(fragment=given, status=status)
+    record = FragmentRecord(fragment=given, status=status)
     packages.uninstall()
     path = tmp_path / "state" / "1.json"
     path.parent.mkdir()
@@ -308,10 +308,10 @@ def test_a_query_that_was_registered_with_the_package_says_that_it_is_gone(
     file = GivenFile(path="/t", text="")
     packages.install()
     plan = (fragment(),)
-    saved.save(
+    saved_queries.save(
         DeployedQuery(id="q1", name="q", topology=file, query=file, registered="", fragments=(), plan=plan)
     )
     packages.uninstall()
     with pytest.raises(click.ClickException, match=r"query q1 has a connector .* unknown type 'Queue'"):
-        saved.load("q1")
-    assert (saved.directory() / "q1.json").exists()
+        saved_queries.load("q1")
+    assert (saved_queries.directory() / "q1.json").exists()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from nebuli.control.deployed import DeployedFragment, DeployedQuery, GivenFile
+from nebuli.control.deployed_queries import DeployedFragment, DeployedQuery, GivenFile
 from nebuli.control.scaling import begun, succession_of
 from nebuli.control.step_placement import step_fragments
 from nebuli.rpc.ids import local_id, query_of

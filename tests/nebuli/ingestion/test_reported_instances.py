@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from nebuli.ingestion import attempts, instance
+from nebuli.ingestion.connector_factory import reader_of
 from nebuli.ingestion.definition import Definition, parse_definition
 from nebuli.ingestion.entries import InstanceStatus
-from nebuli.ingestion.making import reader_of
 from nebuli.ingestion.recipe import timed_messages
 from nebuli.ingestion.recipe.reclocking import Remap
 from nebuli.ingestion.recipe.timed_messages import TICK_S

@@ -17,7 +17,7 @@ import click
 from nebuli.cli.bounds import DEFAULT_STORE, FilePath, state_place, store_option
 from nebuli.cli.exits import ExitCode, code_of_storage, end_on_termination
 from nebuli.cli.rows.source_views import listed, shown
-from nebuli.cli.saved import state_directory
+from nebuli.cli.saved_queries import state_directory
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from nebuli.cli import saved
-from nebuli.cli.asking import ran, settled, workers_of
+from nebuli.cli import saved_queries
 from nebuli.cli.bounds import FilePath, Finite
 from nebuli.cli.exits import ExitCode, end_on_termination
 from nebuli.cli.render import table
 from nebuli.cli.rows.printed_rows import as_json_line, echo_data, format_option, how_many, print_rows
 from nebuli.cli.rows.view_rows import HEADER, cells_of, data_of
 from nebuli.cli.stepped.circuit_access import trust_of
+from nebuli.cli.worker_answers import ran, settled, workers_of
 from nebuli.python_values import values_of
 from nebuli.rpc.conventions import VIEWS_AT
 
@@ -198,20 +198,20 @@ async def _add_to(id_: str, text: str, file: str) -> int:
     from nebuli.control.adding_views import add_views
     from nebuli.control.deployment import views_of
 
-    query = saved.load(id_)
-    with saved.added_to(query):
-        query = await settled(saved.again(query))
+    query = saved_queries.load(id_)
+    with saved_queries.added_to(query):
+        query = await settled(saved_queries.again(query))
         async with workers_of(query) as workers:
 
             def keep(fragments: tuple[AnyFragment, ...]) -> None:
-                now = saved.again(query)
+                now = saved_queries.again(query)
                 if now.deployment != query.deployment:
                     raise click.ClickException(f"query {query.id} has begun again meanwhile: try again")
-                saved.save(now.model_copy(update={"plan": fragments}))
+                saved_queries.save(now.model_copy(update={"plan": fragments}))
 
             addition = await add_views(text, file, query.active, workers, keep)
     added = {each.id for each in addition.operators}
-    for name, (node, each) in views_of(saved.again(query).plan).items():
+    for name, (node, each) in views_of(saved_queries.again(query).plan).items():
         if each.id in added:
             click.echo(f"view {name} was added: it is read at {node}", err=True)
     return ExitCode.DONE

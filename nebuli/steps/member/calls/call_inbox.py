@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from nebuli.steps.control_sessions import talking
+from nebuli.steps.control_sessions import control_session
 from nebuli.steps.member.calls import call_messages as ask
 from nebuli.steps.member.calls import staged_messages as staged
-from nebuli.steps.member.calls.inspecting import inspected
 from nebuli.steps.member.calls.lookup_messages import LookUp, LookUpPinned
+from nebuli.steps.member.calls.member_figures import inspected
 from nebuli.steps.member.calls.output_pieces import OutputPieces
 from nebuli.steps.member.calls.pinned_rows import pinned
 from nebuli.steps.member.calls.staged_pushes import StagedPushes
 from nebuli.steps.member.calls.view_keys import looked_up
-from nebuli.steps.member.inputs.feeding import room
-from nebuli.steps.member.scaling.giving import Giving, NotBetweenSteps
+from nebuli.steps.member.inputs.feeds import room
+from nebuli.steps.member.scaling.handover_sender import HandoverSender, NotBetweenSteps
 from nebuli.steps.member.scaling.layout import Layout
 from nebuli.steps.protocol.errors import MalformedMessage
 from nebuli.store.errors import SequenceGap, SequenceReused, SinceMismatch, StepOutOfRange, StorageError
@@ -42,7 +42,7 @@ class CallInbox:
         self._circuit = circuit
         self._max_bytes = waiting_bytes
         self._waiting_bytes = 0
-        self._giving = Giving(member)
+        self._giving = HandoverSender(member)
         self._gives_for = ""
         """The session that has begun it: another one may end late, when its successor has others take over."""
         self._staged = StagedPushes(member, self._has_room)
@@ -61,7 +61,7 @@ class CallInbox:
         sender = f"the coordinator's process at {answers_to}"
         try:
             async with (
-                talking(
+                control_session(
                     member.sender,
                     member.receiver,
                     hears=ask.calls(self._circuit, member.number, session),

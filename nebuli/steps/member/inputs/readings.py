@@ -1,4 +1,4 @@
-"""`Readings`: all sources of a member that can be read again, and what of them counts for its steps."""
+"""`ReplayableSources`: all sources of a member that can be read again, and what of them counts for its steps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from nebuli.dataflow.steps.origins import SourceRows
 from nebuli.steps.logs.addresses import Address, Passage
-from nebuli.steps.member.inputs.source_passes import Reading
+from nebuli.steps.member.inputs.replayable_source import ReplayableSource
 from nebuli.steps.member.inputs.step_times import DatedReading, StepTimes
 from placement.stepped import TIME
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _NONE = Passage(Address(), Address(), 0)
 
 
-class Readings:
+class ReplayableSources:
     """Entered, they stand where the log's last step ended; left, they are closed.
 
     ``feeds`` are all of the member's; ``idle_after_s`` is as of `nebuli.dataflow.SteppedCircuit`. ``gives_times``:
@@ -42,7 +42,7 @@ class Readings:
         self._log = log
         self._idle_after_s = idle_after_s
         self._gives_times = gives_times
-        self._readings: dict[str, Reading] = {}
+        self._readings: dict[str, ReplayableSource] = {}
         self.times: StepTimes
         """The times of steps."""
         self._threads = ThreadPoolExecutor(2 * len(self._feeds) + 1, "nebuli-reading")
@@ -50,7 +50,7 @@ class Readings:
     async def __aenter__(self) -> Self:
         at = await self._log.where(self._log.last)
         self._readings = {
-            feed.name: (DatedReading if feed.source.physical.dated else Reading)(
+            feed.name: (DatedReading if feed.source.physical.dated else ReplayableSource)(
                 feed,
                 at.get(feed.name, Address()),
                 self._threads,
@@ -71,7 +71,7 @@ class Readings:
             reading.close()
         self._threads.shutdown(wait=False)
 
-    def __iter__(self) -> Iterator[Reading]:
+    def __iter__(self) -> Iterator[ReplayableSource]:
         return iter(self._readings.values())
 
     @property

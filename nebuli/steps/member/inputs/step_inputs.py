@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
     from nebuli.dataflow.steps.origins import SourceRows
     from nebuli.steps.logs.input_log import InputLog
-    from nebuli.steps.member.inputs.readings import Readings
+    from nebuli.steps.member.inputs.readings import ReplayableSources
 
 
 class StepInputs:
     """What ``log`` says that counts, with the rows that it has, and those that ``readings`` have."""
 
-    def __init__(self, log: InputLog, readings: Readings) -> None:
+    def __init__(self, log: InputLog, readings: ReplayableSources) -> None:
         self._log = log
         self._readings = readings
         self._last = log.last

@@ -8,7 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from nebuli.steps.logs.addresses import Address, Passage
-from nebuli.steps.member.inputs.source_passes import Reading
+from nebuli.steps.member.inputs.replayable_source import ReplayableSource
 from placement.stepped import TIME
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _HASTEN_S = 0.25
 """How long a step waits for a time of its own. Without one, its rows are written at the time of a later step."""
 
 
-class DatedReading(Reading):
+class DatedReading(ReplayableSource):
     """A source whose positions are times. Of each time it has all rows or none."""
 
     def __init__(

@@ -15,10 +15,10 @@ import grpc
 import pytest
 import yaml
 
-from nebuli.cli import saved
+from nebuli.cli import saved_queries
 from nebuli.cli.commands import queries
 from nebuli.control import deployment
-from nebuli.control.deployed import DeployedFragment, DeployedQuery, GivenFile, Workers
+from nebuli.control.deployed_queries import DeployedFragment, DeployedQuery, GivenFile, Workers
 from nebuli.rpc import worker_pb2 as wire
 from nebuli.rpc.worker_pb2_grpc import WorkerStub
 from tests.support.commands import Command, Ended, nebuli
@@ -195,7 +195,7 @@ def test_a_query_that_begins_again_meanwhile_is_stopped_too(
 
     async def stop(fragments: tuple[DeployedFragment, ...], fleet: Workers, *, at_once: bool) -> list[Any]:
         stopped.extend(each.id for each in fragments)
-        saved.save(deployed("second"))
+        saved_queries.save(deployed("second"))
         return []
 
     async def running_after(*_: Any) -> list[Any]:
@@ -203,7 +203,7 @@ def test_a_query_that_begins_again_meanwhile_is_stopped_too(
 
     monkeypatch.setattr(deployment, "stop", stop)
     monkeypatch.setattr(deployment, "running_after", running_after)
-    saved.save(deployed("first"))
+    saved_queries.save(deployed("first"))
     assert queries.stop.main(["first"], standalone_mode=False) == 0
     assert stopped == ["first/f", "second/f"]
 
@@ -382,7 +382,7 @@ def test_of_a_query_that_cannot_be_registered_whole_nothing_stays(site: Site) ->
 def test_commands_without_certificates_start_without_what_moves_data() -> None:
     """Importing pyarrow and the channels would take as long as all the rest of `nebuli start`."""
     code = (
-        "import sys, nebuli.cli.files, nebuli.cli.commands.queries, nebuli.control.deployed; "
+        "import sys, nebuli.cli.files, nebuli.cli.commands.queries, nebuli.control.deployed_queries; "
         "print(sorted({'netchannel', 'pyarrow'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True)

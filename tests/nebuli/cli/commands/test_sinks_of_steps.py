@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from nebuli.steps.logs.remap import Remap
-from nebuli.steps.member.opening import LOG
+from nebuli.steps.member.member_store import LOG
 from nebuli.store import Store
 from tests.support.commands import Command, Ended, nebuli
 from tests.support.seeds import drawn_seed

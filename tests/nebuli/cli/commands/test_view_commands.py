@@ -15,7 +15,7 @@ import httpx
 import pytest
 import yaml
 
-from nebuli.cli import saved
+from nebuli.cli import saved_queries
 from nebuli.cli.commands.groups import view_commands
 from nebuli.control import adding_views
 from nebuli.control.adding_views import add_views
@@ -120,7 +120,7 @@ def test_a_query_that_has_begun_again_and_a_part_that_cannot_take_a_view_are_lef
     ]
     fleet.query.write_text(json.dumps({"operators": operators}), "utf-8")
     fleet.start()
-    query = saved.load(fleet.run("start", fleet.topology, fleet.query).stdout.strip())
+    query = saved_queries.load(fleet.run("start", fleet.topology, fleet.query).stdout.strip())
     of_evens = [
         {"id": "evens", "type": "filter", "input": "in", "predicate": "n % 2 = 0"},
         {"id": "by_even", "type": "view", "input": "evens", "key": ["n"]},
@@ -128,16 +128,16 @@ def test_a_query_that_has_begun_again_and_a_part_that_cannot_take_a_view_are_lef
     text = json.dumps({"operators": of_evens})
 
     async def behind_a_watcher(*arguments: Any) -> Addition:
-        saved.save(query.model_copy(update={"deployment": "another"}))
+        saved_queries.save(query.model_copy(update={"deployment": "another"}))
         return await add_views(*arguments)
 
     with monkeypatch.context() as patch:
         patch.setattr(adding_views, "add_views", behind_a_watcher)
         with pytest.raises(click.ClickException, match="has begun again meanwhile: try again"):
             asyncio.run(view_commands._add_to(query.id, text, "more.json"))
-    now = saved.load(query.id)
+    now = saved_queries.load(query.id)
     assert (now.deployment, now.plan) == ("another", query.plan)
-    saved.save(query)
+    saved_queries.save(query)
 
     async def refused() -> str:
         (fragment,) = query.plan

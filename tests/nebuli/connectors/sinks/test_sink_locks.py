@@ -13,11 +13,11 @@ import grpc
 import pytest
 
 from nebuli.connectors.errors import OutputError, SinkInUse
-from nebuli.connectors.sinks.overwriting import SinkIsSource
+from nebuli.connectors.sinks.overwrites import SinkIsSource
 from nebuli.connectors.sinks.sink_locks import take_all
 from nebuli.rpc import worker_pb2 as wire
 from placement.plan import Fragment
-from tests.nebuli.connectors.sinks.test_overwriting import OTHER, SAME
+from tests.nebuli.connectors.sinks.test_overwrites import OTHER, SAME
 from tests.nebuli.node.service.test_service import Worker, refusal
 from tests.support.waiting import wait_for
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nebuli.node.placed.member_workers import MemberWorkers
-from nebuli.rpc.following_members import MemberPlace, Succession
+from nebuli.rpc.member_places import MemberPlace, Succession
 from nebuli.rpc.status import FragmentState
 from nebuli.steps.coordinator.circuit_run import CircuitRun
 from nebuli.steps.coordinator.generation import Generation

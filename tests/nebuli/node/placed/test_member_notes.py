@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 
 from nebuli.node.placed.member_notes import MemberNotes, Whose
-from nebuli.rpc.following_members import MemberPlace, Succession
+from nebuli.rpc.member_places import MemberPlace, Succession
 from nebuli.store.notes import Notes
 from placement.stepped import MemberFragment
 from tests.support.told_members import pushed_query

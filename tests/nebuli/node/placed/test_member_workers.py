@@ -9,7 +9,7 @@ import pytest
 
 from nebuli.node.placed.member_workers import MemberWorkers
 from nebuli.rpc import worker_pb2 as wire
-from nebuli.rpc.following_members import MemberPlace
+from nebuli.rpc.member_places import MemberPlace
 from nebuli.rpc.trust import NO_TRUST
 from nebuli.rpc.worker_client import WorkerRefused
 

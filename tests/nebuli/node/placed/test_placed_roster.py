@@ -11,7 +11,7 @@ import pytest
 from nebuli.node.placed.member_notes import MemberNotes, Whose
 from nebuli.node.placed.member_workers import MemberWorkers
 from nebuli.node.placed.placed_roster import PlacedRoster
-from nebuli.rpc.following_members import MemberPlace, Succession
+from nebuli.rpc.member_places import MemberPlace, Succession
 from nebuli.steps.coordinator import circuit_run
 from nebuli.steps.coordinator.circuit_run import CircuitRun
 from nebuli.steps.coordinator.generation import Generation

@@ -16,7 +16,7 @@ import pytest
 from nebuli.steps.coordinator.coordinator import Coordinator
 from nebuli.steps.member.calls.call_inbox import CallInbox
 from nebuli.steps.member.member import Member
-from nebuli.steps.member.opening import LOG
+from nebuli.steps.member.member_store import LOG
 from nebuli.steps.member.saved_state import SavedState
 from nebuli.steps.protocol import events as ev
 from nebuli.steps.protocol import messages as say

@@ -15,7 +15,7 @@ from nebuli.dataflow import SteppedCircuit
 from nebuli.steps.logs.input_log import InputLog
 from nebuli.steps.logs.output_log import OutputLog
 from nebuli.steps.member.member import Member
-from nebuli.steps.member.opening import LOG
+from nebuli.steps.member.member_store import LOG
 from nebuli.steps.member.saved_state import SavedState
 from nebuli.steps.protocol import messages as say
 from nebuli.steps.protocol.member_states import Pause, Paused, Run, Stop, Stopped

@@ -20,7 +20,7 @@ from nebuli.dataflow import SteppedCircuit
 from nebuli.steps.errors import MembersEnd
 from nebuli.steps.local.local_run import LocalRun
 from nebuli.steps.logs.output_log import OutputLog
-from nebuli.steps.member.opening import LOG
+from nebuli.steps.member.member_store import LOG
 from nebuli.steps.protocol import events as ev
 from nebuli.steps.protocol.errors import MemberFailed
 from nebuli.steps.protocol.lockstep import Phase

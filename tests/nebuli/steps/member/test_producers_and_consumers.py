@@ -14,7 +14,7 @@ from nebuli.dataflow import SteppedCircuit
 from nebuli.dataflow.zset import weighted
 from nebuli.steps.logs.input_log import InputLog
 from nebuli.steps.logs.output_log import OutputLog
-from nebuli.steps.member.opening import LOG
+from nebuli.steps.member.member_store import LOG
 from nebuli.store import Store
 from placement import check_stepped, distribute
 from tests.support.documents import op

@@ -19,8 +19,8 @@ import pytest
 from nebuli.steps.protocol import events as ev
 from nebuli.steps.protocol import messages as say
 from nebuli.steps.protocol import tasks as do
-from nebuli.steps.protocol.following import Following
 from nebuli.steps.protocol.lockstep import Lockstep, Phase
+from nebuli.steps.protocol.member_machine import MemberMachine
 from nebuli.steps.protocol.member_states import Stopped
 from nebuli.steps.protocol.triggers import TriggerSettings
 
@@ -142,7 +142,7 @@ class Ours:
 
     def __init__(self) -> None:
         self.lockstep = Lockstep(2, TriggerSettings(checkpoint_s=None))
-        self.members = [Following(2, name, "f", f"{name}:1") for name in "AB"]
+        self.members = [MemberMachine(2, name, "f", f"{name}:1") for name in "AB"]
         self.to_member: list[list[say.FromCoordinator]] = [[], []]
         self.to_coordinator: list[list[say.FromMember]] = [[], []]
         self.tasks: list[list[do.Task]] = [[], []]

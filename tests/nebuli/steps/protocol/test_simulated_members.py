@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from nebuli.steps.protocol import events, following, lockstep, messages
+from nebuli.steps.protocol import events, lockstep, member_machine, messages
 from nebuli.steps.protocol.arrivals import Arrivals
 from nebuli.steps.protocol.dismissal import Dismissal
 from nebuli.steps.protocol.errors import CoordinationError
-from nebuli.steps.protocol.following import Following
 from nebuli.steps.protocol.lockstep import Lockstep
 from nebuli.steps.protocol.made_steps import MadeSteps
+from nebuli.steps.protocol.member_machine import MemberMachine
 from nebuli.steps.protocol.two_phases import TwoPhases
 from tests.support.lockstep_world import Violation, World
 from tests.support.seeds import drawn_seed
@@ -65,7 +65,7 @@ def _follow_whoever_speaks(self: Any, message: Any) -> None:
     if isinstance(message, messages.Greet):
         self.epoch = message.epoch
         self._begin_epoch()
-        self._do(following.do.LookAround(self.epoch))
+        self._do(member_machine.do.LookAround(self.epoch))
     else:
         self._told_to(message)
 
@@ -113,8 +113,8 @@ def _look_for_the_end_in_the_last_step_only(self: Any, member: int, logged: rang
 
 def _leave_when_it_has_stopped(self: Any, happened: Any) -> None:
     _came_of_it(self, happened)
-    if isinstance(happened, following.do.HasClosed):
-        self._do(following.do.Leave())
+    if isinstance(happened, member_machine.do.HasClosed):
+        self._do(member_machine.do.Leave())
 
 
 def _dismiss_before_it_is_recorded(self: Any, member: int, step: int, message: Any) -> None:
@@ -159,10 +159,10 @@ def _wait_for_all_to_hear(self: Any, now: float) -> bool:
     return len(self._left) == self.members
 
 
-_came_of_it = Following._came_of_it
+_came_of_it = MemberMachine._came_of_it
 _is_stopped = Lockstep._is_stopped
 _claimed = Lockstep._claimed
-_told = Following._told
+_told = MemberMachine._told
 _heard = Lockstep._heard
 _shut_down = Lockstep._shut_down
 _heard_of_work = Lockstep._heard_of_work
@@ -178,15 +178,15 @@ _found = MadeSteps.found
         (Lockstep, "_trim", _trim_to_the_newer_version),
         (TwoPhases, "prepared", _commit_when_one_is_prepared),
         (lockstep, "common_checkpoint", _highest_of_the_first_member),
-        (Following, "_told", _follow_whoever_speaks),
-        (Following, "_told", _leave_without_a_word),
+        (MemberMachine, "_told", _follow_whoever_speaks),
+        (MemberMachine, "_told", _leave_without_a_word),
         (Lockstep, "_heard_of_work", _issue_when_one_has_stepped),
         (Lockstep, "_heard", _hear_old_epochs),
         (Lockstep, "_prepared", _take_any_attempt),
         (Arrivals, "ends", _forget_the_end),
         (Arrivals, "replay", _look_for_the_end_in_the_last_step_only),
         (Lockstep, "_conclude", _end_with_the_first_step_that_says_so),
-        (Following, "_came_of_it", _leave_when_it_has_stopped),
+        (MemberMachine, "_came_of_it", _leave_when_it_has_stopped),
         (Lockstep, "_is_stopped", _dismiss_before_it_is_recorded),
         (Lockstep, "_claimed", _forget_that_all_have_stopped),
         (Lockstep, "_drain_or_stop", _stop_with_what_was_stepped),

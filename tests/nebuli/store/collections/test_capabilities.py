@@ -89,7 +89,7 @@ async def test_who_reads_has_a_hold_as_long_as_it_reads(
     collections: Collections, other: Collections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """ST-CTL-3: it is listed, renewed where the reader is by then, and let go, in whatever way it ends."""
-    monkeypatch.setattr("nebuli.store.collections.holding._AGAIN_S", 0.01)
+    monkeypatch.setattr("nebuli.store.collections.reader_holds._AGAIN_S", 0.01)
     await collections.create("sales", SCHEMA, history_s=0)
     start = await collections.insert("sales", batch(("a", 1)))
     reader = Accumulated()

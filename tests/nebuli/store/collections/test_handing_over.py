@@ -12,7 +12,7 @@ import pytest
 
 from nebuli import Collections
 from nebuli.store.collections.errors import CollectionMisused, HandoverLate, RenditionRefused, TooLate
-from nebuli.store.collections.holding import HELD_OFF, HELD_OFF_S, set_hold
+from nebuli.store.collections.reader_holds import HELD_OFF, HELD_OFF_S, set_hold
 from tests.nebuli.store.collections.rows import SCHEMA, Accumulated, batch, counted
 
 

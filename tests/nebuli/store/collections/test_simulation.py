@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from nebuli.store.collections.handing_over import _Handover
-from nebuli.store.collections.holding import ReaderHold
-from nebuli.store.collections.inserting import Inserter
+from nebuli.store.collections.inserts import Inserter
+from nebuli.store.collections.reader_holds import ReaderHold
 from nebuli.store.errors import StorageError
 from nebuli.store.shards.shard_state import ShardState
 from tests.nebuli.store.collections.acknowledged import Violation

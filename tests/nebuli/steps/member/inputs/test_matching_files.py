@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from nebuli.connectors.errors import InputError
 from nebuli.steps.logs.remap import Remap
 from nebuli.steps.member.inputs.matching_files import NewFiles, look_anew_before_first_step, own_feeds
-from nebuli.steps.member.opening import LOG
+from nebuli.steps.member.member_store import LOG
 from nebuli.store import Store
 from nebuli.store.errors import Damaged
 from placement.plan import BoundSource

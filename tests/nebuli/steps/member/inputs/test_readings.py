@@ -20,8 +20,8 @@ from nebuli.dataflow import zset
 from nebuli.dataflow.types import arrow_schema
 from nebuli.steps.logs.addresses import Address
 from nebuli.steps.logs.input_log import InputLog
-from nebuli.steps.member.inputs.readings import Readings
-from nebuli.steps.member.inputs.source_passes import Reading
+from nebuli.steps.member.inputs.readings import ReplayableSources
+from nebuli.steps.member.inputs.replayable_source import ReplayableSource
 from nebuli.steps.member.inputs.step_inputs import StepInputs
 from nebuli.store import Store
 from nebuli.store.errors import StorageError, Unclear
@@ -83,7 +83,7 @@ WANTED = [first + number for first in (0, 1000, 2000, 3000) for number in range(
 class Process:
     """A member's process, as far as its inputs go; it reads when it is let."""
 
-    def __init__(self, log: InputLog, readings: Readings) -> None:
+    def __init__(self, log: InputLog, readings: ReplayableSources) -> None:
         self.log = log
         self.readings = readings
         self.inputs = StepInputs(log, readings)
@@ -135,7 +135,7 @@ async def process(
     schema = zset.weighted(arrow_schema(COLUMNS))
     async with (
         await InputLog.open(store, "m", {"in": schema}) as log,
-        Readings(sources, log, idle_after_s) as readings,
+        ReplayableSources(sources, log, idle_after_s) as readings,
     ):
         running = Process(log, readings)
         try:
@@ -298,7 +298,7 @@ async def test_the_end_of_a_source_that_event_time_waits_for_makes_a_step(tmp_pa
     for is_timed, wanted in ((True, [1, 1]), (False, [1])):
         arrived: list[int] = []
         with ThreadPoolExecutor(2) as threads:
-            reading = Reading(source, Address(), threads, is_timed=is_timed, idle_after_s=None)
+            reading = ReplayableSource(source, Address(), threads, is_timed=is_timed, idle_after_s=None)
             await reading.read(_room, arrived.append)
             reading.close()
         assert arrived == wanted

@@ -15,8 +15,8 @@ from nebuli import Collections
 from nebuli.dataflow import zset
 from nebuli.dataflow.types import arrow_schema
 from nebuli.steps.logs.input_log import InputLog
-from nebuli.steps.member.inputs import feeding
-from nebuli.steps.member.inputs.readings import Readings
+from nebuli.steps.member.inputs import feeds
+from nebuli.steps.member.inputs.readings import ReplayableSources
 from nebuli.store import Store
 from placement.plan import BoundSource
 from placement.stepped import TIME, Feed
@@ -37,26 +37,26 @@ async def test_what_begins_earlier_is_read_up_to_where_the_last_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many rows that are, and though there is room for few: none is taken before all are there."""
-    monkeypatch.setattr(feeding, "WAITING_ROWS", 5)
+    monkeypatch.setattr(feeds, "WAITING_ROWS", 5)
     async with Collections(tmp_path / "store", tick_s=0.05) as collections:
         for name in ("early", "late"):
             await collections.create(name, pa.schema([("n", pa.int64())]))
         for number in range(ROWS):
             await collections.insert("early", pa.record_batch({"n": [number]}))
         last = await collections.insert("late", pa.record_batch({"n": [-1]}))
-        feeds = [feed(tmp_path / "store", "early", as_of=0), feed(tmp_path / "store", "late")]
+        both = [feed(tmp_path / "store", "early", as_of=0), feed(tmp_path / "store", "late")]
         schema = zset.weighted(arrow_schema(COLUMNS))
         async with (
             Store.at(tmp_path / "log") as store,
             await InputLog.open(store, "m", {"in": schema}) as log,
-            Readings(feeds, log, {}) as readings,
+            ReplayableSources(both, log, {}) as readings,
             asyncio.timeout(30),
         ):
             arrived = asyncio.Event()
             member = Limited(readings)
             reading = [
                 asyncio.create_task(
-                    each.read(partial(feeding.room, member, "in", each), lambda _: arrived.set())
+                    each.read(partial(feeds.room, member, "in", each), lambda _: arrived.set())
                 )
                 for each in readings
             ]
@@ -70,9 +70,9 @@ async def test_what_begins_earlier_is_read_up_to_where_the_last_begins(
 
 
 class Limited(SimpleNamespace):
-    """What `feeding.room` asks of a member; no step takes anything."""
+    """What `feeds.room` asks of a member; no step takes anything."""
 
-    def __init__(self, readings: Readings) -> None:
+    def __init__(self, readings: ReplayableSources) -> None:
         super().__init__(held=(), readings=readings, taken=asyncio.Event())
 
     @property

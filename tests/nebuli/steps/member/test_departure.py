@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nebuli.steps.member.leaving import until_dismissed
+from nebuli.steps.member.departure import until_dismissed
 from nebuli.steps.protocol import messages as say
 from tests.support.told_members import Members, Told, pushed_query
 

@@ -10,14 +10,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import netchannel
-from nebuli.node.listening import member
+from nebuli.node.data_port import member
 from nebuli.rpc import worker_pb2 as wire
 from netchannel.address import parse_address
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from nebuli.node.hosted import Host
+    from nebuli.node.hosted_fragment import Host
 
 __all__ = ["expect", "probe"]
 

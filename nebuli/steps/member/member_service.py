@@ -7,10 +7,10 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from nebuli.steps.errors import Forsaken
-from nebuli.steps.member.leaving import until_heard
+from nebuli.steps.member.departure import until_heard
 from nebuli.steps.member.member_run import MemberRun
-from nebuli.steps.member.opening import opened_member
-from nebuli.steps.member.scaling.taking import take
+from nebuli.steps.member.member_store import opened_member
+from nebuli.steps.member.scaling.handover_receiver import take
 from netchannel import ReceiverServer, SenderServer
 from placement.plan import Late
 

@@ -14,10 +14,10 @@ from nebuli.connectors.policies import drop_files
 from nebuli.connectors.sinks.sink_locks import take_all
 from nebuli.exactness import goes_on, state_of
 from nebuli.free import engine_of
-from nebuli.node.hosted import HostedFragment, NotAdded
+from nebuli.node.hosted_fragment import HostedFragment, NotAdded
 from nebuli.node.logs import Logs
 from nebuli.node.parts.part_runner import check_part
-from nebuli.node.records import Record
+from nebuli.node.records import FragmentRecord
 from nebuli.rpc.ids import query_of
 from nebuli.rpc.status import FragmentState, FragmentStatus
 from nebuli.steps.member.run_notes import forget_run
@@ -31,16 +31,24 @@ if TYPE_CHECKING:
 
     from nebuli.connectors.sinks.sink_locks import SinkLock
     from nebuli.node.fragment.conversation import Report
-    from nebuli.node.hosted import Host
+    from nebuli.node.hosted_fragment import Host
     from nebuli.node.records import Records
-    from nebuli.rpc.following_members import Succession
     from nebuli.rpc.log_lines import LogLine
+    from nebuli.rpc.member_places import Succession
     from nebuli.rpc.status import ViewStatus
     from nebuli.store.store_url import StorePlace
     from placement.plan import Addition
     from placement.stepped import AnyFragment
 
-__all__ = ["BusyFragment", "FragmentStarted", "IdInUse", "NoState", "Node", "UnknownFragment", "WrongNode"]
+__all__ = [
+    "BusyFragment",
+    "FragmentStarted",
+    "IdInUse",
+    "NoState",
+    "UnknownFragment",
+    "WorkerNode",
+    "WrongNode",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -75,7 +83,7 @@ class BusyFragment(Exception):
     """The fragment has not ended, and can be taken away only then."""
 
 
-class Node:
+class WorkerNode:
     """What a worker has been given to run. To be used on the worker's loop.
 
     With ``records`` it is remembered: `take_up` goes on with what an earlier worker was given.
@@ -289,7 +297,7 @@ class Node:
         """Where a fragment keeps what it has, if it is one of a query in steps."""
         return None if isinstance(fragment, Fragment) else self._host.place(id_)
 
-    async def take_up(self, records: Iterable[Record]) -> None:
+    async def take_up(self, records: Iterable[FragmentRecord]) -> None:
         """Go on with what an earlier worker had: what is exact where it was, and the rest is lost, and says so."""
         until = asyncio.get_running_loop().time() + _LEFT_S
         for record in records:
@@ -392,7 +400,7 @@ class Node:
 
     def _save(self, status: FragmentStatus, fragment: AnyFragment) -> None:
         if self._records is not None:
-            self._records.save(Record(fragment=fragment, status=status))
+            self._records.save(FragmentRecord(fragment=fragment, status=status))
 
     def _do(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -19,7 +19,7 @@ from nebuli.steps.logs.input_log import InputLog
 from nebuli.steps.logs.producers import SCHEMA as PRODUCERS
 from nebuli.steps.logs.standing import Standing
 from nebuli.steps.logs.sums import added
-from nebuli.steps.member.opening import LOG, own_output_log
+from nebuli.steps.member.member_store import LOG, own_output_log
 from nebuli.steps.member.saved_state import SavedState
 from nebuli.steps.member.scaling import handover_messages as say
 from nebuli.steps.member.scaling.layout import channel

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nebuli.connectors.sinks.overwriting import SinkIsSource, check_files
+from nebuli.connectors.sinks.overwrites import SinkIsSource, check_files
 
 SAME = [
     ("data/in.csv", "data/in.csv"),

@@ -38,7 +38,7 @@ class _Phase(Enum):
     FAILED = "failed"
 
 
-class Following:
+class MemberMachine:
     """One process of a member of ``members``; ``incarnation`` is another for every process."""
 
     def __init__(self, members: int, incarnation: str, fingerprint: str, address: str) -> None:

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from nebuli.dataflow.zset import weighted
 from nebuli.store.collections.errors import CollectionError, CollectionMisused, RenditionUnknown
-from nebuli.store.collections.holding import is_held_off
-from nebuli.store.collections.routing import split
+from nebuli.store.collections.insert_routes import split
+from nebuli.store.collections.reader_holds import is_held_off
 from nebuli.store.errors import (
     SequencePassed,
     ShardUnknown,

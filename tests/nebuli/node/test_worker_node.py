@@ -11,10 +11,10 @@ import pytest
 
 import netchannel
 from nebuli.forking.spawner import Spawner
-from nebuli.node.hosted import Host
-from nebuli.node.listening import Ports
-from nebuli.node.node import Node
-from nebuli.node.records import Record, Records
+from nebuli.node.data_port import Ports
+from nebuli.node.hosted_fragment import Host
+from nebuli.node.records import FragmentRecord, Records
+from nebuli.node.worker_node import WorkerNode
 from nebuli.rpc.status import FragmentState
 from nebuli.rpc.trust import NO_TRUST
 from nebuli.steps.member.run_notes import COORDINATOR, DISMISSED, PUBLISHED
@@ -44,10 +44,10 @@ async def test_its_fragments_can_be_counted_while_they_come_and_go() -> None:
     sink = BoundSink(id="out", input="in", sink="out", target=NullSink(name="out", type="Null"))
     async with netchannel.ReceiverServer("127.0.0.1:0") as receiver:
         fragment = Fragment(id="f", node=receiver.address, operators=(source, sink))
-        count(Node(a_host(receiver)), fragment)
+        count(WorkerNode(a_host(receiver)), fragment)
 
 
-def count(node: Node, fragment: Fragment) -> None:
+def count(node: WorkerNode, fragment: Fragment) -> None:
     over = threading.Event()
     errors: list[Exception] = []
 
@@ -92,7 +92,7 @@ async def test_what_was_noted_of_the_run_before_is_gone_before_a_fragment_is_kno
         )
         host = a_host(receiver, tmp_path)
         with Records(tmp_path) as records:
-            node = Node(host, records)
+            node = WorkerNode(host, records)
             id_ = node.register(fragment)
             folder = host.place(id_)
             assert folder is not None
@@ -101,7 +101,7 @@ async def test_what_was_noted_of_the_run_before_is_gone_before_a_fragment_is_kno
                 (folder / name).write_text("of the run before", "utf-8")
             save, there, checkpoints = records.save, [], [each.checkpoint for each in node.statuses()]
 
-            def kept(record: Record) -> None:
+            def kept(record: FragmentRecord) -> None:
                 if record.status.state is FragmentState.RUNNING:
                     there.append(sorted(each.name for each in folder.iterdir()))
                     checkpoints.append(record.status.checkpoint)

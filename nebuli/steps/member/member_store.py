@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from nebuli.dataflow import SteppedCircuit
 from nebuli.steps.logs.input_log import InputLog
 from nebuli.steps.logs.output_log import Dating, OutputLog
-from nebuli.steps.member.inputs.readings import Readings
+from nebuli.steps.member.inputs.readings import ReplayableSources
 from nebuli.steps.member.member import Member
 from nebuli.steps.member.saved_state import SavedState
 from nebuli.store import Store
@@ -66,7 +66,9 @@ async def opened_member(
         shapes = SteppedCircuit(plan, number)
         log = await InputLog.open(store, LOG, shapes.inputs)
         await stack.enter_async_context(log)
-        readings = Readings(feeds, log, shapes.idle_after_s, gives_times=plan.homes.get(TIME) == number)
+        readings = ReplayableSources(
+            feeds, log, shapes.idle_after_s, gives_times=plan.homes.get(TIME) == number
+        )
         await stack.enter_async_context(readings)
         yield Member(
             circuit,

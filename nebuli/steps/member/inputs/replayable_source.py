@@ -1,4 +1,4 @@
-"""`Reading`: a source that can be read again, read ahead of the steps that its rows count for."""
+"""`ReplayableSource`: a source that can be read again, read ahead of the steps that its rows count for."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class _Pass:
         self._polled.close()
 
 
-class Reading:
+class ReplayableSource:
     """A source from where no step has its rows, and once more from before that while steps are replayed.
 
     ``is_timed``: event time begins with its rows. Asked for rows, and without any for ``idle_after_s``, it is not

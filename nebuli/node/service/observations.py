@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from nebuli.node.service.channel_state import channels
 from nebuli.node.service.inspection import inspect
-from nebuli.node.service.probing import expect, probe
+from nebuli.node.service.probe import expect, probe
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from nebuli.node.hosted import Host
-    from nebuli.node.node import Node
+    from nebuli.node.hosted_fragment import Host
+    from nebuli.node.worker_node import WorkerNode
     from nebuli.rpc import worker_pb2 as wire
 
 __all__ = ["Observed"]
@@ -23,7 +23,7 @@ __all__ = ["Observed"]
 class Observed:
     """A worker's fragments, and what these have in common. To be used on their loop."""
 
-    node: Node
+    node: WorkerNode
     host: Host
 
     def channels(self, prefix: str) -> wire.ChannelsReply:

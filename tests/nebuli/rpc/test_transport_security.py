@@ -15,7 +15,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from nebuli.rpc import secured
+from nebuli.rpc import transport_security
 from nebuli.rpc import worker_pb2 as wire
 from nebuli.rpc.trust import Trust
 from nebuli.rpc.worker_pb2_grpc import WorkerStub
@@ -130,12 +130,12 @@ async def test_a_renewed_certificate_that_could_not_be_read_at_first_is_read_lat
     """As where the process has no descriptor left for a moment: the next handshake tries again."""
     tls = authority.issue("node")
     server = grpc.aio.server()
-    port = secured.bind(server, "127.0.0.1:0", Trust(tls))
+    port = transport_security.bind(server, "127.0.0.1:0", Trust(tls))
     await server.start()
     try:
         before = await asyncio.to_thread(shown, port, tls)
         authority.issue("node")
-        files = secured._files
+        files = transport_security._files
         failures = iter([OSError("no descriptor left")])
 
         def fails_once(tls: Tls) -> tuple[bytes, bytes, bytes]:
@@ -143,7 +143,7 @@ async def test_a_renewed_certificate_that_could_not_be_read_at_first_is_read_lat
                 raise error
             return files(tls)
 
-        monkeypatch.setattr(secured, "_files", fails_once)
+        monkeypatch.setattr(transport_security, "_files", fails_once)
         assert await asyncio.to_thread(shown, port, tls) == before
         assert await asyncio.to_thread(shown, port, tls) != before
     finally:

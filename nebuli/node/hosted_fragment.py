@@ -35,9 +35,9 @@ from nebuli.node.fragment.conversation import (
     received,
 )
 from nebuli.processes import lines, signal_name
-from nebuli.rpc.following_members import NotSucceeded
 from nebuli.rpc.ids import query_of
 from nebuli.rpc.log_lines import LogLine
+from nebuli.rpc.member_places import NotSucceeded
 from nebuli.rpc.status import Cause, FragmentState, FragmentStatus
 from nebuli.steps.protocol.errors import CheckpointNotMade, NothingToSave
 from nebuli.store.names import file_name
@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     import netchannel
     from nebuli.connectors.sinks.sink_locks import SinkLock
     from nebuli.forking.spawner import Spawned, Spawner
-    from nebuli.node.listening import Ports
-    from nebuli.rpc.following_members import Succession
+    from nebuli.node.data_port import Ports
+    from nebuli.rpc.member_places import Succession
     from nebuli.rpc.trust import Trust
     from placement.plan import Addition
     from placement.stepped import AnyFragment

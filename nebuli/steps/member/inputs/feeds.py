@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nebuli.connectors.endpoints import Source
-    from nebuli.steps.member.inputs.source_passes import Reading
+    from nebuli.steps.member.inputs.replayable_source import ReplayableSource
     from nebuli.steps.member.member import Member
     from placement.stepped import Feed
 
@@ -30,7 +30,7 @@ WAITING_BYTES = 1 << 26
 """The same for the bytes of those that are kept in memory."""
 
 
-async def room(member: Member, handle: str, reading: Reading | None = None) -> None:
+async def room(member: Member, handle: str, reading: ReplayableSource | None = None) -> None:
     """Wait until the member takes more rows for an input: without a deadline, as that may be paused, or the circuit.
 
     Where steps wait for a ``reading``, what fills the room is not taken before that has read on.

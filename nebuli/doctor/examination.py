@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from nebuli import __version__
-from nebuli.doctor import judging
-from nebuli.doctor.judging import Check
+from nebuli.doctor import judgement
+from nebuli.doctor.judgement import Check
 from nebuli.rpc.trust import Trust, TrustUnusable
 from nebuli.rpc.worker_client import WorkerClient, WorkerDenied, WorkerRefused, WorkerUnreachable
 from netchannel.address import parse_address
@@ -96,7 +96,7 @@ def _own(fleet: Fleet, trusts: dict[str, Trust]) -> list[Check]:
 
 def _private(name: str, path: str) -> list[Check]:
     try:
-        return [judging.private(HERE, name, path, Path(path).stat().st_mode)]
+        return [judgement.private(HERE, name, path, Path(path).stat().st_mode)]
     except OSError:  # that it cannot be read is said already
         return []
 
@@ -108,8 +108,8 @@ def _certificates(subject: str, tls: Tls) -> list[Check]:
         return [Check(subject, "certificate", str(error), "mend the files that tls names in the topology")]
     now = time.time()
     return [
-        judging.certificate(subject, "certificate", str(tls.certificate), ends.certificate, now),
-        judging.certificate(subject, "authority", str(tls.authority), ends.authority, now),
+        judgement.certificate(subject, "certificate", str(tls.certificate), ends.certificate, now),
+        judgement.certificate(subject, "authority", str(tls.authority), ends.authority, now),
     ]
 
 
@@ -220,11 +220,11 @@ class _Patient:
 
     def _judge(self, reply: wire.InspectReply, skew_s: float, uncertain_s: float) -> None:
         subject, access = self._subject, self._fleet.topology.access(self._node)
-        self._checks.append(judging.version(subject, reply.version, reply.python, __version__))
-        self._checks.append(judging.clock(subject, skew_s, uncertain_s))
-        self._checks.append(judging.files(subject, reply.files, reply.files_limit))
+        self._checks.append(judgement.version(subject, reply.version, reply.python, __version__))
+        self._checks.append(judgement.clock(subject, skew_s, uncertain_s))
+        self._checks.append(judgement.files(subject, reply.files, reply.files_limit))
         controls = list(reply.congestion_controls)
-        self._checks.append(judging.congestion(subject, reply.congestion_control, controls))
+        self._checks.append(judgement.congestion(subject, reply.congestion_control, controls))
         if reply.address != self._node.address:
             remedy = f"start it with --advertise {self._node.address}, or by --topology and --node"
             self._say("address", f"it says that others reach it at {reply.address}", remedy)
@@ -245,7 +245,7 @@ class _Patient:
                 ("certificate", reply.certificate, reply.certificate_ends),
                 ("authority", reply.authority, reply.authority_ends),
             ):
-                self._checks.append(judging.certificate(subject, name, path, ends, now))
+                self._checks.append(judgement.certificate(subject, name, path, ends, now))
 
 
 class _HangUp(asyncio.BufferedProtocol):
@@ -265,9 +265,9 @@ async def _edge(fleet: Fleet, clients: dict[str, WorkerClient], start: str, end:
             reply = await clients[start].probe(name, end, _SEND_MS)
     except (WorkerUnreachable, WorkerRefused) as error:
         return [Check(subject, "channel", error.what, "see the worker's standard error", unreachable=True)]
-    checks = [judging.channel(subject, end, reply)]
+    checks = [judgement.channel(subject, end, reply)]
     said = fleet.topology.node(start).links.limits.get(end)
     if checks[0].ok and said is not None:
-        judged = judging.limits(subject, said, reply)
+        judged = judgement.limits(subject, said, reply)
         checks += [] if judged is None else [judged]
     return checks

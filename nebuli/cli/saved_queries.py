@@ -14,7 +14,7 @@ from pydantic import ValidationError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nebuli.control.deployed import DeployedQuery
+    from nebuli.control.deployed_queries import DeployedQuery
 
 
 def state_directory() -> Path:
@@ -117,7 +117,7 @@ def forget(query: DeployedQuery) -> None:
 
 
 def _read(path: Path) -> DeployedQuery:
-    from nebuli.control.deployed import DeployedQuery
+    from nebuli.control.deployed_queries import DeployedQuery
     from topology.connectors import unusable
 
     try:

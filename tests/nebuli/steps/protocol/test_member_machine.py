@@ -7,21 +7,21 @@ import pytest
 from nebuli.steps.protocol import messages as say
 from nebuli.steps.protocol import tasks as do
 from nebuli.steps.protocol.errors import ProtocolViolated
-from nebuli.steps.protocol.following import Following
+from nebuli.steps.protocol.member_machine import MemberMachine
 from nebuli.steps.protocol.member_states import Pause, Paused, Run, Stop, Stopped
 
 ADDRESSES = ("a:1", "b:1")
 
 
-def new() -> Following:
-    return Following(2, "process", "f", "a:1")
+def new() -> MemberMachine:
+    return MemberMachine(2, "process", "f", "a:1")
 
 
-def told(member: Following, *messages: say.FromCoordinator) -> list[do.Task]:
+def told(member: MemberMachine, *messages: say.FromCoordinator) -> list[do.Task]:
     return [task for message in messages for task in member.handle(do.Told(message))]
 
 
-def open_at(step: int = 0, last: int | None = None, waiting: int = 0) -> tuple[Following, list[do.Task]]:
+def open_at(step: int = 0, last: int | None = None, waiting: int = 0) -> tuple[MemberMachine, list[do.Task]]:
     member = new()
     told(member, say.Greet(3))
     found = say.Checkpoint(4, step)

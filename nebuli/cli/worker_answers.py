@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nebuli.cli import saved
+from nebuli.cli import saved_queries
 from nebuli.cli.exits import ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
-    from nebuli.control.deployed import DeployedQuery, Workers
+    from nebuli.control.deployed_queries import DeployedQuery, Workers
     from nebuli.rpc.worker_client import WorkerRefused, WorkerUnreachable
 
 
@@ -34,7 +34,7 @@ def ran(work: Coroutine[Any, Any, int]) -> int:
 
 def workers_of(query: DeployedQuery) -> Workers:
     """Those that have a fragment of the query, or may still have one of an earlier deployment."""
-    from nebuli.control.deployed import Endpoint, Workers
+    from nebuli.control.deployed_queries import Endpoint, Workers
 
     return Workers(Endpoint(each.node, each.grpc, each.access) for each in (*query.others, *query.fragments))
 
@@ -48,7 +48,7 @@ async def settled(query: DeployedQuery) -> DeployedQuery:
     async with workers_of(query) as workers:
         found = await found_settled(query, workers)
     if found.fragments != query.fragments:
-        saved.save(found)
+        saved_queries.save(found)
     return found
 
 

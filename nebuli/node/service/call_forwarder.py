@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from grpc.aio import ServicerContext as Context
 
-    from nebuli.node.hosted import Host
-    from nebuli.node.node import Node
+    from nebuli.node.hosted_fragment import Host
+    from nebuli.node.worker_node import WorkerNode
     from nebuli.rpc.proof import Proofs
 
 __all__ = ["CIRCUITS", "Forwarding"]
@@ -51,7 +51,7 @@ _OPTIONS = [
 class Forwarding(grpc.GenericRpcHandler):  # type: ignore[misc]  # gRPC has no types
     """Passes requests and answers on as they are, for the circuits whose coordinators the node has."""
 
-    def __init__(self, node: Node, host: Host) -> None:
+    def __init__(self, node: WorkerNode, host: Host) -> None:
         self._node = node
         self._host = host
         self._proofs: dict[str, Proofs] = {}

@@ -1,4 +1,4 @@
-"""`Giving`: a member gives all that it has to those that follow it, the last of it between two steps."""
+"""`HandoverSender`: a member gives all that it has to those that follow it, the last of it between two steps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class NotBetweenSteps(Exception):
     """The member may be in a step, or begin one."""
 
 
-class Giving:
+class HandoverSender:
     """Nothing is logged from `give` on until `take_back`: what is given is all there is."""
 
     def __init__(self, member: Member) -> None:
