@@ -12,7 +12,7 @@ from nebuli.node.fragment.step_runner import WITHOUT_CHECKPOINT, StepRunner
 from nebuli.node.placed.member_workers import TAKES_OVER
 from nebuli.rpc.status import Cause, FragmentState, FragmentStatus
 from nebuli.steps.errors import TakeoverLost
-from nebuli.steps.member.deliveries import Deliveries
+from nebuli.steps.member.delivery import Deliveries
 from nebuli.steps.member.departure import ALONE_S, GONE_S, HEARD_S, until_heard
 from nebuli.steps.member.inputs.matching_files import NewFiles, look_anew_before_first_step, own_feeds
 from nebuli.steps.member.member_order import MemberOrder

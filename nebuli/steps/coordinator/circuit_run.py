@@ -17,7 +17,7 @@ from nebuli.dataflow import SteppedCircuit
 from nebuli.steps.coordinator.call_routes import CallRoutes
 from nebuli.steps.coordinator.succession import GivenUp, given_ahead, handed_over
 from nebuli.steps.errors import NotScaled
-from nebuli.steps.member.deliveries import FOLLOWED
+from nebuli.steps.member.delivery import FOLLOWED
 from nebuli.steps.protocol.lockstep import Lockstep, Phase
 from nebuli.store.errors import StorageError
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from nebuli.steps.coordinator.homes import Members
     from nebuli.steps.logs.epoch_log import EpochLog
-    from nebuli.steps.member.deliveries import Deliveries
+    from nebuli.steps.member.delivery import Deliveries
     from nebuli.steps.member.scaling.layout import Layout
     from nebuli.steps.protocol.events import Order
     from nebuli.steps.protocol.lockstep import Lockstep

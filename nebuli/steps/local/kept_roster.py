@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from nebuli.dataflow import SteppedCircuit
 from nebuli.steps.coordinator.generation import Generation
 from nebuli.steps.logs.epoch_log import EpochLog
-from nebuli.steps.member.deliveries import Deliveries
+from nebuli.steps.member.delivery import Deliveries
 from nebuli.steps.member.member_order import MemberOrder
 from nebuli.steps.member.member_store import own_output_log
 from nebuli.steps.member.scaling.layout import Layout, Takeover

@@ -1,4 +1,8 @@
-"""Delivering: the output log of a member into the sink of an output, each step once and in order."""
+"""`Delivery`: from the output log of a member into the sink of an output, each step once and in order.
+
+`Deliveries` has those of the process that is where sinks are: workers' members deliver at their nodes, and a command
+that has its members on this machine or in Spark delivers itself.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from nebuli.cancellation import cancelled
 from nebuli.connectors.endpoints import DatedOutput, Resumable
 from nebuli.connectors.errors import FragmentError, OutputForgotten, OutputGone
 from nebuli.connectors.provider import output_of, sink_over
@@ -16,6 +21,8 @@ from nebuli.steps.logs.delivered import Position
 from nebuli.store.errors import StorageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pyarrow as pa
 
     from nebuli.steps.logs.delivered import Delivered
@@ -25,6 +32,8 @@ if TYPE_CHECKING:
     from topology import SinkConnector
 
 _log = logging.getLogger("nebuli.steps.member")
+FOLLOWED = "its query continues with other members"
+"""Why sinks are left without their results."""
 _LEAVE_S = 1.0
 """How long a sink whose reader is slow holds up a member that is to stop."""
 
@@ -320,3 +329,110 @@ class Delivery:
             self._working.cancel()
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([self._working])
+
+
+class Deliveries:
+    """Delivers to the ``targets``, by output, what ``logs`` have of these outputs.
+
+    What was given up is taken back when members continue, or a new epoch begins: the process that asked for it may be
+    gone, and other members may have taken over or not. No coordinator greets members that others have followed.
+    """
+
+    def __init__(self, logs: Mapping[str, OutputLog], targets: Mapping[str, SinkConnector]) -> None:
+        self._logs = logs
+        self._targets = targets
+        self._deliveries: list[Delivery] = []
+        self._turn = asyncio.Lock()
+        self._given_up = False
+        self._reopening: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+
+    @property
+    def rows(self) -> int:
+        """Number of rows that they have given out."""
+        return sum(each.rows for each in self._deliveries)
+
+    async def begin(self) -> None:
+        """Follow the logs, once the sinks may be opened. Raises StorageError."""
+        made = []
+        for output, target in self._targets.items():
+            delivery, log = Delivery(output, target), self._logs[output]
+            await delivery.begin(log, log.schemas[output])
+            made.append(delivery)
+        self._deliveries = made
+        self._changed.set()
+
+    def open_now(self) -> None:
+        """All members go on from the same checkpoint."""
+        if self._given_up:
+            self._reopening = asyncio.create_task(self.take_back())
+            self._changed.set()
+            return
+        for delivery in self._deliveries:
+            delivery.open_now()
+
+    def keep_soon(self) -> None:
+        """Have them keep what was written by now, for good."""
+        for delivery in self._deliveries:
+            delivery.keep_soon()
+
+    async def failed(self) -> None:
+        """Wait for what goes wrong, for ever if nothing does: raises OutputError, StorageError."""
+        while True:
+            self._changed.clear()
+            waits = [self._changed.wait(), *(each.failed() for each in self._deliveries)]
+            if self._reopening is not None:
+                waits.append(_failure(self._reopening))
+            tasks = [asyncio.ensure_future(each) for each in waits]
+            try:
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for each in done:
+                    each.result()
+            finally:
+                await cancelled(tasks)
+
+    async def finish(self, step: int) -> None:
+        """Publish all that is below a step. Raises OutputError, StorageError."""
+        async with self._turn:
+            for delivery in self._deliveries:
+                await delivery.finish(step)
+
+    async def leave(self, step: int) -> None:
+        """Have them keep all that is below a step, as far as they can within a moment."""
+        async with self._turn:
+            for delivery in self._deliveries:
+                await delivery.leave(step)
+
+    async def abort(self, reason: str) -> None:
+        """End without publishing what was not; sinks keep what they can, for ``reason``."""
+        if self._reopening is not None:
+            await cancelled([self._reopening])
+        for delivery in self._deliveries:
+            await delivery.abort(reason)
+
+    async def give_up(self, step: int) -> None:
+        """Let others write to them from now on, after what they have had."""
+        async with self._turn:
+            self._given_up = True
+            for delivery in self._deliveries:
+                await delivery.leave(step)
+                await delivery.abort(FOLLOWED)
+
+    async def take_back(self) -> None:
+        """Deliver again, as no others do. Raises StorageError."""
+        async with self._turn:
+            if not self._given_up:
+                return
+            for delivery in self._deliveries:  # not all, if giving up was interrupted
+                await delivery.abort(FOLLOWED)
+            await self.begin()
+            for delivery in self._deliveries:
+                delivery.open_now()
+            self._given_up = False
+
+
+async def _failure(task: asyncio.Task[None]) -> None:
+    await asyncio.wait([task])
+    if not task.cancelled():
+        task.result()
+    await asyncio.Event().wait()

@@ -16,8 +16,8 @@ from nebuli.connectors.errors import OutputChanged, OutputError, OutputForgotten
 from nebuli.connectors.sinks.modes import AppendSink
 from nebuli.dataflow.zset import weighted
 from nebuli.steps.logs.output_log import OutputLog
-from nebuli.steps.member import delivering
-from nebuli.steps.member.delivering import Delivery
+from nebuli.steps.member import delivery as module
+from nebuli.steps.member.delivery import Delivery
 from nebuli.store import Store
 from nebuli.store.errors import SinceMismatch
 from tests.support.waiting import until_async
@@ -121,7 +121,7 @@ async def test_who_gives_up_waits_until_a_sink_that_is_being_opened_is_open(
 
     monkeypatch.setattr(AppendSink, "open", open_late)
     monkeypatch.setattr(AppendSink, "abort", abort)
-    monkeypatch.setattr(delivering, "_LEAVE_S", 60.0)
+    monkeypatch.setattr(module, "_LEAVE_S", 60.0)
     delivery = Delivery("out", growing(file))
     await delivery.begin(log, SCHEMA)
     delivery.open_now()
