@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from placement.partial.modelling import planned_of
+from placement.partial.node_plan import planned_of
 from placement.plan import (
     BoundSource,
     FilterOperator,

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from placement.partial.kept_rows import Kept as Kept
     from placement.partial.kept_rows import kept_by as kept_by
     from placement.partial.kept_rows import kept_in_steps as kept_in_steps
-    from placement.partial.modelling import planned_of as planned_of
+    from placement.partial.node_plan import planned_of as planned_of
     from placement.partial.provenance import PartialPlan as PartialPlan
     from placement.plan import Fragment as Fragment
     from placement.plan import Query as Query
@@ -94,7 +94,7 @@ _HOMES = {
     "place_bottom_up": "placement.strategies.bottom_up",
     "place_bound": "placement.strategies.selection",
     "place_exactly": "placement.strategies.exact",
-    "planned_of": "placement.partial.modelling",
+    "planned_of": "placement.partial.node_plan",
     "with_deployment": "placement.fragments.decomposition",
 }
 __all__ = list(_HOMES)

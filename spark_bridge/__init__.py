@@ -15,7 +15,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .ending import stop_at_end as stop_at_end
     from .errors import ChannelTemplate as ChannelTemplate
     from .errors import CheckpointReplaced as CheckpointReplaced
     from .errors import DataLost as DataLost
@@ -25,17 +24,18 @@ if TYPE_CHECKING:
     from .errors import SchemaConflict as SchemaConflict
     from .errors import SparkBridgeError as SparkBridgeError
     from .errors import UnsupportedSpark as UnsupportedSpark
+    from .query_end import stop_at_end as stop_at_end
     from .registration import register as register
-    from .tasks.receiving import announced as announced
-    from .tasks.receiving import open_inbox as open_inbox
-    from .tasks.receiving import receive as receive
-    from .tasks.sending import SENT as SENT
-    from .tasks.sending import open_outbox as open_outbox
-    from .tasks.sending import send as send
     from .tasks.task import complete as complete
+    from .tasks.task_receiver import announced as announced
+    from .tasks.task_receiver import open_inbox as open_inbox
+    from .tasks.task_receiver import receive as receive
+    from .tasks.task_sender import SENT as SENT
+    from .tasks.task_sender import open_outbox as open_outbox
+    from .tasks.task_sender import send as send
 
 _HOMES = {
-    "SENT": "spark_bridge.tasks.sending",
+    "SENT": "spark_bridge.tasks.task_sender",
     "ChannelTemplate": "spark_bridge.errors",
     "CheckpointReplaced": "spark_bridge.errors",
     "DataLost": "spark_bridge.errors",
@@ -45,14 +45,14 @@ _HOMES = {
     "SchemaConflict": "spark_bridge.errors",
     "SparkBridgeError": "spark_bridge.errors",
     "UnsupportedSpark": "spark_bridge.errors",
-    "announced": "spark_bridge.tasks.receiving",
+    "announced": "spark_bridge.tasks.task_receiver",
     "complete": "spark_bridge.tasks.task",
-    "open_inbox": "spark_bridge.tasks.receiving",
-    "open_outbox": "spark_bridge.tasks.sending",
-    "receive": "spark_bridge.tasks.receiving",
+    "open_inbox": "spark_bridge.tasks.task_receiver",
+    "open_outbox": "spark_bridge.tasks.task_sender",
+    "receive": "spark_bridge.tasks.task_receiver",
     "register": "spark_bridge.registration",
-    "send": "spark_bridge.tasks.sending",
-    "stop_at_end": "spark_bridge.ending",
+    "send": "spark_bridge.tasks.task_sender",
+    "stop_at_end": "spark_bridge.query_end",
 }
 __all__ = list(_HOMES)
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.work import Result, Work
 from nebuli.dataflow import SteppedCircuit
-from nebuli.dataflow.steps.saving import Saved
+from nebuli.dataflow.steps.saved_runs import Saved
 from nebuli.steps.member.saved_state import SavedState
 from nebuli.store import Store
 

@@ -92,7 +92,7 @@ def _kept(decomposition: Decomposition) -> list[Kept]:
     if not fragment.views:
         return []
     from placement.partial.kept_rows import kept_by
-    from placement.partial.modelling import planned_of
+    from placement.partial.node_plan import planned_of
 
     return kept_by(planned_of(fragment))
 

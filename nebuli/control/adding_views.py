@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from nebuli.rpc.ids import local_id
 from nebuli.rpc.worker_client import WorkerRefused
-from placement.partial.adding import NoViews, addition_of, with_addition
+from placement.partial.view_additions import NoViews, addition_of, with_addition
 from placement.plan import Fragment
 
 if TYPE_CHECKING:

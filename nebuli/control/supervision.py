@@ -330,7 +330,7 @@ def _with_added(fragments: tuple[Fragment, ...], before: Sequence[AnyFragment]) 
     """A query that is placed anew, with the views that it was given ``before``. Raises PlacementError."""
     if not isinstance(before[0], Fragment) or not before[0].added:
         return fragments
-    from placement.partial.adding import carried_over  # which most queries do without
+    from placement.partial.view_additions import carried_over  # which most queries do without
 
     return carried_over(fragments, before[0].added)
 

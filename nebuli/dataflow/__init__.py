@@ -11,7 +11,7 @@ from nebuli.dataflow.errors import (
 from nebuli.dataflow.placed_operators import OperatorStatistics
 from nebuli.dataflow.progress import Progress
 from nebuli.dataflow.stepped import Aside, SteppedCircuit
-from nebuli.dataflow.steps.saving import Saved
+from nebuli.dataflow.steps.saved_runs import Saved
 from nebuli.dataflow.steps.trades import Received, Sending
 from nebuli.dataflow.types import arrow_schema, arrow_type
 from nebuli.dataflow.zset import WEIGHT, insertions

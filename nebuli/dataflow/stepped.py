@@ -16,13 +16,13 @@ from nebuli.dataflow.errors import CircuitChanged, DataflowError, FormatUnknown,
 from nebuli.dataflow.joins.join import Join
 from nebuli.dataflow.progress import GREATEST
 from nebuli.dataflow.rows import MAX_BATCH_ROWS
-from nebuli.dataflow.steps import saving
-from nebuli.dataflow.steps.building import StepNode, built
+from nebuli.dataflow.steps import saved_runs
 from nebuli.dataflow.steps.contents import Contents
 from nebuli.dataflow.steps.fingerprint import fingerprint_of
+from nebuli.dataflow.steps.member_operators import StepNode, built
 from nebuli.dataflow.steps.origins import idle_after, reached_by
 from nebuli.dataflow.steps.resharding import Sharing, put_together
-from nebuli.dataflow.steps.saving import CIRCUIT, Kept, Loading, Saved, Tables, identity, table_of
+from nebuli.dataflow.steps.saved_runs import CIRCUIT, Kept, Loading, Saved, Tables, identity, table_of
 from nebuli.dataflow.steps.trades import Received, Sending, Trade, by_hash, together, watermarks_of
 from nebuli.dataflow.zset import (
     canonical,
@@ -204,8 +204,8 @@ class SteppedCircuit:
             return
         self._used = self._unfinished = True
         saved = Loading(CIRCUIT, tables.get(CIRCUIT, {})).manifest()
-        if (format_ := saved.get("format")) not in saving.READS:
-            raise FormatUnknown(format_, saving.READS)
+        if (format_ := saved.get("format")) not in saved_runs.READS:
+            raise FormatUnknown(format_, saved_runs.READS)
         if saved.get("fingerprint") != self.fingerprint:
             raise CircuitChanged(str(saved.get("fingerprint")), self.fingerprint)
         if saved.get("member") != self.member:
@@ -224,7 +224,7 @@ class SteppedCircuit:
         gone: Tables = {
             id_: {key: partial(bytes, value) for key, value in tables[id_].items()} for id_ in unknown
         }
-        if format_ == saving.FORMAT:  # else all of it is saved anew
+        if format_ == saved_runs.FORMAT:  # else all of it is saved anew
             self._kept.loaded({**self._tables(), **gone})
         self._unfinished = False
 

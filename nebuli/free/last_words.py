@@ -11,7 +11,7 @@ from nebuli.dataflow import zset
 from nebuli.dataflow.types import arrow_schema
 from nebuli.free import engine_of
 from nebuli.limits import DEFAULT_MAX_STATE_BYTES
-from placement.partial.modelling import planned_of
+from placement.partial.node_plan import planned_of
 from placement.plan import Fragment, NetworkSink, NetworkSource
 
 if TYPE_CHECKING:

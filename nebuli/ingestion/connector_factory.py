@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from .addressed import PAYLOAD
 from .decoding.typed_columns import TypedColumns
 from .definition import (
     AppendEnvelope,
@@ -21,6 +20,7 @@ from .definition import (
     PostgresOrigin,
     UpsertEnvelope,
 )
+from .message_addresses import PAYLOAD
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,8 +17,8 @@ from topology.schema import Column
 from topology.validation import validation_mistakes
 from topology.yaml_document import parse_yaml
 
-from .addressed import PLACE
 from .errors import DefinitionInvalid
+from .message_addresses import PLACE
 
 if TYPE_CHECKING:
     import pyarrow as pa

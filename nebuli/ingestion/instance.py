@@ -28,7 +28,7 @@ from .entries import FROM_BAD_TO_GOOD, RAW_RENDITION, Entry, InstanceStatus
 from .envelopes.append import AsTheyCame
 from .errors import AddressGone, IngestionError, MessageInvalid, SourceConflict, SourceUnusable
 from .readers.seen_files import SeenFiles
-from .recipe.checked import Checked
+from .recipe.message_check import Checked
 from .recipe.reclocking import Remap
 from .recipe.stage import Stage, Target
 from .recipe.timed_messages import DATA, OfCollection, Reclocked

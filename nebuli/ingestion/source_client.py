@@ -15,7 +15,6 @@ from nebuli.store.collections.errors import CollectionUnknown, TooLate
 from nebuli.store.errors import NotYet, StoreClosed
 from nebuli.store.shards.changes import Drop
 
-from .addressed import PAYLOAD
 from .connector_factory import reader_of
 from .definition import AvroFormat, CollectionOrigin
 from .entries import (
@@ -30,8 +29,9 @@ from .entries import (
 )
 from .errors import IngestionError, MessagePlace, SourceExists, SourceRefused, SourceUnknown
 from .instance import Instance, collections_of, create_collections
+from .message_addresses import PAYLOAD
 from .readers.seen_files import SeenFiles
-from .recipe.checked import passed_over
+from .recipe.message_check import passed_over
 from .recipe.reclocking import Remap
 from .recipe.timed_messages import DATA
 from .source_status import HeldBack, RawSourceStatus, SourceStatus
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
     from nebuli.store.store_url import StoreUrl
 
-    from .addressed import Addresses
     from .definition import Definition
+    from .message_addresses import Addresses
 
 _ASK_S = 5.0
 """How long a source is asked how much it has."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from .addressed import Addresses, Messages
+    from .message_addresses import Addresses, Messages
 
 
 class SourceReader(ABC):

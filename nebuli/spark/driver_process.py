@@ -14,7 +14,7 @@ from nebuli.connectors.errors import FragmentError
 from spark_bridge.versions import limits
 
 from .driver_messages import FAILED, PHASE, Report
-from .installed import check_java, check_pyspark
+from .prerequisites import check_java, check_pyspark
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,8 +6,8 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from spark_bridge.batch_sizes import joined
 from spark_bridge.errors import UnsupportedSpark
-from spark_bridge.joining import joined
 from spark_bridge.tasks.task import check_no_table, complete
 
 if TYPE_CHECKING:

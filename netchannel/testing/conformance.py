@@ -10,7 +10,7 @@ from .establishment import Establishment
 from .outages import Outages
 from .raw_connections import RawConnections
 from .replay import Replay
-from .staged import StagedGroups
+from .staged_groups import StagedGroups
 from .upstream import Upstream
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from placement.checking.event_time import EventTimes
-from placement.checking.narrowing import narrow
+from placement.checking.needed_columns import narrow
 from placement.checking.policies import Policies
 from placement.checking.schemas import (
     RESERVED,

@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from placement.fragments.engines import Engines
-from placement.partial.modelling import nodes_of
+from placement.partial.node_plan import nodes_of
 from placement.partial.sharding import spread
 from placement.plan import Fragment, NetworkSink, NetworkSource
 

@@ -14,7 +14,7 @@ from placement.plan import Origin, Query
 from placement.sql.sql_tree import parsed
 from placement.statements.carets import TextMarks, Unsupported, mistake_at, shown
 from placement.statements.relations import Operators
-from placement.statements.selecting import Scope, selected
+from placement.statements.select_statements import Scope, selected
 from topology.consistency import listed
 from topology.mistakes import Mistake, in_file_order
 from topology.validation import validation_mistakes

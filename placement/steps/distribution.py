@@ -18,7 +18,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from placement.checking.narrowing import columns_needed
+from placement.checking.needed_columns import columns_needed
 from placement.checking.schemas import InnerOperator, output_schema, plain_columns
 from placement.plan import (
     AggregateOperator,

@@ -11,10 +11,10 @@ from spark_bridge.errors import OptionError
 from spark_bridge.tasks.task import log
 
 from .admission import failed, freed
+from .channel_watch import Channels
 from .filters import window
 from .offsets import Range, cut, initial
 from .range_reader import RangeReader, lost
-from .watching import Channels
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from netchannel import Position, PositionLost, StreamReplaced
+from spark_bridge.batch_sizes import joined
 from spark_bridge.clients import make_reader, reader
 from spark_bridge.errors import DataLost, OptionError, SchemaConflict
-from spark_bridge.joining import joined
 from spark_bridge.schemas import Normaliser, arrow_schema, check_names
 from spark_bridge.tasks.task import log, settle
 
-from .watching import REASON_S, unheard
+from .channel_watch import REASON_S, unheard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -29,9 +29,9 @@ from spark_bridge.versions import SupportsTriggerAvailableNow, limits
 
 from .admission import Limits, Waiting, advance, failed, waiting
 from .batch_reader import RangePartition, ReadsRanges
+from .channel_watch import Channels
 from .offsets import Entry, decode, encode, initial, left_out, ranges
 from .range_reader import RangeReader, lost
-from .watching import Channels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from netchannel import ChannelClosedByPeer, EpochRegressed, Group, NetChannelError, Sealed
+from spark_bridge.batch_sizes import joined
 from spark_bridge.clients import group_client, sender
 from spark_bridge.errors import SchemaConflict, UnsupportedSpark
-from spark_bridge.joining import joined
 from spark_bridge.schemas import Normaliser, arrow_schema, check_names
 from spark_bridge.tasks.task import check_no_table, complete, current_task, log, settle
 from spark_bridge.types import with_nulls

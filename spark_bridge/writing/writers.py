@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from spark_bridge.errors import UnsupportedSpark
 
 from .checkpoints import Place, checkpoint_uri, session_checkpoint
-from .publishing import Query, drop, forget, publish, warn_if_unguarded
+from .publisher import Query, drop, forget, publish, warn_if_unguarded
 from .task_writer import Attempts, Rows, Work
 
 if TYPE_CHECKING:

@@ -26,35 +26,11 @@ NOUNS = {
 }
 """What the field calls the thing, or, of `blocking`, the part of the public name that says how it is used."""
 LEFT = {
-    "adding",
-    "addressed",
-    "arrived",
-    "building",
-    "checked",
-    "combining",
     "delivered",
-    "drawing",
-    "driving",
-    "ending",
-    "installed",
-    "joining",
-    "merged",
-    "modelling",
-    "narrowing",
-    "outstanding",
-    "placing",
-    "publishing",
-    "receiving",
     "reporting",
-    "saving",
-    "selecting",
-    "sending",
-    "staged",
     "standing",
-    "starting",
     "stepped",
     "tracked",
-    "watching",
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nebuli.exactness import goes_on
 from placement import check, decompose, place_bound
-from tests.placement.partial.test_modelling import ONE, with_bases
+from tests.placement.partial.test_node_plan import ONE, with_bases
 from tests.support.documents import op, query
 
 

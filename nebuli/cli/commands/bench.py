@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from nebuli.cli.bounds import FilePath
-from nebuli.cli.placing import say_note, seed_option, strategy_option
+from nebuli.cli.placement_options import say_note, seed_option, strategy_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

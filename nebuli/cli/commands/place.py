@@ -8,7 +8,13 @@ import click
 from click.core import ParameterSource
 
 from nebuli.cli.bounds import FilePath, Finite
-from nebuli.cli.placing import engine_option, say_note, seed_option, strategy_option, warn_of_endless
+from nebuli.cli.placement_options import (
+    engine_option,
+    say_note,
+    seed_option,
+    strategy_option,
+    warn_of_endless,
+)
 from nebuli.limits import MOST_MEMBERS
 
 if TYPE_CHECKING:
@@ -85,15 +91,15 @@ def place(
 
 
 def _shown(placed: Placement, cut: Decomposition, model: Topology, form: str) -> str:
-    from nebuli.cli import drawing, render
+    from nebuli.cli import placement_diagram, render
 
     match form:
         case "json":
             return render.as_json(placed, cut)
         case "mermaid":
-            return drawing.as_mermaid(placed, cut, model)
+            return placement_diagram.as_mermaid(placed, cut, model)
         case "dot":
-            return drawing.as_dot(placed, cut, model)
+            return placement_diagram.as_dot(placed, cut, model)
     return render.as_text(placed, cut)
 
 

@@ -15,7 +15,7 @@ from nebuli.cli.bounds import DEFAULT, FilePath, Finite, keep_output
 from nebuli.cli.commands import completion
 from nebuli.cli.commands.watch import watching
 from nebuli.cli.exits import ExitCode
-from nebuli.cli.placing import engine_option, seed_option, strategy_option, warn_of_endless
+from nebuli.cli.placement_options import engine_option, seed_option, strategy_option, warn_of_endless
 from nebuli.cli.worker_answers import (
     after_refusal,
     after_silence,

@@ -13,7 +13,7 @@ import click
 from nebuli.cli import saved_queries
 from nebuli.cli.commands import completion
 from nebuli.cli.exits import ExitCode, is_bad_input
-from nebuli.cli.merged import Merged
+from nebuli.cli.line_merge import Merged
 from nebuli.cli.worker_answers import ran, said, settled, workers_of
 
 if TYPE_CHECKING:

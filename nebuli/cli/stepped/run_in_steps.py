@@ -13,7 +13,7 @@ from click.core import ParameterSource
 
 from nebuli.cli.bounds import DEFAULT, NOTHING, FilePath, Finite, keep_output, state_place
 from nebuli.cli.exits import ExitCode, end_on_termination
-from nebuli.cli.placing import say_if_endless
+from nebuli.cli.placement_options import say_if_endless
 from nebuli.cli.rows.view_rows import how_to_read
 from nebuli.cli.who_may_call import http_server, trust_at
 from nebuli.limits import MOST_MEMBERS

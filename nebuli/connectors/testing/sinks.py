@@ -19,7 +19,7 @@ from nebuli.dataflow import WEIGHT, arrow_schema, zset
 from placement.plan import BoundSink
 from topology import SINKS, Column, DataType, SinkMode
 
-from .driving import Driven, counted, nothing_held
+from .connector_driver import Driven, counted, nothing_held
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

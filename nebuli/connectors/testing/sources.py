@@ -18,7 +18,7 @@ from nebuli.dataflow import arrow_schema, zset
 from placement.plan import BoundSource
 from topology import SOURCES, Column
 
-from .driving import Driven, counted, nothing_held
+from .connector_driver import Driven, counted, nothing_held
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,14 +19,14 @@ from nebuli.dataflow.errors import StateDamaged
 from nebuli.dataflow.keys import hashing
 from nebuli.dataflow.state import Run
 from nebuli.dataflow.steps.origins import is_of_source
-from nebuli.dataflow.steps.saving import manifest_of
+from nebuli.dataflow.steps.saved_runs import manifest_of
 from nebuli.dataflow.steps.trades import owners_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from nebuli.dataflow.steps.building import StepNode
-    from nebuli.dataflow.steps.saving import Tables
+    from nebuli.dataflow.steps.member_operators import StepNode
+    from nebuli.dataflow.steps.saved_runs import Tables
     from placement.stepped import SteppedPlan
     from placement.steps.whereabouts import Division
 

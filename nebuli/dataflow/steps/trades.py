@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from nebuli.dataflow.keys import hashing
 from nebuli.dataflow.keys.coding import is_coded, plain_rows
-from nebuli.dataflow.steps.combining import combined
 from nebuli.dataflow.steps.origins import Seen
+from nebuli.dataflow.steps.row_combiner import combined
 from nebuli.dataflow.zset import empty, portions, weighted
 from placement.stepped import ExchangeOperator, GatherOperator, ShardOperator
 

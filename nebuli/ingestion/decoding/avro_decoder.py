@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nebuli.ingestion.addressed import PAYLOAD
 from nebuli.ingestion.errors import MessageInvalid, SourceUnusable
+from nebuli.ingestion.message_addresses import PAYLOAD
 
 from .avro_values import Convert, Unfit, converts_record
 from .decoder import Decoder, Facts
@@ -21,8 +21,8 @@ from .schema_registry import SchemaRegistry
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nebuli.ingestion.addressed import Messages
     from nebuli.ingestion.definition import AvroFormat
+    from nebuli.ingestion.message_addresses import Messages
 
 _HEAD_BYTES = 5
 """A zero, and the number of the schema in four bytes, the highest first."""

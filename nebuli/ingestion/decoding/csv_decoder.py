@@ -18,8 +18,8 @@ from nebuli.connectors.formats.instants import TimestampInvalid, instants, insta
 from nebuli.connectors.formats.message_bytes import UTF8_MARK, MessageBytes, has
 from nebuli.dataflow import zset
 from nebuli.dataflow.types import type_name
-from nebuli.ingestion.addressed import PAYLOAD
 from nebuli.ingestion.errors import MessageInvalid
+from nebuli.ingestion.message_addresses import PAYLOAD
 
 from .decoder import Decoder, Facts, bytes_of
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from nebuli.ingestion.addressed import Messages
     from nebuli.ingestion.definition import CsvFormat
+    from nebuli.ingestion.message_addresses import Messages
 
 _BLOCK_BYTES = 1 << 20
 _QUOTE = ord('"')

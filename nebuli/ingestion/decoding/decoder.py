@@ -6,14 +6,14 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from nebuli.connectors.formats.message_bytes import MessageBytes
-from nebuli.ingestion.addressed import PAYLOAD
+from nebuli.ingestion.message_addresses import PAYLOAD
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import pyarrow as pa
 
-    from nebuli.ingestion.addressed import Messages
+    from nebuli.ingestion.message_addresses import Messages
 
 Facts = dict[str, bytes]
 """What is recorded by its key, once and for all: of several that were found for a key, the first that was recorded."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from nebuli.ingestion.addressed import Messages
+    from nebuli.ingestion.message_addresses import Messages
 
 
 class JsonDecoder(Decoder):

@@ -13,7 +13,7 @@ from .decoder import Decoder
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nebuli.ingestion.addressed import Messages
+    from nebuli.ingestion.message_addresses import Messages
 
 
 class TypedColumns(Decoder):

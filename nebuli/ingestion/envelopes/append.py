@@ -9,14 +9,14 @@ import pyarrow as pa
 
 from nebuli.dataflow import zset
 from nebuli.dataflow.zset import insertions
-from nebuli.ingestion.addressed import PLACE
+from nebuli.ingestion.message_addresses import PLACE
 
 from .envelope import Changes, Envelope
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from nebuli.ingestion.addressed import Messages
+    from nebuli.ingestion.message_addresses import Messages
 
 
 class Append(Envelope):

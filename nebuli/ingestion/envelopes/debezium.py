@@ -15,8 +15,8 @@ from nebuli.dataflow.keys import hashing
 from nebuli.dataflow.rows import equal_values, group_rows
 from nebuli.ingestion.errors import MessageInvalid
 
-from .arrived import Arrived
 from .envelope import Changes, Envelope
+from .time_order import Arrived
 from .upsert import RowsByKey, refuse_nulls
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from nebuli.ingestion.addressed import Messages
     from nebuli.ingestion.definition import DebeziumEnvelope
+    from nebuli.ingestion.message_addresses import Messages
 
 _PUTS, _DELETES, _TRUNCATES = ("c", "r", "u"), "d", "t"
 _OPS = pa.array([*_PUTS, _DELETES, _TRUNCATES])

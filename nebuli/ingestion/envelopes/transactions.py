@@ -14,18 +14,18 @@ import pyarrow.compute as pc
 from nebuli.dataflow import zset
 from nebuli.ingestion.errors import MessageInvalid
 
-from .arrived import Arrived
 from .debezium import Debezium
 from .envelope import Changes, Envelope
-from .outstanding import BEGIN, END, OVER, Held, OutstandingRows, Waiting, parts_of, weighted
+from .open_transactions import BEGIN, END, OVER, Held, OutstandingRows, Waiting, parts_of, weighted
+from .time_order import Arrived
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from nebuli.ingestion.addressed import Messages
     from nebuli.ingestion.definition import DebeziumEnvelope
+    from nebuli.ingestion.message_addresses import Messages
 
 STATE = "transactions"
 _Mark = tuple[int, str, str, int | None]

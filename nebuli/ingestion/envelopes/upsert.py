@@ -14,16 +14,16 @@ from nebuli.dataflow.rows import group_rows
 from nebuli.dataflow.state import KeyedState, Run, consolidated
 from nebuli.ingestion.errors import DefinitionInvalid, MessageInvalid
 
-from .arrived import Arrived
 from .envelope import Changes, Envelope
+from .time_order import Arrived
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from nebuli.ingestion.addressed import Messages
     from nebuli.ingestion.definition import UpsertEnvelope
+    from nebuli.ingestion.message_addresses import Messages
 
 
 class Upsert(Envelope):

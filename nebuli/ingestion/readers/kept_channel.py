@@ -13,16 +13,16 @@ import pyarrow as pa
 import netchannel
 from nebuli.access_files import TrustUnusable, secret_at, tls_of
 from nebuli.dataflow import WEIGHT
-from nebuli.ingestion.addressed import PAYLOAD, Messages
 from nebuli.ingestion.errors import AddressGone, SourceAway, SourceUnusable
+from nebuli.ingestion.message_addresses import PAYLOAD, Messages
 from nebuli.ingestion.source_reader import SourceReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Literal
 
-    from nebuli.ingestion.addressed import Addresses
     from nebuli.ingestion.definition import ChannelOrigin
+    from nebuli.ingestion.message_addresses import Addresses
     from netchannel.core.receiving.queue import Chunk
     from netchannel.core.replay.read_client import RangeRead
 

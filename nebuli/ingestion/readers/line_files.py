@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from nebuli.ingestion.addressed import PAYLOAD, Messages
 from nebuli.ingestion.errors import AddressGone, SourceUnusable
+from nebuli.ingestion.message_addresses import PAYLOAD, Messages
 
 from .polled_files import Part, PolledFiles, look_of
 from .seen_files import Marks

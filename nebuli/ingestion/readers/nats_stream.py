@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from nebuli.ingestion.addressed import PAYLOAD, Addresses, Messages
 from nebuli.ingestion.errors import AddressGone, IngestionError, SourceUnusable
+from nebuli.ingestion.message_addresses import PAYLOAD, Addresses, Messages
 from nebuli.ingestion.source_reader import SourceReader
 
 if TYPE_CHECKING:

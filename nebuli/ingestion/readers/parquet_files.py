@@ -14,8 +14,8 @@ from xxhash import xxh3_128_digest
 
 from nebuli.connectors.errors import InputError
 from nebuli.connectors.sources.arrow_columns import ArrowColumns
-from nebuli.ingestion.addressed import Messages
 from nebuli.ingestion.errors import AddressGone, SourceUnusable
+from nebuli.ingestion.message_addresses import Messages
 
 from .polled_files import Look, Part, PolledFiles, look_of
 

@@ -24,7 +24,7 @@ from .seen_files import Marks, SeenFiles
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from nebuli.ingestion.addressed import Addresses, Messages
+    from nebuli.ingestion.message_addresses import Addresses, Messages
 
 _log = logging.getLogger("nebuli.ingestion")
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from nebuli.ingestion.addressed import PAYLOAD, Addresses, Messages
 from nebuli.ingestion.errors import AddressGone, MessageInvalid, SourceUnusable
+from nebuli.ingestion.message_addresses import PAYLOAD, Addresses, Messages
 from nebuli.ingestion.source_reader import SourceReader
 
 from .transaction_changes import TransactionChanges

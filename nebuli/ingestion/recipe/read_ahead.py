@@ -11,7 +11,7 @@ from nebuli.ingestion.errors import AddressGone, IngestionError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from nebuli.ingestion.addressed import Addresses, Messages
+    from nebuli.ingestion.message_addresses import Addresses, Messages
     from nebuli.ingestion.source_reader import SourceReader
 
 _AHEAD_BYTES = 1 << 26

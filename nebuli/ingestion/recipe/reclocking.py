@@ -15,7 +15,7 @@ from nebuli.store.errors import Damaged, NotYet, SinceMismatch, Unclear, UpperMi
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from nebuli.ingestion.addressed import Addresses
+    from nebuli.ingestion.message_addresses import Addresses
     from nebuli.store import Store
     from nebuli.store.collections.clock import Clock
     from nebuli.store.shards.shard import Shard

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from nebuli.ingestion.addressed import Messages
     from nebuli.ingestion.decoding.decoder import Decoder
     from nebuli.ingestion.envelopes.envelope import Envelope
+    from nebuli.ingestion.message_addresses import Messages
     from nebuli.store import Store
     from nebuli.store.collections.collections import Collections
     from nebuli.store.shards.updates import Update

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nebuli.dataflow.zset import canonical, weights_of, without_weight
-from nebuli.ingestion.addressed import ADDRESS, AVAILABLE, PART, PLACE, SOURCE, Messages
 from nebuli.ingestion.errors import AddressGone, IngestionError, MessageInvalid, SourceAway
+from nebuli.ingestion.message_addresses import ADDRESS, AVAILABLE, PART, PLACE, SOURCE, Messages
 from nebuli.store.errors import StorageError
 
 from .read_ahead import ReadAhead
@@ -25,14 +25,14 @@ from .read_ahead import ReadAhead
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 
-    from nebuli.ingestion.addressed import Addresses
+    from nebuli.ingestion.message_addresses import Addresses
     from nebuli.ingestion.readers.seen_files import SeenFiles
     from nebuli.ingestion.source_reader import SourceReader
     from nebuli.store import Store
     from nebuli.store.collections.collections import Collections
     from nebuli.store.shards.shard import Span
 
-    from .checked import Checked
+    from .message_check import Checked
     from .reclocking import Binding, Remap
     from .turns import Turns
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 import numpy as np
 import pytest
 
-from nebuli.connectors.testing.driving import held
-from nebuli.ingestion.addressed import is_behind
+from nebuli.connectors.testing.connector_driver import held
 from nebuli.ingestion.errors import AddressGone, SourceAway, SourceUnusable
+from nebuli.ingestion.message_addresses import is_behind
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
-    from nebuli.ingestion.addressed import Addresses, Messages
+    from nebuli.ingestion.message_addresses import Addresses, Messages
     from nebuli.ingestion.source_reader import SourceReader
 
     Make = Callable[[], SourceReader]

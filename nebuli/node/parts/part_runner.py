@@ -35,7 +35,7 @@ from nebuli.node.parts.view_reads import ViewReads
 from nebuli.rpc.status import FragmentStatus, ViewStatus
 from nebuli.views.view_calls import service_of
 from placement.errors import UnfitNodes
-from placement.partial.modelling import planned_of
+from placement.partial.node_plan import planned_of
 from placement.plan import (
     BoundSink,
     BoundSource,

@@ -12,7 +12,7 @@ import pyarrow as pa
 from nebuli.spark.collections.collection_links import opened
 from nebuli.spark.collections.errors import RowTakenBack
 from nebuli.spark.row_schemas import WEIGHT
-from spark_bridge.joining import joined
+from spark_bridge.batch_sizes import joined
 from spark_bridge.schemas import Normaliser
 from spark_bridge.tasks.task import settle
 

@@ -14,7 +14,7 @@ from nebuli.circuits import StepForgotten
 from nebuli.spark.row_schemas import WEIGHT
 from nebuli.spark.streams.circuit_links import STEP, linked, pause
 from nebuli.spark.streams.errors import CircuitAway, RowTakenBack
-from spark_bridge.joining import joined
+from spark_bridge.batch_sizes import joined
 from spark_bridge.schemas import Normaliser
 from spark_bridge.tasks.task import settle
 

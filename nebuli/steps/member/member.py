@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from nebuli.dataflow import Aside
     from nebuli.dataflow.placed_operators import OperatorStatistics
     from nebuli.dataflow.state import Run
-    from nebuli.dataflow.steps.saving import Saved
+    from nebuli.dataflow.steps.saved_runs import Saved
     from nebuli.dataflow.steps.trades import Received
     from nebuli.steps.logs.input_log import InputLog
     from nebuli.steps.logs.output_log import OutputLog

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from nebuli.dataflow.steps.saving import Saved
+    from nebuli.dataflow.steps.saved_runs import Saved
     from nebuli.store import Database, StateStore
 
 _WRITERS = 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nebuli.spark.installed import check_java, check_pyspark
+from nebuli.spark.prerequisites import check_java, check_pyspark
 from nebuli.steps.errors import HomeUnfit
 from nebuli.steps.spark.masters import (
     LOOPBACK,

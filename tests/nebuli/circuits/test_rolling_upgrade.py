@@ -12,7 +12,7 @@ import pytest
 
 from nebuli.circuits import Circuit
 from nebuli.circuits.errors import CheckpointNotMade
-from nebuli.dataflow.steps.saving import CIRCUIT, MANIFEST
+from nebuli.dataflow.steps.saved_runs import CIRCUIT, MANIFEST
 from nebuli.steps.member.member_store import LOG
 from nebuli.steps.protocol.errors import MemberFailed
 from nebuli.store import Store
@@ -26,8 +26,8 @@ MEMBERS = 3
 NEWER = """
 import pathlib
 if pathlib.Path("installed").exists():
-    from nebuli.dataflow.steps import saving
-    saving.FORMAT, saving.READS = 2, frozenset({1, 2})
+    from nebuli.dataflow.steps import saved_runs
+    saved_runs.FORMAT, saved_runs.READS = 2, frozenset({1, 2})
 """
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from nebuli.dataflow import SteppedCircuit
 from nebuli.dataflow.steps.origins import SourceRows
-from nebuli.dataflow.steps.saving import encoded
+from nebuli.dataflow.steps.saved_runs import encoded
 from placement import SteppedPlan
 from tests.nebuli.dataflow.windowed import EPOCH
 from tests.support.stepping import run_alone

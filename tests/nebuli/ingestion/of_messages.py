@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from nebuli.ingestion.addressed import PAYLOAD, Messages
+from nebuli.ingestion.message_addresses import PAYLOAD, Messages
 
 
 def payloads(each: Sequence[bytes | None], *, lower: int = 0, part: str = "") -> Messages:

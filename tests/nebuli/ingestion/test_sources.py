@@ -14,12 +14,12 @@ import pyarrow as pa
 import pytest
 
 from nebuli.ingestion import instance as instance_module
-from nebuli.ingestion.addressed import Messages
 from nebuli.ingestion.connector_factory import decoder_of
 from nebuli.ingestion.decoding.json_decoder import JsonDecoder
 from nebuli.ingestion.definition import Definition, parse_definition
 from nebuli.ingestion.entries import Entry
 from nebuli.ingestion.errors import DefinitionInvalid, SourceExists, SourceRefused, SourceUnknown
+from nebuli.ingestion.message_addresses import Messages
 from nebuli.ingestion.source_client import Sources
 from nebuli.store.collections.errors import CollectionUnknown
 from tests.nebuli.store.collections.rows import Accumulated

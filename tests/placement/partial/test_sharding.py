@@ -9,7 +9,7 @@ import pytest
 
 from placement import Decomposition, Fragment, decompose, place, planned_of
 from placement.plan import MergerOperator, NetworkSink, NetworkSource, SharderOperator
-from tests.placement.partial.test_modelling import ONE, TWO, nodes, with_bases
+from tests.placement.partial.test_node_plan import ONE, TWO, nodes, with_bases
 from tests.support.documents import op, query
 
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from nebuli.ingestion.definition import Definition
     from nebuli.ingestion.errors import IngestionError
-    from nebuli.ingestion.running.starting import Started
     from nebuli.ingestion.running.supervisor_files import SupervisorFiles
+    from nebuli.ingestion.running.supervisor_start import Started
     from nebuli.ingestion.source_client import Sources
     from nebuli.store.store_url import StorePlace
 
@@ -313,7 +313,7 @@ def _files(store: str, name: str) -> SupervisorFiles:
 
 
 async def _started(sources: Sources, files: SupervisorFiles, store: str, replicas: int) -> Started:
-    from nebuli.ingestion.running.starting import started
+    from nebuli.ingestion.running.supervisor_start import started
 
     place = state_place(store, "--store")
     where = str(place.absolute()) if isinstance(place, Path) else store
@@ -323,7 +323,7 @@ async def _started(sources: Sources, files: SupervisorFiles, store: str, replica
 
 
 async def _stopped(files: SupervisorFiles, name: str, *, says: bool = True) -> int:
-    from nebuli.ingestion.running.starting import ended
+    from nebuli.ingestion.running.supervisor_start import ended
 
     if not await ended(files):
         with suppress(OSError):

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from nebuli.dataflow import SteppedCircuit
-from nebuli.dataflow.steps.saving import Saved, decoded
+from nebuli.dataflow.steps.saved_runs import Saved, decoded
 from nebuli.steps.errors import SourcesGone
 from nebuli.steps.logs.delivered import Position
 from nebuli.steps.logs.input_log import InputLog
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from nebuli.dataflow.steps.resharding import Counting, Numbers
-    from nebuli.dataflow.steps.saving import Key, Tables
+    from nebuli.dataflow.steps.saved_runs import Key, Tables
     from nebuli.steps.logs.addresses import Address
     from nebuli.steps.logs.output_log import OutputLog
     from nebuli.steps.member.member_order import MemberOrder

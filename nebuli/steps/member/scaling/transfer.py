@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from nebuli.dataflow.steps.saving import encoded
+from nebuli.dataflow.steps.saved_runs import encoded
 from nebuli.steps.logs.standing import Standing
 from nebuli.steps.member.scaling import handover_messages as say
 from nebuli.steps.member.scaling.layout import channel

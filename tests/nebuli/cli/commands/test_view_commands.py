@@ -21,7 +21,7 @@ from nebuli.control import adding_views
 from nebuli.control.adding_views import add_views
 from nebuli.rpc.trust import Trust
 from nebuli.rpc.worker_client import WorkerClient, WorkerRefused
-from placement.partial.adding import addition_of
+from placement.partial.view_additions import addition_of
 from placement.plan import Addition, Fragment
 from tests.support.commands import Command, nebuli
 from tests.support.fleet import MakeFleet, kept_secret

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from nebuli.dataflow.keys import coding
 from nebuli.dataflow.keys.coding import is_coded
-from nebuli.dataflow.steps import combining, trades
+from nebuli.dataflow.steps import row_combiner, trades
 from tests.nebuli.dataflow.dealing import Change, Members, Rows, rows_of
 from tests.nebuli.dataflow.graphs import HOW, Graph, steps
 from tests.nebuli.dataflow.test_stepped import SPREADS, check
@@ -50,7 +50,7 @@ def test_what_is_counted_is_what_brute_force_says(
     """Where two texts that are equal are enough for codes, so that some batches have them and others do not."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(coding, "_SAMPLE", 2)
-        patch.setattr(combining, "_FEWEST_ROWS", fewest)
+        patch.setattr(row_combiner, "_FEWEST_ROWS", fewest)
         check(counted_join(on, how), all_steps, members, spread, seed)
 
 

@@ -10,7 +10,7 @@ from nebuli.dataflow import SteppedCircuit
 from nebuli.dataflow.steps import fingerprint
 from placement import SteppedPlan, check_stepped, distribute
 from tests.nebuli.dataflow.graphs import SOURCES, TOPOLOGY
-from tests.nebuli.dataflow.steps.test_saving import windowed
+from tests.nebuli.dataflow.steps.test_saved_runs import windowed
 from tests.support.documents import op, query
 
 

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nebuli.ingestion.addressed import Messages
 from nebuli.ingestion.decoding import schema_registry
 from nebuli.ingestion.decoding.avro_decoder import AvroDecoder
 from nebuli.ingestion.definition import AvroFormat, DebeziumEnvelope
 from nebuli.ingestion.envelopes.debezium import Debezium
 from nebuli.ingestion.errors import MessageInvalid, SourceAway, SourceUnusable
+from nebuli.ingestion.message_addresses import Messages
 from tests.nebuli.ingestion.decoding.registry_server import Registry, serving
 from tests.nebuli.ingestion.of_messages import in_cuts, outcome, payloads
 from tests.nebuli.ingestion.zsets import contents

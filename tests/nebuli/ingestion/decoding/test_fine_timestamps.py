@@ -11,13 +11,13 @@ import pytest
 
 from nebuli.connectors.errors import InputError
 from nebuli.connectors.sources.arrow_columns import ArrowColumns
-from nebuli.ingestion.addressed import Messages
 from nebuli.ingestion.decoding.avro_values import Unfit, converts
 from nebuli.ingestion.decoding.csv_decoder import CsvDecoder
 from nebuli.ingestion.decoding.json_decoder import JsonDecoder
 from nebuli.ingestion.decoding.typed_columns import TypedColumns
 from nebuli.ingestion.definition import CsvFormat
 from nebuli.ingestion.errors import MessageInvalid
+from nebuli.ingestion.message_addresses import Messages
 from tests.nebuli.ingestion.of_messages import payloads
 
 SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))])

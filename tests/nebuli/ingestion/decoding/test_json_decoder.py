@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nebuli.ingestion.addressed import Messages
 from nebuli.ingestion.decoding.json_decoder import JsonDecoder
 from nebuli.ingestion.errors import MessageInvalid
+from nebuli.ingestion.message_addresses import Messages
 from tests.nebuli.ingestion.of_messages import in_cuts, outcome, payloads
 
 UTC_INSTANT = pa.timestamp("us", tz="UTC")

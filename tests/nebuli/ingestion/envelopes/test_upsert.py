@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nebuli.ingestion.addressed import Messages
 from nebuli.ingestion.definition import UpsertEnvelope
 from nebuli.ingestion.envelopes.upsert import Upsert
 from nebuli.ingestion.errors import DefinitionInvalid, MessageInvalid
+from nebuli.ingestion.message_addresses import Messages
 from tests.nebuli.ingestion.of_messages import rows_of
 from tests.nebuli.ingestion.zsets import contents, table_of
 

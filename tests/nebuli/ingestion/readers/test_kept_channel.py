@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 import netchannel
-from nebuli.ingestion.addressed import PAYLOAD
 from nebuli.ingestion.definition import ChannelOrigin
 from nebuli.ingestion.errors import AddressGone, SourceAway, SourceUnusable
+from nebuli.ingestion.message_addresses import PAYLOAD
 from nebuli.ingestion.readers import kept_channel
 from nebuli.ingestion.readers.kept_channel import KeptChannel
 from nebuli.ingestion.testing import Expected, ReaderConformance
@@ -23,7 +23,7 @@ from tests.support.keeper import Keeper, numbers
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 
-    from nebuli.ingestion.addressed import Addresses, Messages
+    from nebuli.ingestion.message_addresses import Addresses, Messages
     from nebuli.ingestion.source_reader import SourceReader
 
 

@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nebuli.ingestion.addressed import PAYLOAD
 from nebuli.ingestion.definition import FileOrigin
 from nebuli.ingestion.errors import AddressGone, SourceAway, SourceUnusable
+from nebuli.ingestion.message_addresses import PAYLOAD
 from nebuli.ingestion.readers import line_files, polled_files
 from nebuli.ingestion.readers.line_files import LineFiles
 from nebuli.ingestion.readers.seen_files import SeenFiles
@@ -28,7 +28,7 @@ from nebuli.ingestion.testing import Expected, ReaderConformance
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
-    from nebuli.ingestion.addressed import Addresses
+    from nebuli.ingestion.message_addresses import Addresses
     from nebuli.ingestion.source_reader import SourceReader
 
 Found = dict[str, list[tuple[int, bytes]]]

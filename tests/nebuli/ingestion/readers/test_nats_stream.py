@@ -14,9 +14,9 @@ import nats
 import pytest
 from nats.js import JetStreamContext
 
-from nebuli.ingestion.addressed import Addresses
 from nebuli.ingestion.definition import NatsOrigin
 from nebuli.ingestion.errors import AddressGone, SourceAway, SourceUnusable
+from nebuli.ingestion.message_addresses import Addresses
 from nebuli.ingestion.readers.nats_stream import NatsStream
 from nebuli.ingestion.source_reader import SourceReader
 from nebuli.ingestion.testing import Expected, ReaderConformance

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
     from pathlib import Path
 
-    from nebuli.ingestion.addressed import Addresses
+    from nebuli.ingestion.message_addresses import Addresses
     from nebuli.ingestion.source_reader import SourceReader
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])

@@ -14,9 +14,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from nebuli.ingestion.addressed import Addresses, Messages
 from nebuli.ingestion.definition import PostgresOrigin
 from nebuli.ingestion.errors import AddressGone, MessageInvalid, SourceAway, SourceUnusable
+from nebuli.ingestion.message_addresses import Addresses, Messages
 from nebuli.ingestion.readers.postgres_changes import PostgresChanges
 from nebuli.ingestion.readers.postgres_slot import as_lsn, of_lsn
 from nebuli.ingestion.source_reader import SourceReader

@@ -10,8 +10,8 @@ from random import Random
 import numpy as np
 import pyarrow as pa
 
-from nebuli.ingestion.addressed import Addresses, Messages
 from nebuli.ingestion.errors import AddressGone, SourceAway
+from nebuli.ingestion.message_addresses import Addresses, Messages
 from nebuli.ingestion.source_reader import SourceReader
 
 CARRIED = pa.schema([pa.field("key", pa.string()), pa.field("value", pa.int64())])

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from nebuli.dataflow.zset import weighted
-from nebuli.ingestion.addressed import Messages
 from nebuli.ingestion.envelopes.envelope import Changes, Envelope
+from nebuli.ingestion.message_addresses import Messages
 from tests.nebuli.ingestion.recipe.message_log import CARRIED
 
 

@@ -18,13 +18,13 @@ import pyarrow.compute as pc
 import pytest
 
 from nebuli import Collections
-from nebuli.ingestion.addressed import Messages
 from nebuli.ingestion.decoding.decoder import Facts
 from nebuli.ingestion.decoding.typed_columns import TypedColumns
 from nebuli.ingestion.errors import IngestionError, SourceConflict
+from nebuli.ingestion.message_addresses import Messages
 from nebuli.ingestion.readers.seen_files import SeenFiles
 from nebuli.ingestion.recipe import turns as turns_of_all
-from nebuli.ingestion.recipe.checked import Checked
+from nebuli.ingestion.recipe.message_check import Checked
 from nebuli.ingestion.recipe.reclocking import Remap
 from nebuli.ingestion.recipe.stage import Stage, Target
 from nebuli.ingestion.recipe.timed_messages import Reclocked

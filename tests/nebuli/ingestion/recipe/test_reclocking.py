@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from nebuli import Collections
-from nebuli.ingestion.addressed import Messages
 from nebuli.ingestion.decoding.typed_columns import TypedColumns
+from nebuli.ingestion.message_addresses import Messages
 from nebuli.ingestion.readers.seen_files import SeenFiles
-from nebuli.ingestion.recipe.checked import Checked
+from nebuli.ingestion.recipe.message_check import Checked
 from nebuli.ingestion.recipe.reclocking import Remap
 from nebuli.ingestion.recipe.timed_messages import Reclocked
 from nebuli.ingestion.recipe.turns import Turns

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from nebuli.ingestion.addressed import Addresses
+from nebuli.ingestion.message_addresses import Addresses
 from nebuli.ingestion.recipe.reclocking import Binding, Remap
 from nebuli.ingestion.recipe.timed_messages import Reclocked, TimedSpan
 from tests.nebuli.ingestion.recipe import simulation

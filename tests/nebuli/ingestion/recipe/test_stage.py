@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from nebuli import Collections
-from nebuli.ingestion.addressed import Messages
 from nebuli.ingestion.attempts import Told
 from nebuli.ingestion.decoding.decoder import Decoder, Facts
 from nebuli.ingestion.decoding.typed_columns import TypedColumns
 from nebuli.ingestion.errors import AddressGone, IngestionError, SourceAway, SourceConflict
+from nebuli.ingestion.message_addresses import Messages
 from nebuli.ingestion.readers.seen_files import SeenFiles
 from nebuli.ingestion.recipe import timed_messages
-from nebuli.ingestion.recipe.checked import Checked
+from nebuli.ingestion.recipe.message_check import Checked
 from nebuli.ingestion.recipe.reclocking import Remap
 from nebuli.ingestion.recipe.stage import Stage, Target
 from nebuli.ingestion.recipe.timed_messages import Reclocked

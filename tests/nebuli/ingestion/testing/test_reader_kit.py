@@ -11,15 +11,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from nebuli.ingestion.addressed import Messages
 from nebuli.ingestion.errors import AddressGone, SourceAway
+from nebuli.ingestion.message_addresses import Messages
 from nebuli.ingestion.source_reader import SourceReader
 from nebuli.ingestion.testing import Expected, ReaderConformance
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from nebuli.ingestion.addressed import Addresses
+    from nebuli.ingestion.message_addresses import Addresses
 
 SCHEMA = pa.schema([("v", pa.int64())])
 

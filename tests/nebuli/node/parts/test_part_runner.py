@@ -9,7 +9,7 @@ import pytest
 from nebuli.dataflow.partial import View
 from nebuli.node.parts.part_runner import PartRunner, budget_of
 from placement import decompose, place
-from placement.partial.adding import addition_of, with_addition
+from placement.partial.view_additions import addition_of, with_addition
 from placement.plan import ViewOperator
 from tests.nebuli.dataflow.partial.library import BOOKS, Library, count
 from tests.support.documents import op, query

@@ -17,8 +17,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from nebuli.ingestion.addressed import PAYLOAD
 from nebuli.ingestion.definition import parse_definition
+from nebuli.ingestion.message_addresses import PAYLOAD
 from nebuli.ingestion.source_client import Sources
 from tests.nebuli.store.collections.rows import Accumulated
 from tests.support import spark_java

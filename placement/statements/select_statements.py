@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from placement.statements.carets import Unsupported, shown
+from placement.statements.equi_joins import conditions_of, how_of, is_of, joined
 from placement.statements.grouping import Selected, grouped, has_aggregates
-from placement.statements.joining import conditions_of, how_of, is_of, joined
 from placement.statements.relations import Operators, Relation, column, in_columns_of
 from placement.statements.windows import is_window, windowed
 from topology.consistency import did_you_mean, listed

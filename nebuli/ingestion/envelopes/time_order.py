@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from nebuli.ingestion.addressed import Messages
+    from nebuli.ingestion.message_addresses import Messages
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from nebuli.ingestion.errors import MessageInvalid, MessagePlace
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-    from nebuli.ingestion.addressed import Messages
     from nebuli.ingestion.decoding.decoder import Facts
+    from nebuli.ingestion.message_addresses import Messages
     from nebuli.store.work import Work
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from nebuli.ingestion.running import starting
-from nebuli.ingestion.running.starting import Started, started
+from nebuli.ingestion.running import supervisor_start
 from nebuli.ingestion.running.supervisor_files import SupervisorFiles
+from nebuli.ingestion.running.supervisor_start import Started, started
 from nebuli.ingestion.source_client import Sources
 from tests.nebuli.ingestion.running.test_supervisor import sales
 
@@ -42,7 +42,7 @@ async def ingesting(sources: Sources, behind: asyncio.Event | None = None) -> As
 async def test_it_is_said_what_is_waited_for(
     tmp_path: Path, files: SupervisorFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(starting, "_SILENT_S", 0.1)
+    monkeypatch.setattr(supervisor_start, "_SILENT_S", 0.1)
     said: list[str] = []
     is_said = asyncio.Event()
 
@@ -62,7 +62,7 @@ async def test_it_is_said_what_is_waited_for(
 async def test_it_is_said_which_instances_were_waited_for_in_vain(
     tmp_path: Path, files: SupervisorFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(starting, "_DEADLINE_S", 3.0)
+    monkeypatch.setattr(supervisor_start, "_DEADLINE_S", 3.0)
     async with sales(tmp_path) as sources, ingesting(sources):
         found = await started(sources, files, [], 2, lambda _: None)
     assert found == Started(

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from placement.checking.schemas import DividedOperator
 from placement.errors import InvalidQuery, QueryError, UnfitNodes
 from placement.graph import Outline, bottom_up, carried, shape_mistakes
-from placement.partial.modelling import planned_of
+from placement.partial.node_plan import planned_of
 from placement.partial.provenance import children_of, in_words, planned
 from placement.plan import (
     AddedOperator,

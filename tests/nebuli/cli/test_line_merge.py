@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from nebuli.cli import merged
-from nebuli.cli.merged import Merged
+from nebuli.cli import line_merge
+from nebuli.cli.line_merge import Merged
 
 
 async def test_a_line_that_comes_later_and_is_earlier_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merged, "HELD_S", 0.05)
+    monkeypatch.setattr(line_merge, "HELD_S", 0.05)
     told: list[str] = []
     lines = Merged(told.append)
     lines.put(3, "third")

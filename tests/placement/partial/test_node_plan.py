@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 
 from nebuli.dataflow.partial import PartialGraph
 from placement import Fragment, NoCapacity, Query, check, decompose, place
-from placement.partial.modelling import nodes_of, planned_of
+from placement.partial.node_plan import nodes_of, planned_of
 from placement.plan import JoinOperator, UnionOperator
 from placement.view_nodes import Base, Output, Stream, View
 from tests.nebuli.dataflow.partial.library import rows

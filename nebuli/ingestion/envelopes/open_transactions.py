@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from nebuli.dataflow import zset
 
-from .arrived import Arrived
+from .time_order import Arrived
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

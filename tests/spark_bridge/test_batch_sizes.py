@@ -6,7 +6,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_bridge.joining import joined
+from spark_bridge.batch_sizes import joined
 
 MIB = 1 << 20
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from placement import Fragment, InvalidQuery, check, decompose, place_bound
-from placement.partial.adding import NoViews, addition_of, carried_over, with_addition
-from placement.partial.modelling import planned_of
-from tests.placement.partial.test_modelling import ONE, TWO, with_bases
+from placement.partial.node_plan import planned_of
+from placement.partial.view_additions import NoViews, addition_of, carried_over, with_addition
+from tests.placement.partial.test_node_plan import ONE, TWO, with_bases
 from tests.support.documents import op, query
 
 COUNTS = op("aggregate", "counts", input="two", by=["k"], aggregates={"n": "count(*)"})

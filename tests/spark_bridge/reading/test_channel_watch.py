@@ -22,8 +22,8 @@ from netchannel import (
 from spark_bridge import CheckpointReplaced, DataLost, SparkBridgeError
 from spark_bridge.options import read_options
 from spark_bridge.reading.batch_reader import BatchReader
+from spark_bridge.reading.channel_watch import Channels
 from spark_bridge.reading.offsets import Entry
-from spark_bridge.reading.watching import Channels
 from tests.support.ports import free_addresses
 from tests.support.waiting import until_async
 
@@ -183,7 +183,7 @@ async def test_a_server_that_is_gone_after_the_end_of_its_stream_is_looked_for_i
     monkeypatch, caplog
 ):
     """As a producer is that is done; another stream that begins there later is read all the same."""
-    monkeypatch.setattr("spark_bridge.reading.watching.REST_S", 0.2)
+    monkeypatch.setattr("spark_bridge.reading.channel_watch.REST_S", 0.2)
     caplog.set_level("INFO")
     (address,) = free_addresses(1)
     async with watched(address) as channels:

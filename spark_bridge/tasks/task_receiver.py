@@ -18,8 +18,8 @@ from netchannel.transports.schemes import scheme_of
 from spark_bridge.errors import SparkBridgeError
 from spark_bridge.schemas import DeclaredSchema, Normaliser, arrow_schema
 
-from .sending import WAIT
 from .task import complete, current_task, format_channel
+from .task_sender import WAIT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -15,7 +15,7 @@ from netchannel import AttemptLost, ChannelBroken, EpochRegressed, ReceiverServe
 from spark_bridge import CheckpointReplaced, SchemaConflict
 from spark_bridge.options import WriteOptions, write_options
 from spark_bridge.schemas import Normaliser, arrow_schema
-from spark_bridge.writing.publishing import Query, drop, publish
+from spark_bridge.writing.publisher import Query, drop, publish
 from spark_bridge.writing.task_writer import Attempts, Rows, Work
 from spark_bridge.writing.writers import BatchWriter, Written
 
