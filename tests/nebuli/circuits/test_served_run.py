@@ -65,6 +65,24 @@ async def test_a_circuit_that_is_killed_whole_is_waited_for_and_loses_nothing(
     assert lines == ["shop,sales,amount", f"x,20,{sum(range(20))}"]
 
 
+@pytest.mark.parametrize("phase", ["serving at", "running, from the beginning"])
+async def test_shut_down_at_once_the_result_has_all_that_was_pushed(
+    options: list[str | Path], phase: str, tmp_path: Path
+) -> None:
+    """As soon as it is served, before its members are in step, and once they are."""
+    (address,) = free_addresses(1)
+    command = Command(*options, "--serve", address, directory=tmp_path)
+    await asyncio.to_thread(command.wait_until_said, phase)
+    async with asyncio.timeout(60), Circuit(address, deadline_s=30.0) as circuit:
+        for number in range(20):
+            await circuit.push("a", batch(("x", number)), producer="p", sequence=number)
+        await circuit.shut_down()
+    ended = await asyncio.to_thread(command.end)
+    assert ended.exit_code == 0, ended.stderr
+    lines = (tmp_path / "totals.csv").read_text("utf-8").replace('"', "").splitlines()
+    assert lines == ["shop,sales,amount", f"x,20,{sum(range(20))}"]
+
+
 @pytest.mark.parametrize(
     ("serve", "error"),
     [
