@@ -278,7 +278,7 @@ REFUSED: dict[str, tuple[Ask, int, str, str]] = {
     ),
     "a wrong type": (
         lambda client: client.post(
-            "/collections", json={"name": "x", "schema": [{"name": "a", "type": "int"}]}
+            "/collections", json={"name": "x", "schema": [{"name": "a", "type": "money"}]}
         ),
         *(400, "wrong_body", "schema.0.type: Input should be 'bool'"),
     ),
