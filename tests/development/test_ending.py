@@ -34,7 +34,7 @@ def test_a_fixture_that_never_ends_ends_its_process_and_says_where(
     tmp_path: Path, workers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TESTS_BEYOND_S", "1")
-    code, said = pytest_on(tmp_path, TESTS, workers)
+    code, said = pytest_on(tmp_path, TESTS, "--numprocesses", workers)
     assert code != pytest.ExitCode.OK
     assert re.search(r"^FAILED \S+::test_first \(call, \d s\)", said, re.MULTILINE)
     assert "Timeout (0:00:01)!" in said
