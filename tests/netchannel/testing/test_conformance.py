@@ -30,7 +30,7 @@ from netchannel.testing import (
     outages,
     raw_connections,
     replay,
-    staged,
+    staged_groups,
     suite,
     upstream,
 )
@@ -46,7 +46,18 @@ ROOT = Path(__file__).resolve().parents[3]
 
 _names = itertools.count()
 
-OF_THE_KIT = [backpressure, calls, delivery, ends, establishment, outages, replay, staged, suite, upstream]
+OF_THE_KIT = [
+    backpressure,
+    calls,
+    delivery,
+    ends,
+    establishment,
+    outages,
+    replay,
+    staged_groups,
+    suite,
+    upstream,
+]
 """Its modules that make receivers."""
 _PORTS = range(32_000, 32_768)
 """Between those that tests are given (tests/support/ports.py) and those that outgoing connections take."""
@@ -316,7 +327,7 @@ def test_what_the_kit_asserts_is_explained() -> None:
         establishment,
         outages,
         replay,
-        staged,
+        staged_groups,
         suite,
         upstream,
     ]
