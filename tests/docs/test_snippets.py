@@ -112,6 +112,7 @@ def test_the_readme_shows_the_api_in_about_twelve_lines() -> None:
         ("   1.6 s  ready\n", "  12.3 s  ready\n", True),
         ("   1.6 s  ready\n", "   1.6 s  done\n", False),
         ("", "something\n", False),
+        ("", "channel c to 127.0.0.1:1: close() waits for 3 messages, from number 0 on\n", True),
     ],
 )
 def test_outputs_are_compared_line_by_line(expected: str, output: str, same: bool) -> None:
