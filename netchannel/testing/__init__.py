@@ -26,7 +26,7 @@ pytest.register_assert_rewrite(
             "outages",
             "raw_connections",
             "replay",
-            "staged",
+            "staged_groups",
             "suite",
             "upstream",
         )
