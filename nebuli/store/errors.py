@@ -26,6 +26,7 @@
     ├── VersionUnavailable     a version that the database does not have
     ├── DatabaseClosed         it was committed or closed
     ├── StepOutOfRange         a step that a log does not have, and will not have next
+    ├── OutputDiffers          a step that was repeated came out different
     ├── LogTaken               another one writes the log now
     ├── EpochTaken             another one has claimed a greater epoch of the circuit
     ├── StagingError           what is staged for a log
@@ -281,6 +282,19 @@ class StepOutOfRange(StorageError):
         what = "has been forgotten" if asked < first else "cannot be before those below it are"
         super().__init__(
             f"step {asked} of {log} {what}: it has steps {first} up to {last}, {last} is the next"
+        )
+
+
+class OutputDiffers(StorageError):
+    """A step was repeated, and its output is not the one that the log has, which stays as it is."""
+
+    def __init__(self, log: str, step: int, outputs: Sequence[str]) -> None:
+        self.step = step
+        self.outputs = outputs
+        super().__init__(
+            f"step {step} of output log {log} came out different in {', '.join(outputs)}: what is there stays; the "
+            f"circuit, or what it read, is not the same as before: restore both, or begin again with another state "
+            f"folder"
         )
 
 

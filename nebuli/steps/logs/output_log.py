@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
@@ -13,7 +12,7 @@ from nebuli.dataflow.zset import consolidate, weighted
 from nebuli.steps.logs.delivered import Delivered
 from nebuli.steps.logs.net_rows import NetRows
 from nebuli.steps.logs.sums import added, digest
-from nebuli.store.errors import LogTaken, SinceMismatch, StepOutOfRange, UpperMismatch
+from nebuli.store.errors import LogTaken, OutputDiffers, SinceMismatch, StepOutOfRange, UpperMismatch
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from nebuli.store.shards.updates import Update
     from nebuli.store.store import Store
 
-_log = logging.getLogger("nebuli.store")
 _HOLD = "log"
 """What the log itself keeps: steps that may be repeated, and those that programs may still read."""
 _ADDED_BYTES = 1 << 26
@@ -58,8 +56,6 @@ class OutputLog:
     ) -> None:
         self.name = name
         self._dating = dating
-        self.mismatches = 0
-        """Steps that were produced again and came out different."""
         self.schemas = {output: shard.schema for output, shard in shards.items()}
         self._store = store
         self._shards = shards
@@ -109,8 +105,8 @@ class OutputLog:
     async def write(self, step: int, outputs: Mapping[str, pa.RecordBatch]) -> None:
         """Write the outputs of a step, durably; an output that is not named has no rows in it.
 
-        A step that is there, or was, stays as it is; if it comes out different now, a warning says so. Raises
-        StepOutOfRange for a step beyond the next one; SchemaMismatch.
+        A step that is there, or was, stays as it is. Raises OutputDiffers if it comes out different now; StepOutOfRange
+        for a step beyond the next one; SchemaMismatch.
         """
         if step > self.last:
             raise StepOutOfRange(f"output log {self.name}", step, self.first, self.last)
@@ -139,14 +135,7 @@ class OutputLog:
             if not _same(rows, outputs.get(output, rows.slice(0, 0)))
         ]
         if different:
-            self.mismatches += 1
-            _log.warning(
-                "step %d of output log %s came out different in %s: what is there stays; the circuit, or what it read, "
-                "is not the same as before",
-                step,
-                self.name,
-                ", ".join(different),
-            )
+            raise OutputDiffers(self.name, step, different)
 
     async def continue_with(self, output: str, first: int, until: int, updates: Sequence[Update]) -> None:
         """Append what another log has of an output up to a step: all from ``first`` on, in order, in pieces.
