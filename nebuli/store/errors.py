@@ -14,6 +14,8 @@
     ├── Unclear                the system failed in the middle: it happened or it did not
     ├── Damaged                what was written is not there as it was written
     │   ├── EntryDamaged         an entry of the ordering
+    │   ├── EntriesMissing       entries of the ordering are gone from the middle of a log
+    │   ├── EndLost              the ordering ends before what was acknowledged
     │   ├── BlobDamaged          a blob
     │   └── BlobMissing          a blob that is not there at all
     ├── Locked                 somebody else has it open
@@ -145,6 +147,26 @@ class EntryDamaged(Damaged):
         self.found = found
         super().__init__(
             f"entry {sequence} of {key} is damaged: its checksum is {found:016x}, it was written with {expected:016x}; "
+            f"restore the store's folder from a copy"
+        )
+
+
+class EntriesMissing(Damaged):
+    """A log of the ordering has entries, and not all of those between."""
+
+    def __init__(self, where: str, key: str, last: int, found: int) -> None:
+        super().__init__(
+            f"{where} is damaged: {key} ends with entry {last}, and {found} of those that lead there can be found; "
+            f"restore the store's folder from a copy"
+        )
+
+
+class EndLost(Damaged):
+    """The ordering ends before an entry that was acknowledged."""
+
+    def __init__(self, where: str, key: str, noted: int, found: int) -> None:
+        super().__init__(
+            f"{where} has lost its end: entry {noted} of {key} was acknowledged, and the last one there is {found}; "
             f"restore the store's folder from a copy"
         )
 

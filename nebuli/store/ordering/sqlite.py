@@ -14,6 +14,8 @@ from nebuli.disk_room import lacking, what_to_do
 from nebuli.durable_files import make_directory, sync_directory
 from nebuli.store.errors import (
     Conflict,
+    EndLost,
+    EntriesMissing,
     EntryDamaged,
     Locked,
     StorageError,
@@ -28,9 +30,10 @@ from nebuli.store.names import file_name
 from nebuli.store.ordering import Entry
 from nebuli.store.ordering.bell import FileBell
 from nebuli.store.ordering.entry_checksum import checksum
+from nebuli.store.ordering.noted_ends import NotedEnds, hash_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from nebuli.store.ordering import Change
@@ -70,17 +73,19 @@ class SqliteOrdering:
         self._path = str(folder / FILE)
         self._open_connection: sqlite3.Connection | None = None
         self._bell = -1
+        self._ends: NotedEnds | None = None
         self._numbers: dict[str, int] = {}
         self._version = -1
 
     # -- life
 
     def open(self) -> None:
-        """Make the file, if it is not there, and open it. Raises StoreUnusable, StoreFull."""
+        """Make the file, if it is not there, and open it. Raises StoreUnusable, StoreFull, EndLost."""
         try:
             make_directory(self._folder)
             with self._one_at_a_time():
-                self._open_connection = self._connected()
+                self._ends = NotedEnds(self._folder)
+                self._open_connection = self._connected(self._ends)
                 sync_directory(self._folder)
             self._bell = os.open(self._folder / "bell", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except (OSError, sqlite3.Error) as error:
@@ -88,6 +93,9 @@ class SqliteOrdering:
             if (lack := self._lack()) is not None:
                 raise StoreFull(self._path, *lack) from error
             raise StoreUnusable(f"{self._folder} cannot be used as a store: {error}") from error
+        except StorageError:
+            self.close()
+            raise
 
     def hurry(self) -> None:
         """What it waits for, other writers, is soon over."""
@@ -97,6 +105,9 @@ class SqliteOrdering:
         connection, self._open_connection = self._open_connection, None
         if connection is not None:
             connection.close()
+        ends, self._ends = self._ends, None
+        if ends is not None:
+            ends.close()
         if self._bell >= 0:
             os.close(self._bell)
             self._bell = -1
@@ -111,19 +122,20 @@ class SqliteOrdering:
         finally:
             os.close(descriptor)
 
-    def _connected(self) -> sqlite3.Connection:
+    def _connected(self, ends: NotedEnds) -> sqlite3.Connection:
         connection = sqlite3.connect(
             self._path, timeout=self._busy_s, isolation_level=None, check_same_thread=False
         )
         try:
-            self._begin_with(connection)
+            self._begin_with(connection, ends)
             connection.execute("pragma busy_timeout = 0")
         except BaseException:
             connection.close()
             raise
         return connection
 
-    def _begin_with(self, connection: sqlite3.Connection) -> None:
+    def _begin_with(self, connection: sqlite3.Connection, ends: NotedEnds) -> None:
+        noted = ends.read()  # before the logs: others may append
         (application,) = connection.execute("pragma application_id").fetchone()
         (version,) = connection.execute("pragma user_version").fetchone()
         if (application, version) not in ((0, 0), (APPLICATION, FORMAT)):
@@ -131,6 +143,8 @@ class SqliteOrdering:
                 f"{self._path} is of format {version} (application {application:#x}), this program reads format "
                 f"{FORMAT} ({APPLICATION:#x}): use a program of its time, or another folder"
             )
+        if not version:
+            _check(self._path, noted, {})
         connection.execute("pragma journal_mode = wal")
         connection.execute("pragma synchronous = full")
         connection.execute(f"pragma wal_autocheckpoint = {_PAGES}")
@@ -139,6 +153,12 @@ class SqliteOrdering:
             for each in _TABLES:
                 connection.execute(each)
             connection.execute("commit")
+        # By the table itself: its index may be damaged, and it would find no log then, or another one.
+        logs = connection.execute("select number, key from logs not indexed").fetchall()
+        found = {number: (key, _head(connection, number)) for number, key in logs}
+        _check(self._path, noted, found)
+        self._numbers = {key: number for number, key in logs}
+        ends.note_all(found)
 
     @property
     def _connection(self) -> sqlite3.Connection:
@@ -159,6 +179,7 @@ class SqliteOrdering:
             number = self._number(key)
             if number is None:
                 return []
+            head = self._head(number)
             rows = self._connection.execute(
                 "select id, checksum, data from entries where id between ? and ? order by id",
                 ((number << _BITS) + after + 1, (number << _BITS) + _MASK),
@@ -167,15 +188,20 @@ class SqliteOrdering:
         for id_, expected, data in rows:
             computed = checksum(key, id_ & _MASK, data)
             if computed != expected:
-                raise EntryDamaged(key, id_ & _MASK, expected % (1 << 64), computed % (1 << 64))
+                raise EntryDamaged(
+                    f"{key} in {self._path}", id_ & _MASK, expected % (1 << 64), computed % (1 << 64)
+                )
             found.append(Entry(id_ & _MASK, data))
+        # All from some entry on: those below may be truncated.
+        if head > after and (not found or len(found) != head - found[0].sequence + 1):
+            raise EntriesMissing(self._path, key, head, len(found))
         return found
 
     def keys(self, prefix: str) -> list[str]:
         """The keys that begin so, in order."""
         with self._reading():
-            rows = self._connection.execute("select key from logs order by key").fetchall()
-        return [key for (key,) in rows if key.startswith(prefix)]
+            rows = self._connection.execute("select key from logs not indexed").fetchall()
+        return sorted(key for (key,) in rows if key.startswith(prefix))
 
     def unchanged(self) -> bool:
         """Whether nothing has changed, by a counter in memory that all processes share."""
@@ -193,18 +219,13 @@ class SqliteOrdering:
         return self._numbers[key]
 
     def _head(self, number: int | None) -> int:
-        if number is None:
-            return 0
-        (last,) = self._connection.execute(
-            "select max(id) from entries where id between ? and ?",
-            (number << _BITS, (number << _BITS) + _MASK),
-        ).fetchone()
-        return (last or 0) & _MASK
+        return 0 if number is None else _head(self._connection, number)
 
     # -- writing
 
     def append(self, changes: Sequence[Change]) -> None:
         """Append all in one transaction, with one sync."""
+        ends = []
         with self._writing(unclear=True):
             numbers = {each.key: self._number(each.key) for each in changes}
             found = {key: self._head(number) for key, number in numbers.items()}
@@ -219,6 +240,9 @@ class SqliteOrdering:
                     "insert into entries values (?, ?, ?)",
                     ((number << _BITS) + sequence, checksum(each.key, sequence, each.data), each.data),
                 )
+                ends.append((number, each.key, sequence))
+        if self._ends is not None:
+            self._ends.note(ends)
         self._ring()
 
     def truncate(self, key: str, below: int) -> None:
@@ -322,6 +346,22 @@ class SqliteOrdering:
     def lock(self, name: str) -> FileLock:
         """A lock by a file below ``locks``."""
         return FileLock(self._folder / "locks" / f"{file_name(name)}.lock", name)
+
+
+def _check(path: str, noted: Mapping[int, tuple[int, int]], found: Mapping[int, tuple[str, int]]) -> None:
+    """No log may end below its noted end. Raises EndLost."""
+    for number, (last, hashed) in noted.items():
+        key, end = found.get(number, ("", 0))
+        if hash_of(key) != hashed or end < last:
+            raise EndLost(path, key or f"log {number}", last, end)
+
+
+def _head(connection: sqlite3.Connection, number: int) -> int:
+    (last,) = connection.execute(
+        "select max(id) from entries where id between ? and ?",
+        (number << _BITS, (number << _BITS) + _MASK),
+    ).fetchone()
+    return (last or 0) & _MASK
 
 
 class FileLock:

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import resource
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +14,18 @@ from pathlib import Path
 import pytest
 
 from nebuli.disk_room import lacking, what_to_do
-from nebuli.store.errors import EntryDamaged, StoreBusy, StoreFull, StoreUnusable, Unclear
+from nebuli.store.errors import (
+    EndLost,
+    EntriesMissing,
+    EntryDamaged,
+    StoreBusy,
+    StoreFull,
+    StoreUnusable,
+    Unclear,
+)
 from nebuli.store.ordering import Change
 from nebuli.store.ordering.bell import FileBell
+from nebuli.store.ordering.noted_ends import FILE as ENDS
 from nebuli.store.ordering.sqlite import FILE, SqliteOrdering
 from tests.support.stores import fill, found
 
@@ -56,10 +66,78 @@ def test_an_entry_that_is_not_as_it_was_written_is_found(
         writer.execute(f"update entries set {column}")
     writer.close()
     with pytest.raises(
-        EntryDamaged, match=r"of a is damaged: its checksum is [0-9a-f]{16}, it was"
+        EntryDamaged, match=r"of a in .*/ordering\.db is damaged: its checksum is [0-9a-f]{16}, it was"
     ) as raised:
         ordering.scan("a", 0)
     assert raised.value.expected != raised.value.found
+
+
+def killed(tmp_path: Path, ordering: SqliteOrdering) -> Path:
+    """A store of which nothing was closed: two logs, of three entries and of one."""
+    fill(ordering, "a", b"1", b"2", b"3")
+    fill(ordering, "b", b"4")
+    return shutil.copytree(tmp_path / "store", tmp_path / "killed")
+
+
+def test_a_bit_of_the_write_ahead_log_that_changes_is_no_torn_write(
+    tmp_path: Path, ordering: SqliteOrdering
+) -> None:
+    """SQLite drops the frame, and all that follow, without an error."""
+    folder = killed(tmp_path, ordering)
+    log = folder / f"{FILE}-wal"
+    content = bytearray(log.read_bytes())
+    content[len(content) * 9 // 10] ^= 1
+    log.write_bytes(content)
+    with pytest.raises(
+        EndLost, match=rf"{folder}/{FILE} has lost its end: entry 1 of log 2 was acknowledged"
+    ):
+        SqliteOrdering(folder).open()
+
+
+@pytest.mark.parametrize("gone", [FILE, f"{FILE}-wal"])
+def test_a_file_that_is_gone_is_not_made_from_nothing(
+    tmp_path: Path, ordering: SqliteOrdering, gone: str
+) -> None:
+    folder = killed(tmp_path, ordering)
+    (folder / gone).unlink()
+    for _ in range(2):
+        with pytest.raises(EndLost, match="has lost its end"):
+            SqliteOrdering(folder).open()
+
+
+def test_ends_are_noted_for_a_store_that_has_none_noted(tmp_path: Path, ordering: SqliteOrdering) -> None:
+    folder = killed(tmp_path, ordering)
+    (folder / ENDS).write_bytes(b"damaged" * 100)
+    again = SqliteOrdering(folder)
+    again.open()
+    assert again.heads(["a", "b"]) == {"a": 3, "b": 1}
+    again.close()
+    assert (folder / ENDS).read_bytes()[32:96] == (tmp_path / "store" / ENDS).read_bytes()[32:96], "two slots"
+    (folder / FILE).unlink()
+    with pytest.raises(EndLost):
+        SqliteOrdering(folder).open()
+
+
+@pytest.mark.parametrize("key", ["c", ""])
+def test_a_log_whose_key_changed_is_found(tmp_path: Path, ordering: SqliteOrdering, key: str) -> None:
+    fill(ordering, "a", b"1")
+    with sqlite3.connect(tmp_path / "store" / FILE) as writer:
+        writer.execute("update logs set key = ?", (key,))
+    writer.close()
+    with pytest.raises(EndLost, match="entry 1 of"):
+        SqliteOrdering(tmp_path / "store").open()
+
+
+def test_entries_that_are_gone_from_the_middle_are_missed(tmp_path: Path, ordering: SqliteOrdering) -> None:
+    fill(ordering, "a", b"1", b"2", b"3")
+    ordering.truncate("a", 2)
+    assert [each.sequence for each in ordering.scan("a", 0)] == [2, 3], "which are truncated"
+    fill(ordering, "b", b"1", b"2", b"3")
+    with sqlite3.connect(tmp_path / "store" / FILE) as writer:
+        writer.execute("delete from entries where data = x'32' and id > (2 << 40)")
+    writer.close()
+    with pytest.raises(EntriesMissing, match="b ends with entry 3, and 2 of those"):
+        ordering.scan("b", 0)
 
 
 def test_entries_can_be_looked_at_by_their_keys(tmp_path: Path, ordering: SqliteOrdering) -> None:
