@@ -16,6 +16,7 @@
     │   ├── EntryDamaged         an entry of the ordering
     │   ├── EntriesMissing       entries of the ordering are gone from the middle of a log
     │   ├── EndLost              the ordering ends before what was acknowledged
+    │   ├── BeyondEnd            a place in a log is beyond the log's end
     │   ├── BlobDamaged          a blob
     │   └── BlobMissing          a blob that is not there at all
     ├── Locked                 somebody else has it open
@@ -168,6 +169,16 @@ class EndLost(Damaged):
         super().__init__(
             f"{where} has lost its end: entry {noted} of {key} was acknowledged, and the last one there is {found}; "
             f"restore the store's folder from a copy"
+        )
+
+
+class BeyondEnd(Damaged):
+    """A place in a log, which something else has noted, lies beyond the log's end."""
+
+    def __init__(self, what: str, at: int, log: str, end: int) -> None:
+        super().__init__(
+            f"{what} is at {at:,}, and {log} ends at {end:,}: the log has lost its end; restore the store's folder "
+            f"from a copy"
         )
 
 

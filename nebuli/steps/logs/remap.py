@@ -10,7 +10,7 @@ import pyarrow as pa
 from nebuli.dataflow.zset import weighted
 from nebuli.steps.logs import addresses
 from nebuli.steps.logs.addresses import NOTHING, Addresses
-from nebuli.store.errors import LogTaken, StepOutOfRange, Unclear, UpperMismatch
+from nebuli.store.errors import BeyondEnd, LogTaken, StepOutOfRange, Unclear, UpperMismatch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -113,7 +113,12 @@ class Remap:
         self._addresses.assigned = await self._addresses.where(step + 1)
         for handle, (_, until) in offsets.items():
             if handle in self._arrivals:
-                self._arrivals[handle].assign(until)
+                arrivals = self._arrivals[handle]
+                if until > arrivals.upper:
+                    raise BeyondEnd(
+                        f"step {step} of {self._log}", until, f"its input {handle}", arrivals.upper
+                    )
+                arrivals.assign(until)
         self._assigned_below = step + 1
 
     async def passages(self, step: int) -> Mapping[str, Passage]:

@@ -18,7 +18,7 @@ from nebuli.connectors.provider import output_of, sink_over
 from nebuli.connectors.sinks.outputs import Nothing
 from nebuli.dataflow.zset import weights_of
 from nebuli.steps.logs.delivered import Position
-from nebuli.store.errors import StorageError
+from nebuli.store.errors import BeyondEnd, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -118,6 +118,10 @@ class Delivery:
             await asyncio.to_thread(self._sink.open, schema)
             await self._keep_beginning()
             return 0
+        if position.step > self._log.last:
+            raise BeyondEnd(
+                f"the sink of {self._output}", position.step, f"output log {self._log.name}", self._log.last
+            )
         self._resumable.resume(position.text)
         start, self.rows = position.step, position.rows
         try:

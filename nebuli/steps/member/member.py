@@ -18,7 +18,7 @@ from nebuli.steps.protocol import tasks as do
 from nebuli.steps.protocol.errors import CoordinationError
 from nebuli.steps.protocol.member_machine import MemberMachine
 from nebuli.steps.protocol.messages import Dismiss, Late, Refused, WithoutTime
-from nebuli.store.errors import Locked, LogTaken, NotYet, StorageError, StoreBusy, Unclear
+from nebuli.store.errors import BeyondEnd, Locked, LogTaken, NotYet, StorageError, StoreBusy, Unclear
 from netchannel import NetChannelError
 from placement.plan import window_times
 from placement.stepped import TIME
@@ -272,6 +272,11 @@ class Member:
                 await self._look_around(epoch)
                 while True:
                     await self._work(await self._tasks.get())
+            except Exception as error:
+                if not _lasts(error):
+                    raise
+                # Before this member leaves: others notice that, and a new epoch would drop the reason.
+                self._happen(_failed(epoch, error))
             finally:
                 await self._leave()
         except asyncio.CancelledError:
@@ -296,6 +301,10 @@ class Member:
         found = await self._state.checkpoints()
         if found[-1].step > log.last:
             await log.refresh()
+        if found[-1].step > log.last:
+            raise BeyondEnd(
+                f"the checkpoint of member {self.number}", found[-1].step, f"input log {log.name}", log.last
+            )
         self._inputs.check_whose()
         self._happen(do.Found(epoch, found, log.first, log.last, log.ended_at))
 

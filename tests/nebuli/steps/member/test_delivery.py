@@ -15,11 +15,12 @@ from nebuli import Collections
 from nebuli.connectors.errors import OutputChanged, OutputError, OutputForgotten, OutputGone
 from nebuli.connectors.sinks.modes import AppendSink
 from nebuli.dataflow.zset import weighted
+from nebuli.steps.logs.delivered import Position
 from nebuli.steps.logs.output_log import OutputLog
 from nebuli.steps.member import delivery as module
 from nebuli.steps.member.delivery import Delivery
 from nebuli.store import Store
-from nebuli.store.errors import SinceMismatch
+from nebuli.store.errors import BeyondEnd, SinceMismatch
 from tests.support.waiting import until_async
 from topology import CollectionSink, CsvSink, SinkConnector, SinkMode, TcpSink
 
@@ -99,6 +100,17 @@ async def test_a_sink_is_left_as_it_is_until_it_is_known_where_members_go_on(
     again = await begun(log, growing(file))
     await again.finish(1)
     assert numbers(file) == [0]
+
+
+async def test_a_sink_that_has_more_than_the_log_is_left_as_it_is(log: OutputLog, file: Path) -> None:
+    await write(log, 0)
+    await (await log.delivered("out")).keep(Position(2, "CSV in mode append", "", 2))
+    file.write_text('"n"\n0\n1\n', "utf-8")
+    with pytest.raises(
+        BeyondEnd, match="the sink of out is at 2, and output log m ends at 1: the log has lost"
+    ):
+        await begun(log, growing(file))
+    assert numbers(file) == [0, 1]
 
 
 async def test_who_gives_up_waits_until_a_sink_that_is_being_opened_is_open(
