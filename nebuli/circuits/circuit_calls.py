@@ -22,8 +22,10 @@ from nebuli.circuits.errors import (
     StepNotThere,
     UnknownInput,
     UnknownOutput,
+    WrongRows,
 )
-from nebuli.dataflow import SteppedCircuit
+from nebuli.dataflow import DataflowError, SteppedCircuit
+from nebuli.dataflow.steps.trial import Trial
 from nebuli.limits import MOST_MEMBERS
 from nebuli.steps.errors import NotScaled as Unscaled
 from nebuli.steps.member.calls import call_messages as ask
@@ -61,6 +63,7 @@ class CircuitCalls:
         """What can be asked for in a query."""
         self.external = frozenset(run.external)
         """The inputs that are pushed into."""
+        self._trial = Trial(run.plan)
         self._queries = Queries(run, self.tables)
         self._over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
@@ -89,7 +92,7 @@ class CircuitCalls:
     ) -> int:
         """Log rows: the step that they came before."""
         with as_circuit_errors():
-            rows = zset_of(batch, self.inputs[self.pushed(handle)], handle)
+            rows = self._rows_of(handle, batch)
             data = bytes(rows.serialize())
             async with self._line(handle, producer, within_s) as line:
                 self._check_open()
@@ -101,7 +104,7 @@ class CircuitCalls:
     ) -> str:
         """Keep rows for a push: the piece's name; an empty one if the number, or a later one, was pushed before."""
         with as_circuit_errors():
-            rows = zset_of(batch, self.inputs[self.pushed(handle)], handle)
+            rows = self._rows_of(handle, batch)
             data = bytes(rows.serialize())
             async with self._line(handle, producer, within_s) as line:
                 answer = await line.stage(handle, producer, sequence, data)
@@ -138,6 +141,18 @@ class CircuitCalls:
         with as_circuit_errors():
             async with self._line(self.pushed(handle), producer, _NEXT_S) as line:
                 return await line.next_sequence(handle, producer)
+
+    def _rows_of(self, handle: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The Z-set that a batch stands for. Raises WrongRows, also where no step could be computed with it."""
+        rows = zset_of(batch, self.inputs[self.pushed(handle)], handle)
+        try:
+            self._trial.check(handle, rows)
+        except DataflowError as error:
+            raise WrongRows(
+                f"the rows for input {handle} cannot be computed with, and nothing of them was kept: {error}; "
+                f"correct them, and send them with the same number"
+            ) from error
+        return rows
 
     @asynccontextmanager
     async def _line(self, handle: str, producer: str, within_s: float) -> AsyncIterator[CallLine]:

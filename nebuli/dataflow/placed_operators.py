@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
+import pyarrow as pa
+
 from nebuli.dataflow.errors import DataflowError, StateTooLarge
 from nebuli.dataflow.fragment_runner import output_columns, own_bound, running
 from nebuli.dataflow.types import arrow_schema
@@ -15,13 +17,14 @@ from placement.sql.typing_rules import MOMENTS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    import pyarrow as pa
-
     from nebuli.dataflow.fragment_runner import PlanOperator
     from nebuli.dataflow.operators import Operator
     from nebuli.dataflow.progress import Origin
     from placement.plan import Closing
     from topology.schema import Schema
+
+_OF_ROWS = (pa.ArrowInvalid, pa.ArrowCapacityError, ArithmeticError)
+"""Raised by Arrow and Python for values that an operator does not expect: rows are the reason, and not a mistake."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,8 @@ class Node:
                 self.origin.observe(batch)
         except DataflowError as error:
             raise error.at(self.id) from None
+        except _OF_ROWS as error:
+            raise DataflowError(str(error), self.id) from error
         return batch
 
     def measure(self) -> None:

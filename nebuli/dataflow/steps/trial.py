@@ -1,0 +1,56 @@
+"""`Trial`: what can be known of rows before they are logged, of operators that keep nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nebuli.dataflow.errors import DataflowError
+from nebuli.dataflow.operators import Stateless
+from nebuli.dataflow.steps.building import built
+from nebuli.dataflow.zset import consolidate, weights_of, with_canonical_floats
+from placement.plan import BoundSink, WindowOperator
+from topology import NullSink
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from nebuli.dataflow.steps.building import StepNode
+    from placement.stepped import SteppedPlan
+
+
+class Trial:
+    """Operators from the inputs up to the first that keeps rows: what these give depends on a push's rows alone.
+
+    Sinks in mode ``append`` are among them, which take no row back. So rows that fail here fail in any step. A
+    circuit's own operators do not do, as an event time that begins below an operator moves with what it is given.
+    """
+
+    def __init__(self, plan: SteppedPlan) -> None:
+        self._nodes = {node.id: node for node in built(plan, 0, 0, 0)}
+
+    def check(self, input_: str, rows: pa.RecordBatch) -> None:
+        """Raise ``DataflowError`` for rows that no step can be computed with, if that is known of them alone."""
+        if not rows.num_rows:
+            return
+        if (weights_of(rows) < 0).any():
+            rows = consolidate([rows])  # what one push gives and takes back is not there
+        waiting = [(self._nodes[input_], rows)]
+        while waiting:
+            node, batch = waiting.pop()
+            batch = with_canonical_floats(batch) if node.spells else batch
+            for reader, port in node.readers:
+                if isinstance(reader.plan, BoundSink):
+                    _check_sink(reader, batch)
+                elif isinstance(reader.operator, Stateless):
+                    outputs = reader.operator.push(port, batch)
+                    while (made := reader.next_of(outputs)) is not None:
+                        # Rows whose window is over go no further in the circuit.
+                        if made.num_rows and not isinstance(reader.plan, WindowOperator):
+                            waiting.append((reader, made))
+
+
+def _check_sink(sink: StepNode, batch: pa.RecordBatch) -> None:
+    assert isinstance(sink.plan, BoundSink), "it was asked before"
+    target = sink.plan.target
+    if target.mode == "append" and not isinstance(target, NullSink) and (weights_of(batch) < 0).any():
+        raise DataflowError("a row is taken back, which a sink in mode append cannot do", sink.id)
