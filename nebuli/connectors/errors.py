@@ -11,6 +11,7 @@
     │   ├── SinkInUse        another fragment uses the same file
     │   ├── SinkIsSource     the query reads the file, too, or writes it otherwise
     │   ├── OutputChanged    what was written before is not there any more, as it was
+    │   ├── RowsUnfit        rows came that a sink cannot take in its mode
     │   ├── OutputGone       what was written before is not there at all
     │   └── OutputForgotten  what a sink is to be written from the beginning with is not kept any more
     ├── RowsLate         rows came when their window was over, and the query is to fail then
@@ -51,6 +52,7 @@ __all__ = [
     "OutputGone",
     "RowInvalid",
     "RowsLate",
+    "RowsUnfit",
     "RowsWithoutTime",
     "SinkInUse",
     "UpstreamFailed",
@@ -139,6 +141,10 @@ class OutputChanged(OutputError):
         ),
     ) -> None:
         super().__init__(f"{path} {what}: {remedy}")
+
+
+class RowsUnfit(OutputError):
+    """Rows came that the sink cannot take in its mode: the message says which, and what to do."""
 
 
 class OutputGone(OutputError):

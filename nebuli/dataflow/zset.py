@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 WEIGHT = RESERVED
+MOST_REPEATED = 1 << 28
+"""Rows that a batch stands for, at most: each takes memory where they are written out."""
 _FEW = 8
 _WEIGHT_FIELD = pa.field(WEIGHT, pa.int64())
 
@@ -174,12 +176,21 @@ def _canonical(column: Any) -> Any:
 
 
 def expand(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows themselves, each repeated by its weight; raises ``DataflowError`` for a negative weight."""
+    """The rows themselves, each repeated by its weight.
+
+    Raises ``DataflowError`` for a negative weight, and for more rows than memory is made for.
+    """
     weights = weights_of(batch)
     if (weights < 0).any():
         row = int(np.argmin(weights))
         values = without_weight(batch).slice(row, 1).to_pylist()[0]
         raise DataflowError(f"the row {values} was taken back {-weights[row]} times more than it was given")
+    if weights.sum(dtype=np.float64) > MOST_REPEATED:
+        row = int(np.argmax(weights))
+        values = without_weight(batch).slice(row, 1).to_pylist()[0]
+        raise DataflowError(
+            f"the row {values} is there {weights[row]:,} times, and at most {MOST_REPEATED:,} rows are written at once"
+        )
     return without_weight(batch).take(pa.array(np.repeat(np.arange(len(weights)), weights)))
 
 

@@ -13,6 +13,8 @@
         ├── PartDamaged       what a member sent cannot be read
         └── TradeLate         not all has come, or gone out, within the deadline
 
+    StepFailed           rows of a step are such that it cannot be computed
+
     Forsaken             no coordinator comes to a member any more
 
     MembersFailed        what runs a circuit's members cannot go on
@@ -27,6 +29,7 @@
     ├── NotScaled          other members do not take the place of those that there are
     ├── TakeoverLost       a member that was to be one of these has not got all
     ├── SourcesGone        what is to be read on by other members is not there
+    ├── StepNotSkipped     a step's rows cannot be left out
     ├── FolderUnusable     the state folder cannot be made, read or written
     ├── FolderOfOthers     the state folder has files that are not a query's state
     └── ClaimDamaged       what the state folder says of whom it belongs to cannot be read
@@ -134,6 +137,27 @@ class TradeLate(ExchangeFailed):
         self.missing = tuple(missing)
         what = f"is late {at}: after {waited_s:g} s, {of - len(missing)} of {of} parts are here"
         super().__init__(member, address, f"{what}, and none of {list(missing)}" if missing else what)
+
+
+class StepFailed(Exception):
+    """A step cannot be computed, as its rows are such: it would fail again. ``inputs`` are those that reach the place.
+
+    ``step`` is None for sums that are beyond their range at the end: rows of any step may be the reason.
+    """
+
+    def __init__(self, step: int | None, why: str, inputs: Sequence[str]) -> None:
+        self.step = step
+        of = f"input{'' if len(inputs) == 1 else 's'} {', '.join(inputs)}"
+        if step is None:
+            super().__init__(
+                f"the result of {of} cannot be computed: {why}; or run the query again with --serve, and take rows "
+                f"back by a push with negative weights"
+            )
+        else:
+            super().__init__(
+                f"step {step} of {of} cannot be computed: {why}. To go on without what was pushed for it, which is put "
+                f"into a file, run the query again with --skip-step {step} (nebuli run)"
+            )
 
 
 class Forsaken(Exception):
@@ -259,6 +283,13 @@ class SourcesGone(MembersFailed):
             f"files are gone that have been read: member {member}, which was to read them on, does not find "
             f"{', '.join(sources[:_NAMED])}{more} (each as its pattern's name and a digest of its path): put them back"
         )
+
+
+class StepNotSkipped(MembersFailed):
+    """What was pushed for a step cannot be left out, or not any more; the message says why. Nothing was changed."""
+
+    def __init__(self, step: int, why: str) -> None:
+        super().__init__(f"--skip-step {step}: {why}; nothing was changed")
 
 
 class FolderUnusable(MembersFailed):

@@ -94,7 +94,9 @@ def numbers(batch: pa.RecordBatch) -> Counter[int]:
 class Members:
     """``query``'s members in a folder, which goes on where it was; on ``hosts`` of them, in turn."""
 
-    def __init__(self, query: SteppedQuery, folder: Path, *, hosts: int = 1) -> None:
+    def __init__(
+        self, query: SteppedQuery, folder: Path, *, hosts: int = 1, skipped_steps: Iterable[int] = ()
+    ) -> None:
         self.query = query
         self.folder = folder
         self.count = query.plan.members
@@ -102,6 +104,7 @@ class Members:
         self.coordinator_lines: dict[int, CoordinatorLines] = {}
         self.secret = secrets.token_urlsafe()
         self._hosts = hosts
+        self._skipped_steps = tuple(skipped_steps)
         self._stacks: dict[int, AsyncExitStack] = {}
 
     async def __aenter__(self) -> Self:
@@ -124,6 +127,7 @@ class Members:
             listen=listen or f"127.100.{member % self._hosts + 1}.1:0",
             secret=self.secret,
             max_state_bytes=DEFAULT_MAX_STATE_BYTES,
+            skipped_steps=self._skipped_steps,
         )
         stack = self._stacks[member] = AsyncExitStack()
         found = await stack.enter_async_context(opened(order))

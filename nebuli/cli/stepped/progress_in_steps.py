@@ -13,8 +13,9 @@ from nebuli.connectors.errors import fill_in_times, without_time
 from nebuli.steps.protocol import events as ev
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
+    from nebuli.steps.local.skipped_steps import SkippedRows
     from nebuli.steps.protocol.events import Order
 
 
@@ -43,6 +44,7 @@ class ProgressInSteps:
         self._without_time: dict[tuple[int, str], int] = {}
         self._times: dict[str, str] = {}
         """The column that has the time of rows, by the window that has dropped some."""
+        self._skipped: Sequence[SkippedRows] = ()
         self.say(f"starting {self._counted()}")
 
     def say(self, text: str) -> None:
@@ -93,6 +95,16 @@ class ProgressInSteps:
         self._late.clear()
         self._without_time.clear()
 
+    def leave_out(self, skipped: Sequence[SkippedRows]) -> None:
+        """Rows are left out of steps, by this run or one before."""
+        self._skipped = skipped
+        for text in self.skipped_rows():
+            self.say(text)
+
+    def skipped_rows(self) -> list[str]:
+        """A sentence for each input of which rows are left out of a step."""
+        return [_skipped(each) for each in self._skipped]
+
     def _running(self, step: int) -> str:
         where = f"on from step {step:,}" if step else "from the beginning"
         return f"{self._counted()} running, {where}" if self._epochs == 1 else f"running again, {where}"
@@ -136,7 +148,19 @@ class ProgressInSteps:
             "epochs": self._epochs,
             "late_rows": self.late_rows(),
             "rows_without_time": self.rows_without_time(),
+            "skipped_rows": [each._asdict() for each in self._skipped],
         }
+
+
+def _skipped(left_out: SkippedRows) -> str:
+    rows = "1 row that was" if left_out.rows == 1 else f"{left_out.rows:,} rows that were"
+    text = (
+        f"step {left_out.step:,} is computed without {rows} pushed into {left_out.input}, as --skip-step asked: see "
+        f"{left_out.file}"
+    )
+    if left_out.outputs:
+        text += f"; not so in {', '.join(left_out.outputs)}, written before, where what came of them stays"
+    return text
 
 
 def _by_operator(rows: Mapping[tuple[int, str], int]) -> dict[str, int]:

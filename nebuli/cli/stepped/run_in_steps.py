@@ -54,6 +54,7 @@ class Steps(NamedTuple):
     http: str | None
     keep_output: KeepOutput | None
     home: str | None
+    skip_steps: tuple[int, ...]
 
     @property
     def keep_output_bytes(self) -> int | None:
@@ -74,6 +75,7 @@ class Steps(NamedTuple):
             "--checkpoint-every": self.checkpoint_s,
             "--keep-output": self.keep_output,
             "--on": self.home,
+            "--skip-step": self.skip_steps or None,
         }
         given = [name for name, value in others.items() if value is not None]
         if given and not self.stepped:
@@ -140,6 +142,15 @@ def step_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 "Or views, by key, as JSON.",
             ),
             keep_output,
+            click.option(
+                "--skip-step",
+                "skip_steps",
+                type=click.IntRange(min=0),
+                multiple=True,
+                metavar="N",
+                help="Leave out what was pushed for step N of a query in steps, which cannot be computed, and put it "
+                "into a file. Once for each step.",
+            ),
         )
     ):
         command = option(command)
@@ -211,14 +222,18 @@ def run_in_steps(
     progress = ProgressInSteps(in_steps.plan.members)
     progress.take_logs()
     code, error = _outcome(settings, progress)
-    if late == "warn":
-        for text in progress.warnings():
-            click.echo(f"Warning: {text}", err=True)
+    _warn(progress, late=late == "warn")
     if code == ExitCode.DONE:
         progress.say("done")
     if as_json:
         click.echo(json.dumps({"exit_code": int(code), "error": error, **progress.to_data()}, indent=2))
     return code
+
+
+def _warn(progress: ProgressInSteps, *, late: bool) -> None:
+    """Print what is not in the result."""
+    for text in (*progress.skipped_rows(), *(progress.warnings() if late else ())):
+        click.echo(f"Warning: {text}", err=True)
 
 
 def _home(steps: Steps, topology: Topology, state: StorePlace, directory: Path) -> Home:
@@ -282,12 +297,14 @@ def _outcome(settings: _Run, progress: ProgressInSteps) -> tuple[int, str | None
 
 def _code_of(error: Exception) -> int:
     from nebuli.circuits.served_run import CannotServe
-    from nebuli.connectors.errors import InputError
-    from nebuli.steps.errors import FolderOfOthers, FolderUnusable
+    from nebuli.connectors.errors import InputError, RowsUnfit
+    from nebuli.steps.errors import FolderOfOthers, FolderUnusable, StepNotSkipped
     from nebuli.steps.protocol.errors import MemberFailed
 
     match error:
-        case InputError() | MemberFailed(of_input=True) | CannotServe() | FolderOfOthers() | FolderUnusable():
+        case InputError() | MemberFailed(of_input=True) | RowsUnfit() | StepNotSkipped():
+            return ExitCode.BAD_INPUT
+        case CannotServe() | FolderOfOthers() | FolderUnusable():
             return ExitCode.BAD_INPUT
     return ExitCode.FAILED
 
@@ -313,7 +330,9 @@ async def _run(settings: _Run, progress: ProgressInSteps) -> None:
             late=Late.FAIL if settings.fails_late else Late.COUNT,
             keep_output_bytes=settings.steps.keep_output_bytes,
             keep_contents_bytes=None if settings.steps.is_served else 0,
+            skip_steps=settings.steps.skip_steps,
         ) as run:
+            progress.leave_out(run.skipped)
             if settings.trust is None:
                 await run.until_ended()
                 return

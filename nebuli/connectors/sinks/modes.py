@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from nebuli.connectors.errors import OutputError
+from nebuli.connectors.errors import RowsUnfit
 from nebuli.connectors.sinks.result import Result
 from nebuli.dataflow import zset
 
@@ -98,7 +98,7 @@ class AppendSink(ChangesSink):
     def write(self, change: pa.RecordBatch) -> int:
         """Write the rows."""
         if (zset.weights_of(change) < 0).any():
-            raise OutputError(
+            raise RowsUnfit(
                 "a row was taken back, which a sink in mode append cannot do: use final or changes"
             )
         rows = zset.expand(change)

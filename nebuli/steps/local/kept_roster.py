@@ -39,6 +39,7 @@ class Surroundings:
     late: Late
     keep_output_bytes: int | None
     keep_contents_bytes: int | None
+    skipped_steps: tuple[int, ...]
     sender: SenderServer
     receiver: ReceiverServer
     secret: str
@@ -150,6 +151,7 @@ class KeptRoster:
             late=around.late,
             keep_output_bytes=around.keep_output_bytes,
             keep_contents_bytes=around.keep_contents_bytes,
+            skipped_steps=around.skipped_steps,
             takeover=takeover,
         )
 

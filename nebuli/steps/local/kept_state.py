@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from nebuli.durable_files import make_directory
 from nebuli.steps.errors import ClaimDamaged, FolderOfOthers, StateGone, StateInUse, StateOfAnother
+from nebuli.steps.local.skipped_steps import SKIPPED
 from nebuli.steps.stepped_query import CLAIM
 from nebuli.store import Store
 from nebuli.store.errors import Locked
@@ -33,7 +34,7 @@ class KeptState:
 
     def __init__(self, place: StorePlace) -> None:
         self.place = place
-        self._notes = Notes(place)
+        self.notes = Notes(place)
 
     def __str__(self) -> str:
         return str(self.place)
@@ -64,7 +65,7 @@ class KeptState:
         counts: with what was wrong at the first try corrected, it may be another query. Raises StateOfAnother,
         ClaimDamaged, StateGone, StorageError, OSError.
         """
-        said = await asyncio.to_thread(self._notes.read, CLAIM)
+        said = await asyncio.to_thread(self.notes.read, CLAIM)
         stores = await asyncio.to_thread(self._stores)
         if said is None and stores:
             raise ClaimDamaged(f"{self}/{CLAIM}", "it is gone, and what members have kept is there")
@@ -88,7 +89,7 @@ class KeptState:
 
     def belong(self, query: SteppedQuery, generation: int) -> None:
         """Say, durably, whose it is, and which members have what is there. Raises OSError."""
-        self._notes.write(CLAIM, query.claim(generation).encode())
+        self.notes.write(CLAIM, query.claim(generation).encode())
 
     def forget_others(self, generation: int) -> None:
         """Delete what members of other generations have kept. Raises OSError, StorageError."""
@@ -113,7 +114,7 @@ class KeptState:
         """Forget whose it is last: whatever ends this in the middle, it is begun again."""
         for each in (self.coordinator, *stores):
             Store.remove(each)
-        self._notes.forget([CLAIM])
+        self.notes.forget([CLAIM, SKIPPED])
 
     def _check_all_there(self, generation: int, members: int) -> None:
         """A member without what it kept would begin anew, with what it writes, where no other has a checkpoint."""

@@ -18,6 +18,7 @@ from nebuli.steps.errors import FolderUnusable
 from nebuli.steps.local.kept_roster import KeptRoster, Surroundings
 from nebuli.steps.local.kept_state import KeptState
 from nebuli.steps.local.local_members import ThisMachine
+from nebuli.steps.local.skipped_steps import SkippedSteps
 from nebuli.store import Store
 from nebuli.store.errors import StoreFull
 from netchannel import ReceiverServer, SenderServer
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from nebuli.steps.coordinator.homes import Home, Members
+    from nebuli.steps.local.skipped_steps import SkippedRows
     from nebuli.steps.protocol.events import Order
     from nebuli.steps.protocol.triggers import TriggerSettings
     from nebuli.steps.stepped_query import SteppedQuery
@@ -45,12 +47,13 @@ class LocalRun(CircuitRun[int]):
     which listen at its addresses ``hosts``, in turn. ``observe`` hears what the coordinator orders, ``scaled`` how many
     members there are, at first and whenever that changes. ``late``: what is done about rows whose window is over.
     ``keep_output_bytes``: how much each member keeps of the output that its sinks have had; None: all.
-    ``keep_contents_bytes``: of what each output adds up to, for queries; None: a quarter of ``max_state_bytes``. Where
+    ``keep_contents_bytes``: of what each output adds up to, for queries; None: a quarter of ``max_state_bytes``.
+    ``skip_steps``: what was pushed for these is left out from now on. Where
     the folder has the state of another number of members than the query's, it goes on with these, and, if it
     ``scales``, with the query's from there on.
 
-    Entering raises StateOfAnother, StateInUse, StateGone, FolderUnusable, FolderOfOthers, NotScaled, StorageError,
-    OutputError.
+    Entering raises StateOfAnother, StateInUse, StateGone, FolderUnusable, FolderOfOthers, NotScaled, StepNotSkipped,
+    StorageError, OutputError.
     """
 
     def __init__(
@@ -69,9 +72,11 @@ class LocalRun(CircuitRun[int]):
         late: Late = Late.COUNT,
         keep_output_bytes: int | None = None,
         keep_contents_bytes: int | None = None,
+        skip_steps: Sequence[int] = (),
     ) -> None:
         super().__init__(RunRecord(), settings, query.plan, query.external, observe)
         self._folder = KeptState(state.absolute() if isinstance(state, Path) else state)
+        self._directory = directory
         self._home = ThisMachine(directory) if home is None else home
         self._scaled = scaled
         self._scales = scales
@@ -80,6 +85,9 @@ class LocalRun(CircuitRun[int]):
         self._late = late
         self._keep_output_bytes = keep_output_bytes
         self._keep_contents_bytes = keep_contents_bytes
+        self._skip_steps = skip_steps
+        self.skipped: Sequence[SkippedRows] = ()
+        """What is left out of steps, by this run or one before."""
         self._wanted = query
         self._stack = AsyncExitStack()
         self._running: asyncio.Task[int | None] | None = None
@@ -125,6 +133,7 @@ class LocalRun(CircuitRun[int]):
         sender = await self._stack.enter_async_context(SenderServer(secret=secret))
         for place in self._folder.members(generation, query.plan.members):  # before that of the coordinator
             await asyncio.to_thread(Store.make, place)
+        await self._leave_out(query, generation)
         epochs = await self._stack.enter_async_context(Store.at(self._folder.coordinator))
         around = Surroundings(
             home=self._home,
@@ -133,12 +142,20 @@ class LocalRun(CircuitRun[int]):
             late=self._late,
             keep_output_bytes=self._keep_output_bytes,
             keep_contents_bytes=self._keep_contents_bytes,
+            skipped_steps=tuple(sorted({each.step for each in self.skipped})),
             sender=sender,
             receiver=receiver,
             secret=secret,
         )
         return KeptRoster(
             self._folder, query, generation, epochs=epochs, surroundings=around, scaled=self._scaled
+        )
+
+    async def _leave_out(self, query: SteppedQuery, generation: int) -> None:
+        place = self._folder.place
+        steps = SkippedSteps(self._folder.notes, place if isinstance(place, Path) else self._directory)
+        self.skipped = await steps.add(
+            self._skip_steps, query, self._folder.members(generation, query.plan.members)
         )
 
     def _lock_sinks(self) -> None:

@@ -324,6 +324,10 @@ class InputLog:
         """
         return await self._rows(await self._remap.fix(step, read))
 
+    async def logged(self, step: int) -> dict[str, pa.RecordBatch]:
+        """What was logged that counts for a step that is fixed. Raises StepOutOfRange."""
+        return await self._rows(await self._remap.offsets(step))
+
     async def passages(self, step: int) -> Mapping[str, Passage]:
         """The rows of sources that count for a step besides, by source. Raises StepOutOfRange."""
         return await self._remap.passages(step)

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from nebuli.cancellation import cancelled
 from nebuli.connectors.endpoints import DatedOutput, Resumable
-from nebuli.connectors.errors import FragmentError, OutputForgotten, OutputGone
+from nebuli.connectors.errors import FragmentError, OutputForgotten, OutputGone, RowsUnfit
 from nebuli.connectors.provider import output_of, sink_over
 from nebuli.connectors.sinks.outputs import Nothing
+from nebuli.dataflow import DataflowError
 from nebuli.dataflow.zset import weights_of
 from nebuli.steps.logs.delivered import Position
 from nebuli.store.errors import BeyondEnd, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     import pyarrow as pa
 
@@ -196,7 +197,21 @@ class Delivery:
     async def _write(self, rows: pa.RecordBatch) -> None:
         if rows.num_rows:
             self._takes_back |= bool((weights_of(rows) < 0).any())
-            self.rows += await asyncio.to_thread(self._sink.write, rows)
+            with self._naming_output():
+                self.rows += await asyncio.to_thread(self._sink.write, rows)
+
+    @contextmanager
+    def _naming_output(self) -> Iterator[None]:
+        """Say of which output rows are that do not fit. Raises RowsUnfit."""
+        try:
+            yield
+        except RowsUnfit as error:
+            raise RowsUnfit(f"output {self._output}: {error}") from error
+        except DataflowError as error:
+            raise RowsUnfit(
+                f"output {self._output} ({self._kind}) cannot be written: {error.what}. The state is kept: run the "
+                f"query again with --serve, and push what is missing, or take back what is too much"
+            ) from error
 
     async def _write_at_times(self, dated: DatedOutput, span: Span) -> None:
         """The rows of a step that has no time of its own are of the next one that has."""
@@ -264,7 +279,8 @@ class Delivery:
         async with self._turn:  # a position that is being kept is kept before it is stopped
             await self._stop()
         position = None if self._resumable is None else await asyncio.to_thread(self._resumable.sync)
-        self.rows += await asyncio.to_thread(self._sink.finish)
+        with self._naming_output():
+            self.rows += await asyncio.to_thread(self._sink.finish)
         self._published = step
         if position is not None:
             await self._record(position)

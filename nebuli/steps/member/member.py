@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from nebuli.connectors.errors import FragmentError, InputError, RowsLate, RowsWithoutTime
 from nebuli.dataflow import DataflowError, Sending, SteppedCircuit
-from nebuli.dataflow.errors import StateUnusable
-from nebuli.steps.errors import ExchangeFailed, MemberError
+from nebuli.dataflow.errors import StateTooLarge, StateUnusable
+from nebuli.steps.errors import ExchangeFailed, MemberError, StepFailed
 from nebuli.steps.logs.output_log import time_row
 from nebuli.steps.member.calls.pins import Pins
 from nebuli.steps.member.exchange import Exchange
@@ -24,7 +24,7 @@ from placement.plan import window_times
 from placement.stepped import TIME
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Container, Generator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -71,6 +71,7 @@ class Member:
         fails_late: bool = False,
         keep_output_bytes: int | None = None,
         keep_contents_bytes: int | None = None,
+        skipped_steps: Container[int] = (),
     ) -> None:
         self.number = member
         self.address = address or receiver.address
@@ -84,7 +85,7 @@ class Member:
         self._state = state
         self.readings = readings
         """Its sources that can be read again."""
-        self._inputs = StepInputs(log, readings)
+        self._inputs = StepInputs(log, readings, skipped_steps)
         self._max_state_bytes = max_state_bytes
         self._fails_late = fails_late
         self._keep_output_bytes = keep_output_bytes
@@ -346,7 +347,12 @@ class Member:
     async def _step(self, step: int, *, replayed: bool, ended: bool) -> None:
         inputs, sources = await self._inputs.of(step, replayed=replayed, ended=ended)
         self.taken.set()
-        outputs = await self._exchanged(step, self._circuit.step(inputs, sources, ended=ended))
+        try:
+            outputs = await self._exchanged(step, self._circuit.step(inputs, sources, ended=ended))
+        except StateTooLarge:
+            raise
+        except DataflowError as error:
+            raise StepFailed(step, str(error), inputs_below(self._plan, error.operator)) from error
         if self._fails_late:  # before anybody sees what came out
             if late := self.late:
                 raise RowsLate(late)
@@ -422,7 +428,10 @@ class Member:
 
     async def _close(self, step: int) -> None:
         """The last version: nothing goes on beside it."""
-        self._circuit.check_sums()
+        try:
+            self._circuit.check_sums()
+        except DataflowError as error:
+            raise StepFailed(None, str(error), inputs_below(self._plan, error.operator)) from error
         await self.before_close(step)
         self._saved = self._circuit.save()
         await self._state.write(self._saved, step)
@@ -430,6 +439,18 @@ class Member:
         if self._exchange is not None:
             exchange, self._exchange = self._exchange, None
             await exchange.close()
+
+
+def inputs_below(plan: SteppedPlan, operator: str | None) -> list[str]:
+    """The inputs whose rows reach an operator; all inputs where it is none of the plan's."""
+    children = {each.id: each.children for each in plan.operators}
+    found, waiting = set(), [operator] if operator in children else [*children]
+    while waiting:
+        id_ = waiting.pop()
+        if id_ not in found:
+            found.add(id_)
+            waiting += children[id_]
+    return sorted(each.id for each in plan.inputs if each.id in found)
 
 
 async def _nothing(step: int) -> None:
@@ -441,14 +462,14 @@ def _ignored() -> None:
 
 
 def _failed(epoch: int, error: Exception) -> do.HasFailed:
-    return do.HasFailed(epoch, _reason(error), _lasts(error), isinstance(error, InputError))
+    return do.HasFailed(epoch, _reason(error), _lasts(error), isinstance(error, (InputError, StepFailed)))
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, ExchangeFailed):
         return error.happened  # what comes next, the coordinator knows
     known = (MemberError, StorageError, NetChannelError, FragmentError, CoordinationError)
-    if isinstance(error, (*known, DataflowError, StateUnusable)):
+    if isinstance(error, (*known, DataflowError, StateUnusable, StepFailed)):
         return str(error)
     _log.error("something went wrong in the member itself", exc_info=error)
     return f"{type(error).__name__}: {error}"

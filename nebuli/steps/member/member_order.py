@@ -16,7 +16,8 @@ class MemberOrder(BaseModel):
     ``store`` is the place of its logs and versions, ``listen`` where its receiver listens. Paths of sources start at
     the process's working directory. ``external``: some inputs are pushed into, and do not end. ``late``: what is done
     about rows whose window is over. ``keep_output_bytes``: how much it keeps of the output that sinks have had;
-    None: all. ``keep_contents_bytes``: see `nebuli.dataflow.SteppedCircuit`. ``takeover``: from whom it takes what it
+    None: all. ``keep_contents_bytes``: see `nebuli.dataflow.SteppedCircuit`. ``skipped_steps``: what was logged
+    for them is left out, the same at all members. ``takeover``: from whom it takes what it
     begins with, if it has nothing yet.
     """
 
@@ -34,4 +35,5 @@ class MemberOrder(BaseModel):
     late: Late = Late.COUNT
     keep_output_bytes: int | None = None
     keep_contents_bytes: int | None = None
+    skipped_steps: tuple[int, ...] = ()
     takeover: Takeover | None = None

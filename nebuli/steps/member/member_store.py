@@ -16,7 +16,7 @@ from nebuli.store import Store
 from placement.stepped import TIME
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Container, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -54,12 +54,14 @@ async def opened_member(
     fails_late: bool = False,
     keep_output_bytes: int | None = None,
     keep_contents_bytes: int | None = None,
+    skipped_steps: Container[int] = (),
 ) -> AsyncIterator[Member]:
     """The member of this number, which reads ``feeds``. Raises StorageError.
 
     ``address`` is where others reach the receiver, if not where that says. ``fails_late``: it fails at the first row
     that is late. ``keep_output_bytes``: how much it keeps of the output that sinks have had; None: all.
-    ``keep_contents_bytes``: see `nebuli.dataflow.SteppedCircuit`.
+    ``keep_contents_bytes``: see `nebuli.dataflow.SteppedCircuit`. ``skipped_steps``: what was logged for
+    them is left out.
     """
     async with contextlib.AsyncExitStack() as stack:
         store = await stack.enter_async_context(Store.at(place))
@@ -86,4 +88,5 @@ async def opened_member(
             fails_late=fails_late,
             keep_output_bytes=keep_output_bytes,
             keep_contents_bytes=keep_contents_bytes,
+            skipped_steps=skipped_steps,
         )

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from nebuli.cli.stepped.progress_in_steps import ProgressInSteps
+from nebuli.steps.local.skipped_steps import SkippedRows
 from nebuli.steps.protocol import events as ev
 from nebuli.steps.protocol.events import Order
 
@@ -81,4 +82,31 @@ def test_how_it_ended_counts_epochs_and_checkpoints_of_this_run() -> None:
         "epochs": 2,
         "late_rows": {},
         "rows_without_time": {},
+        "skipped_rows": [],
+    }
+
+
+def test_rows_that_are_left_out_are_counted_by_step_and_input_with_the_outputs_that_keep_them() -> None:
+    progress = ProgressInSteps(2)
+    left_out = [
+        SkippedRows(7, "sales", 1, "state/skipped-7-sales.arrow", []),
+        SkippedRows(1300, "returns", 2500, "state/skipped-1300-returns.arrow", ["rows", "sums"]),
+    ]
+    progress.leave_out(left_out)
+    assert progress.skipped_rows() == [
+        (
+            "step 7 is computed without 1 row that was pushed into sales, as --skip-step asked: see "
+            "state/skipped-7-sales.arrow"
+        ),
+        (
+            "step 1,300 is computed without 2,500 rows that were pushed into returns, as --skip-step asked: see "
+            "state/skipped-1300-returns.arrow; not so in rows, sums, written before, where what came of them stays"
+        ),
+    ]
+    assert progress.to_data()["skipped_rows"][1] == {
+        "step": 1300,
+        "input": "returns",
+        "rows": 2500,
+        "file": "state/skipped-1300-returns.arrow",
+        "outputs": ["rows", "sums"],
     }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from nebuli.store.errors import LogTaken
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Container, Mapping
 
     import pyarrow as pa
 
@@ -17,10 +17,14 @@ if TYPE_CHECKING:
 
 
 class StepInputs:
-    """What ``log`` says that counts, with the rows that it has, and those that ``readings`` have."""
+    """What ``log`` says that counts, with the rows that it has, and those that ``readings`` have.
 
-    def __init__(self, log: InputLog, readings: ReplayableSources) -> None:
+    Of steps that are ``skipped`` only these count: what was logged for them is left out.
+    """
+
+    def __init__(self, log: InputLog, readings: ReplayableSources, skipped: Container[int] = ()) -> None:
         self._log = log
+        self._skipped = skipped
         self._readings = readings
         self._last = log.last
 
@@ -44,6 +48,8 @@ class StepInputs:
         if not replayed:
             self._readings.leave_replay()
         logged = await self._logged(step, replayed=replayed, ended=ended)
+        if step in self._skipped:
+            logged = {}
         inputs = {key: rows for key, rows in logged.items() if rows.num_rows}
         return inputs, await self._readings.rows(step)
 

@@ -1,0 +1,157 @@
+"""Steps whose pushed rows are left out (``--skip-step``): noted at the state's place, the rows put into files."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from nebuli.dataflow import SteppedCircuit
+from nebuli.durable_files import sync_directory
+from nebuli.steps.errors import StepNotSkipped
+from nebuli.steps.logs.input_log import InputLog
+from nebuli.steps.logs.sums import added
+from nebuli.steps.member.member_store import LOG, own_output_log
+from nebuli.steps.member.saved_state import SavedState
+from nebuli.store import Store
+from placement.stepped import TIME
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from nebuli.steps.logs.output_log import OutputLog
+    from nebuli.steps.stepped_query import SteppedQuery
+    from nebuli.store.notes import Notes
+    from nebuli.store.store_url import StorePlace
+
+SKIPPED = "skipped.json"
+"""The note that says which steps these are."""
+
+
+class SkippedRows(NamedTuple):
+    """Rows of an input that are left out of a step, and the file that has them, an Arrow IPC file.
+
+    ``outputs`` had been written for the step by their members, while another one could not compute it: as all that
+    is in an output, what came of the rows there stays.
+    """
+
+    step: int
+    input: str
+    rows: int
+    file: str
+    outputs: list[str]
+
+
+class SkippedSteps:
+    """Those of one state, whose lock is held and whose members do not run: they are told of them when they begin.
+
+    ``folder`` is where files of rows are put.
+    """
+
+    def __init__(self, notes: Notes, folder: Path) -> None:
+        self._notes = notes
+        self._folder = folder
+
+    async def known(self) -> list[SkippedRows]:
+        """What is left out. Raises OSError."""
+        said = await asyncio.to_thread(self._notes.read, SKIPPED)
+        return [] if said is None else [SkippedRows(**each) for each in json.loads(said)]
+
+    async def add(
+        self, steps: Sequence[int], query: SteppedQuery, places: Sequence[StorePlace]
+    ) -> list[SkippedRows]:
+        """Leave out what was pushed for these steps, durably; all that is left out then.
+
+        Nothing happens for steps that are left out already. Raises StepNotSkipped, StorageError, OSError.
+        """
+        known = await self.known()
+        new = sorted({*steps} - {each.step for each in known})
+        if not new:
+            return known
+        async with AsyncExitStack() as stack:
+            stores = [await stack.enter_async_context(Store.at(place)) for place in places]
+            members = await _Members.of(query, stores)
+            rows = {step: await members.pushed(step) for step in new}
+        for step, of_inputs in rows.items():
+            for input_, batch in of_inputs.items():
+                file = self._folder / f"skipped-{step}-{quote(input_, safe='')}.arrow"
+                await asyncio.to_thread(_write, file, batch)
+                known.append(SkippedRows(step, input_, batch.num_rows, str(file), members.written(step)))
+        said = json.dumps([each._asdict() for each in known], indent=2)
+        await asyncio.to_thread(self._notes.write, SKIPPED, said.encode())  # last: the files are there then
+        return known
+
+
+class _Members:
+    """What the stores of all members say."""
+
+    def __init__(
+        self, logs: Sequence[InputLog], outputs: Sequence[OutputLog | None], checkpoint: int
+    ) -> None:
+        self._logs = logs
+        self._outputs = outputs
+        self._checkpoint = checkpoint
+
+    @classmethod
+    async def of(cls, query: SteppedQuery, stores: Sequence[Store]) -> _Members:
+        circuit = SteppedCircuit(query.plan, 0)
+        logs = [await InputLog.open(store, LOG, circuit.inputs) for store in stores]
+        outputs = [
+            await own_output_log(store, query.plan, member, circuit.outputs)
+            for member, store in enumerate(stores)
+        ]
+        found = [{*await SavedState(store.state_store(LOG)).checkpoints()} for store in stores]
+        common = set.intersection(*found)
+        return cls(logs, outputs, max(each.step for each in common) if common else 0)
+
+    async def pushed(self, step: int) -> dict[str, pa.RecordBatch]:
+        """What was pushed for a step, by input. Raises StepNotSkipped."""
+        last = max(log.last for log in self._logs)
+        if step >= last:
+            raise StepNotSkipped(step, f"no rows are of that step yet, as the log ends below step {last}")
+        if step < self._checkpoint:
+            raise StepNotSkipped(
+                step,
+                f"its rows are in the state already, whose last checkpoint is at step {self._checkpoint}: take them "
+                f"back by a push with negative weights",
+            )
+        if all(log is None or log.last > step for log in self._outputs):
+            raise StepNotSkipped(
+                step,
+                "it was computed, and its output may have been read: take its rows back by a push with negative "
+                "weights",
+            )
+        parts: dict[str, list[pa.RecordBatch]] = {}
+        for each in self._logs:
+            if each.first <= step < each.last:
+                for input_, rows in (await each.logged(step)).items():
+                    if rows.num_rows:
+                        parts.setdefault(input_, []).append(rows)
+        if not parts:
+            raise StepNotSkipped(
+                step, "nothing was pushed for it: its rows come from sources, and are not left out"
+            )
+        return {input_: added(rows, rows[0].schema) for input_, rows in sorted(parts.items())}
+
+    def written(self, step: int) -> list[str]:
+        """The outputs that have the step already."""
+        logs = [log for log in self._outputs if log is not None and log.last > step]
+        return sorted(output for log in logs for output in log.schemas if output != TIME)
+
+
+def _write(file: Path, rows: pa.RecordBatch) -> None:
+    """Write a file durably, or leave it as it was."""
+    aside = file.with_name(f".{file.name}.new")
+    with aside.open("wb") as opened:
+        with pa.ipc.new_file(opened, rows.schema) as writer:
+            writer.write_batch(rows)
+        opened.flush()
+        os.fsync(opened.fileno())
+    aside.rename(file)
+    sync_directory(file.parent)

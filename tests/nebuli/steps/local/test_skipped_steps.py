@@ -1,0 +1,128 @@
+"""Rows that no step can be computed with, logged already: left out of their step, at all members, for good."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from nebuli.steps.errors import StepNotSkipped
+from nebuli.steps.local.skipped_steps import SkippedRows, SkippedSteps
+from nebuli.steps.protocol.errors import MemberFailed
+from nebuli.steps.stepped_query import SteppedQuery
+from nebuli.store.notes import Notes
+from placement import check_stepped
+from tests.support.documents import op
+from tests.support.documents import query as query_of
+from tests.support.told_members import TOPOLOGY, Members, pushed_query, until_running
+from tests.support.waiting import until_async
+
+pytestmark = [pytest.mark.processes, pytest.mark.long]
+SUMS: Any = op("aggregate", "g", input="a", by=["k"], aggregates={"n": "sum(n)"})
+AFTER_SUMS = {
+    "a cast": [op("project", "p", input="g", columns={"n": "CAST(n AS SMALLINT)", "k": "k"})],
+    "a division": [op("project", "p", input="g", columns={"n": "100 // (n - 40008)", "k": "k"})],
+    "a filter": [op("filter", "p", input="g", predicate="100 // (n - 40008) < 0")],
+}
+
+
+def summed(members: int, operators: list[Any]) -> SteppedQuery:
+    """What an operator makes of sums."""
+    query = query_of(
+        op("source", "a", logical="a"), SUMS, *operators, op("sink", "rows", input="p", sink="rows")
+    )
+    return SteppedQuery.divided(check_stepped(query, TOPOLOGY), members, {"a": ()}, frozenset("a"))
+
+
+def places(circuit: Members) -> list[Path]:
+    return [circuit.store(member) for member in range(circuit.count)]
+
+
+@pytest.mark.parametrize("saved", [False, True], ids=["without a checkpoint", "behind one"])
+@pytest.mark.parametrize("members", [1, 2])
+@pytest.mark.parametrize("operators", AFTER_SUMS.values(), ids=AFTER_SUMS)
+async def test_a_step_that_cannot_be_computed_is_left_out_at_all_members_and_stays_so(
+    operators: list[Any], members: int, saved: bool, tmp_path: Path
+) -> None:
+    query = summed(members, operators)
+    steps = SkippedSteps(Notes(tmp_path), tmp_path)
+    async with Members(query, tmp_path) as circuit, circuit.coordinated() as coordinator:
+        await until_running(coordinator)
+        await circuit.push_numbers(members - 1, [1])
+        before = await made(circuit, 1)
+        if saved:
+            await coordinator.checkpoint()
+        await circuit.push_numbers(0, [40_008])
+        with pytest.raises(MemberFailed, match="of input a cannot be computed: operator p: ") as failed:
+            await coordinator.running  # type: ignore[attr-defined]
+        bad = len(before)
+        assert f"--skip-step {bad} " in str(failed.value)
+        assert failed.value.of_input
+    with pytest.raises(StepNotSkipped, match=f"ends below step {bad + 1}"):
+        await steps.add([bad, bad + 1], query, places(circuit))
+    error = (
+        f"last checkpoint is at step {bad}" if saved else "it was computed, and its output may have been read"
+    )
+    with pytest.raises(StepNotSkipped, match=error):
+        await steps.add([bad - 1], query, places(circuit))
+    assert await steps.known() == []
+    left_out = await steps.add([bad], query, places(circuit))
+    assert left_out == [SkippedRows(bad, "a", 1, str(tmp_path / f"skipped-{bad}-a.arrow"), [])]
+    with pa.ipc.open_file(left_out[0].file) as file:
+        assert file.read_all().to_pylist() == [{"n": 40_008, "k": 8, "_weight": 1}]
+    for last in (2, 3):  # a later run is told of it by the state
+        circuit = Members(query, tmp_path, skipped_steps=[each.step for each in await steps.known()])
+        async with circuit, circuit.coordinated() as coordinator:
+            await until_running(coordinator)
+            await circuit.push_numbers(0, [last])
+            found = await made(circuit, bad + last)
+        assert found[:bad] == before
+        assert not found[bad].num_rows
+    assert await steps.add([bad], query, places(circuit)) == left_out
+
+
+async def made(circuit: Members, steps: int) -> list[pa.RecordBatch]:
+    """The output's steps, once there are so many."""
+
+    async def there() -> list[pa.RecordBatch] | None:
+        found = await circuit.output()
+        return found if len(found) >= steps else None
+
+    found = await until_async(there, f"{steps} steps")
+    assert found is not None
+    return found
+
+
+async def test_a_step_without_pushed_rows_is_not_left_out(tmp_path: Path) -> None:
+    """As where all of its rows come from sources, which this does not leave out."""
+    query = summed(1, AFTER_SUMS["a cast"])
+    async with Members(query, tmp_path) as circuit:
+        await circuit.members[0].log.fix(0)
+    with pytest.raises(StepNotSkipped, match="--skip-step 0: nothing was pushed for it"):
+        await SkippedSteps(Notes(tmp_path), tmp_path).add([0], query, places(circuit))
+
+
+async def test_outputs_that_have_the_step_are_named(tmp_path: Path) -> None:
+    """A member may have written its output where another one cannot compute the step; if all have, nobody failed."""
+    query = pushed_query(2)
+    steps = SkippedSteps(Notes(tmp_path), tmp_path)
+    homes = query.plan.homes
+    assert homes["rows"] != homes["sums"]
+
+    async def write(output: str) -> None:
+        async with Members(query, tmp_path) as circuit:
+            log = circuit.members[homes[output]].outputs
+            assert log is not None
+            await log.write(0, {})
+
+    async with Members(query, tmp_path) as circuit:
+        await circuit.push_numbers(homes["a"], [1])
+        await circuit.members[homes["a"]].log.fix(0)
+    await write("rows")
+    (left_out,) = await steps.add([0], query, places(circuit))
+    assert (left_out.rows, left_out.outputs) == (1, ["rows"])
+    await write("sums")
+    with pytest.raises(StepNotSkipped, match="it was computed"):
+        await SkippedSteps(Notes(tmp_path / "other"), tmp_path).add([0], query, places(circuit))
