@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nebuli.circuits.arrow_bytes import zset_of
 from nebuli.circuits.consistent_query import WITHIN_S, Queries
@@ -63,6 +63,8 @@ class CircuitCalls:
         """What can be asked for in a query."""
         self.external = frozenset(run.external)
         """The inputs that are pushed into."""
+        self._failure: str | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._trial = Trial(run.plan)
         self._queries = Queries(run, self.tables)
         self._over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -70,6 +72,33 @@ class CircuitCalls:
     def end(self, step: int) -> None:
         """The run is over: there is nothing in any output from this step on."""
         self._over.set_result(step)
+
+    def fail(self, why: str) -> None:
+        """The run cannot go on: each call, also one that waits, raises CircuitFailed with the reason."""
+        self._failure = why
+        for task in self._tasks:
+            task.cancel()
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Have the task be one that `fail` ends. Raises CircuitFailed."""
+        task = asyncio.current_task()
+        assert task is not None, "calls are answered by tasks"
+        self._check_failed()
+        self._tasks.add(task)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if self._failure is not None:
+                task.uncancel()
+            self._check_failed()
+            raise
+        finally:
+            self._tasks.discard(task)
+
+    def _check_failed(self) -> None:
+        if self._failure is not None:
+            raise CircuitFailed(f"the circuit has failed: {self._failure}")
 
     async def close(self) -> None:
         """Let go of what queries need."""

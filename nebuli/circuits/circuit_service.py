@@ -35,17 +35,24 @@ class CircuitService(CircuitServicer):
 
     async def Describe(self, request: wire.DescribeRequest, context: Context) -> wire.DescribeReply:
         """Say what can be pushed and read."""
-        calls = self._calls
-        return wire.DescribeReply(
-            inputs=[
-                wire.Rows(name=key, schema=_described(schema), external=key in calls.external)
-                for key, schema in calls.inputs.items()
-            ],
-            outputs=[wire.Rows(name=key, schema=_described(schema)) for key, schema in calls.outputs.items()],
-        )
+        async with self._refusals(context):
+            calls = self._calls
+            return wire.DescribeReply(
+                inputs=[
+                    wire.Rows(name=key, schema=_described(schema), external=key in calls.external)
+                    for key, schema in calls.inputs.items()
+                ],
+                outputs=[
+                    wire.Rows(name=key, schema=_described(schema)) for key, schema in calls.outputs.items()
+                ],
+            )
 
     async def Status(self, request: wire.StatusRequest, context: Context) -> wire.StatusReply:
         """Say how the circuit is."""
+        async with self._refusals(context):
+            return self._status()
+
+    def _status(self) -> wire.StatusReply:
         run = self._calls.run
         coordinator = run.coordinator
         return wire.StatusReply(
@@ -67,7 +74,7 @@ class CircuitService(CircuitServicer):
 
     async def Push(self, request: wire.PushRequest, context: Context) -> wire.PushReply:
         """Log rows."""
-        async with _refusals(context):
+        async with self._refusals(context):
             self._calls.pushed(request.handle)  # before what is in it is looked at
             batch = decoded(request.rows)
             within_s = max(_time_left(context) - MARGIN_S, 0.0)
@@ -76,7 +83,7 @@ class CircuitService(CircuitServicer):
 
     async def Stage(self, request: wire.StageRequest, context: Context) -> wire.StageReply:
         """Keep rows for a push."""
-        async with _refusals(context):
+        async with self._refusals(context):
             self._calls.pushed(request.handle)
             batch = decoded(request.rows)
             within_s = max(_time_left(context) - MARGIN_S, 0.0)
@@ -87,7 +94,7 @@ class CircuitService(CircuitServicer):
 
     async def PushStaged(self, request: wire.PushStagedRequest, context: Context) -> wire.PushReply:
         """Log what is staged."""
-        async with _refusals(context):
+        async with self._refusals(context):
             within_s = max(_time_left(context) - MARGIN_S, 0.0)
             step = await self._calls.push_staged(
                 request.handle, request.producer, request.sequence, request.pieces, within_s
@@ -96,7 +103,7 @@ class CircuitService(CircuitServicer):
 
     async def DropStaged(self, request: wire.DropStagedRequest, context: Context) -> wire.DropStagedReply:
         """Forget what is staged."""
-        async with _refusals(context):
+        async with self._refusals(context):
             await self._calls.drop_staged(request.handle, request.producer, request.pieces)
             return wire.DropStagedReply()
 
@@ -104,7 +111,7 @@ class CircuitService(CircuitServicer):
         self, request: wire.NextSequenceRequest, context: Context
     ) -> wire.NextSequenceReply:
         """Say which number comes next."""
-        async with _refusals(context):
+        async with self._refusals(context):
             sequence = await self._calls.next_sequence(request.handle, request.producer)
             return wire.NextSequenceReply(sequence=sequence)
 
@@ -112,14 +119,14 @@ class CircuitService(CircuitServicer):
 
     async def Output(self, request: wire.OutputRequest, context: Context) -> AsyncIterator[wire.OutputPart]:
         """Give an output, until the run is over."""
-        async with _refusals(context):
+        async with self._refusals(context):
             async for step, batches in self._calls.output(request.name, request.from_step):
                 for part in _parts(step, batches, self._calls.outputs[request.name]):
                     yield part
 
     async def Offsets(self, request: wire.OffsetsRequest, context: Context) -> wire.OffsetsReply:
         """Say which pushes count for a step."""
-        async with _refusals(context):
+        async with self._refusals(context):
             ranges = [
                 wire.Range(handle=handle, member=member, first=first, until=until)
                 for handle, member, first, until in await self._calls.offsets(request.step)
@@ -128,7 +135,7 @@ class CircuitService(CircuitServicer):
 
     async def Query(self, request: wire.QueryRequest, context: Context) -> wire.QueryReply:
         """Answer a SELECT."""
-        async with _refusals(context):
+        async with self._refusals(context):
             within_s = max(_time_left(context) - MARGIN_S, 0.0)
             step, rows = await self._calls.query(request.sql, within_s)
             return wire.QueryReply(step=step, rows=table_bytes(rows))
@@ -137,31 +144,40 @@ class CircuitService(CircuitServicer):
 
     async def Checkpoint(self, request: wire.CheckpointRequest, context: Context) -> wire.CheckpointReply:
         """Make a checkpoint."""
-        async with _refusals(context):
+        async with self._refusals(context):
             return wire.CheckpointReply(step=await self._calls.checkpoint())
 
     async def Pause(self, request: wire.PauseRequest, context: Context) -> wire.PauseReply:
         """Have no more steps made."""
-        async with _refusals(context):
+        async with self._refusals(context):
             await self._calls.pause()
         return wire.PauseReply()
 
     async def Start(self, request: wire.StartRequest, context: Context) -> wire.StartReply:
         """Have steps made again."""
-        async with _refusals(context):
+        async with self._refusals(context):
             await self._calls.start()
         return wire.StartReply()
 
     async def Scale(self, request: wire.ScaleRequest, context: Context) -> wire.ScaleReply:
         """Go on with another number of members."""
-        async with _refusals(context):
+        async with self._refusals(context):
             return wire.ScaleReply(step=await self._calls.scale(request.members))
 
     async def ShutDown(self, request: wire.ShutDownRequest, context: Context) -> wire.ShutDownReply:
         """End the circuit."""
-        async with _refusals(context):
+        async with self._refusals(context):
             await self._calls.shut_down()
         return wire.ShutDownReply()
+
+    @asynccontextmanager
+    async def _refusals(self, context: Context) -> AsyncIterator[None]:
+        """Answer with a refusal what is raised, and, once the circuit has failed, with the reason."""
+        try:
+            with self._calls.answering():
+                yield
+        except CircuitError as error:
+            await refuse(context, error)
 
 
 def _described(schema: pa.Schema) -> bytes:
@@ -178,12 +194,3 @@ def _parts(step: int, batches: list[pa.RecordBatch], schema: pa.Schema) -> list[
     pieces = [piece for batch in batches for piece in halves(batch, PIECE_BYTES)]
     pieces = pieces or [pa.record_batch([pa.nulls(0, field.type) for field in schema], schema=schema)]
     return [wire.OutputPart(step=step, rows=encoded(each), last=each is pieces[-1]) for each in pieces]
-
-
-@asynccontextmanager
-async def _refusals(context: Context) -> AsyncIterator[None]:
-    """Answer with a refusal what is raised."""
-    try:
-        yield
-    except CircuitError as error:
-        await refuse(context, error)

@@ -15,9 +15,11 @@ from nebuli.circuits.circuit_calls import CircuitCalls
 from nebuli.circuits.circuit_service import CircuitService
 from nebuli.circuits.circuit_trust import interceptors
 from nebuli.circuits.push_limit import SERVER_OPTIONS, WAITING_BYTES
+from nebuli.connectors.errors import RowsUnfit
 from nebuli.rpc.circuit_pb2_grpc import add_CircuitServicer_to_server
 from nebuli.rpc.transport_security import bind
 from nebuli.rpc.trust import NO_TRUST
+from nebuli.steps.protocol.errors import MemberFailed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
 
 _GRACE_S = 2.0
 """How long those who read outputs have to come to their ends."""
+
+TELL_S = 3.0
+"""How long callers are answered with the reason, where rows are such that a run cannot go on: it has ended then."""
 
 
 class CannotServe(OSError):
@@ -83,6 +88,11 @@ async def _answering(server: grpc.aio.Server, run: AnyRun) -> AsyncIterator[None
         if run.over is not None:
             calls.end(run.over)
             await server.stop(_GRACE_S)
+    except (MemberFailed, RowsUnfit) as error:
+        if isinstance(error, RowsUnfit) or error.of_input:
+            calls.fail(str(error))
+            await asyncio.sleep(TELL_S)
+        raise
     finally:
         await server.stop(None)
         await calls.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +21,8 @@ def calls(**more: Any) -> Any:
         phase=Phase.RUNNING, epoch=3, next_step=105, paused=True, checkpoints=(Checkpoint(4, 100),), **more
     )
     plan = SimpleNamespace(members=2)
-    return SimpleNamespace(run=SimpleNamespace(coordinator=coordinator, plan=plan, process={0: 17}.get))
+    run = SimpleNamespace(coordinator=coordinator, plan=plan, process={0: 17}.get)
+    return SimpleNamespace(run=run, answering=nullcontext)
 
 
 @pytest.mark.parametrize("known", [True, False])

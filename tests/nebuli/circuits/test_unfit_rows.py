@@ -1,0 +1,121 @@
+"""Rows that a circuit cannot compute with: refused at the push, or else a sentence, a reason, and a way on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from nebuli.circuits import Circuit
+from nebuli.circuits.errors import CircuitFailed, WrongRows
+from tests.nebuli.circuits.conftest import batch, zset
+from tests.support.commands import Command, nebuli
+from tests.support.ports import free_addresses
+
+pytestmark = [pytest.mark.processes, pytest.mark.long]
+
+TOPOLOGY = """
+logical:
+  - {name: sales, schema: [{name: shop, type: string}, {name: amount, type: int64}]}
+nodes:
+  - address: 127.0.0.1:27900
+    sinks:
+      - {name: small, type: CSV, path: small.csv}
+      - {name: rows, type: CSV, path: rows.csv}
+      - {name: grown, type: CSV, path: grown.csv, mode: append}
+"""
+QUERY = """
+{"operators": [
+  {"id": "sales", "type": "source", "logical": "sales"},
+  {"id": "more", "type": "source", "logical": "sales"},
+  {"id": "by-shop", "type": "aggregate", "input": "sales", "by": ["shop"], "aggregates": {"amount": "sum(amount)"}},
+  {"id": "sums", "type": "project", "input": "by-shop",
+   "columns": {"shop": "shop", "amount": "CAST(amount AS SMALLINT)"}},
+  {"id": "small", "type": "sink", "input": "sums", "sink": "small"},
+  {"id": "rows", "type": "sink", "input": "sales", "sink": "rows"},
+  {"id": "grown", "type": "sink", "input": "more", "sink": "grown"}
+]}
+"""
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> list[str | Path]:
+    """Of the run, but for where it is served."""
+    (tmp_path / "topology.yaml").write_text(TOPOLOGY, "utf-8")
+    (tmp_path / "query.json").write_text(QUERY, "utf-8")
+    return [
+        *("run", tmp_path / "topology.yaml", tmp_path / "query.json", "--json"),
+        *("--stepped", "--state", tmp_path / "state"),
+    ]
+
+
+@pytest.mark.story
+async def test_a_query_goes_on_without_the_step_that_it_cannot_compute(
+    options: list[str | Path], tmp_path: Path
+) -> None:
+    """The producer gets the reason, the command a sentence; the rows are in a file, and the state is kept."""
+    (address,) = free_addresses(1)
+    command = Command(*options, "--serve", address, directory=tmp_path)
+    await asyncio.to_thread(command.wait_until_said, "running")
+    async with asyncio.timeout(60), Circuit(address, deadline_s=30.0) as circuit:
+        await circuit.push("sales", batch(("a", 1)), producer="p", sequence=0)
+        await anext(circuit.output("small", 0))
+        with pytest.raises(WrongRows, match="operator grown: a row is taken back"):
+            await circuit.push("more", zset(("a", 1, -1)), producer="q", sequence=0)
+        step = await circuit.push("sales", batch(("a", 40_000)), producer="p", sequence=1)
+        with pytest.raises(
+            CircuitFailed, match=f"step {step} of input sales cannot be computed: operator sums"
+        ):
+            async for _ in circuit.output("small", step):
+                pass
+        with pytest.raises(CircuitFailed, match=f"--skip-step {step}"):
+            await circuit.status()
+    ended = await asyncio.to_thread(command.end)
+    assert ended.exit_code == 2
+    assert f"step {step} of input sales cannot be computed: operator sums" in ended.error
+    assert "Traceback" not in ended.stderr
+
+    again = Command(*options, "--serve", address, "--skip-step", str(step), directory=tmp_path)
+    await asyncio.to_thread(again.wait_until_said, "running")
+    async with asyncio.timeout(60), Circuit(address, deadline_s=30.0) as circuit:
+        assert await circuit.next_sequence("sales", "p") == 2
+        await circuit.push("sales", batch(("a", 4)), producer="p", sequence=2)
+        await circuit.shut_down()
+    ended = await asyncio.to_thread(again.end)
+    file = tmp_path / "state" / f"skipped-{step}-sales.arrow"
+    assert ended.exit_code == 0, ended.stderr
+    assert f"step {step} is computed without 1 row that was pushed into sales" in ended.stderr
+    assert json.loads(ended.stdout)["skipped_rows"] == [
+        {"step": step, "input": "sales", "rows": 1, "file": str(file), "outputs": []}
+    ]
+    assert (tmp_path / "small.csv").read_text("utf-8").splitlines() == ['"shop","amount"', '"a",5']
+    with pa.ipc.open_file(file) as rows:
+        assert rows.read_all().column("amount").to_pylist() == [40_000]
+
+
+async def test_a_row_taken_back_too_often_is_a_sentence_and_can_be_given_again(
+    options: list[str | Path], tmp_path: Path
+) -> None:
+    (address,) = free_addresses(1)
+    for sequence, weight, code in ((0, -2, 2), (1, 3, 0)):
+        command = Command(*options, "--serve", address, directory=tmp_path)
+        await asyncio.to_thread(command.wait_until_said, "running")
+        async with asyncio.timeout(60), Circuit(address, deadline_s=30.0) as circuit:
+            await circuit.push("sales", zset(("a", 1, weight)), producer="p", sequence=sequence)
+            await circuit.shut_down()
+        ended = await asyncio.to_thread(command.end)
+        assert ended.exit_code == code, ended.stderr
+        assert "Traceback" not in ended.stderr
+        if code:
+            assert "output rows (CSV in mode final) cannot be written: the row" in ended.error
+            assert "was taken back 2 times more than it was given" in ended.error
+    assert (tmp_path / "rows.csv").read_text("utf-8").splitlines() == ['"shop","amount"', '"a",1']
+
+
+def test_a_step_is_left_out_in_steps_only(options: list[str | Path], tmp_path: Path) -> None:
+    ended = nebuli(*options[:3], "--skip-step", "3", directory=tmp_path)
+    assert ended.exit_code == 2
+    assert "--skip-step is for queries in steps" in ended.error
