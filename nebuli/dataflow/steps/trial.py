@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from nebuli.dataflow.errors import DataflowError
 from nebuli.dataflow.operators import Stateless
-from nebuli.dataflow.steps.building import built
+from nebuli.dataflow.steps.member_operators import built
 from nebuli.dataflow.zset import consolidate, weights_of, with_canonical_floats
 from placement.plan import BoundSink, WindowOperator
 from topology import NullSink
@@ -14,7 +14,7 @@ from topology import NullSink
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from nebuli.dataflow.steps.building import StepNode
+    from nebuli.dataflow.steps.member_operators import StepNode
     from placement.stepped import SteppedPlan
 
 
