@@ -12,12 +12,11 @@ from pathlib import Path
 from random import Random
 from typing import Any, Self
 
-from nebuli.steps.member.deliveries import Deliveries
-
 from nebuli.connectors.errors import FragmentError
 from nebuli.steps.errors import MembersFailed
 from nebuli.steps.local.kept_state import KeptState
 from nebuli.steps.logs.output_log import OutputLog
+from nebuli.steps.member.delivery import Deliveries
 from nebuli.steps.member.member_store import LOG
 from nebuli.steps.protocol.errors import CoordinationError
 from nebuli.steps.stepped_query import SteppedQuery
