@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -64,12 +65,18 @@ def kill_in_the_middle(query: subprocess.Popen[str]) -> bool:
 
 
 def members_of(query: subprocess.Popen[str]) -> list[int]:
-    """The process ids of its children, in the order in which they began."""
-    parents = {
-        int(stat.parent.name): int(stat.read_text("utf-8").rpartition(")")[2].split()[1])
-        for stat in Path("/proc").glob("[0-9]*/stat")
-    }
-    return sorted(process for process, parent in parents.items() if parent == query.pid)
+    """The process ids of its members, in the order in which they began.
+
+    They are children of the command's template, which is its child.
+    """
+    parents, members = {}, []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended meanwhile
+            process = int(stat.parent.name)
+            parents[process] = int(stat.read_text("utf-8").rpartition(")")[2].split()[1])
+            if (stat.parent / "cmdline").read_bytes().startswith(b"nebuli member "):
+                members.append(process)
+    return sorted(each for each in members if parents.get(parents[each]) == query.pid)
 
 
 def say(text: str) -> None:

@@ -43,9 +43,15 @@ def kill(process: int) -> None:
 
 
 def members_of(query: int) -> list[int]:
-    """The process ids of a command's children, in the order in which they began."""
-    parents = {}
+    """The process ids of a command's members, in the order in which they began.
+
+    They are children of the command's template, which is its child.
+    """
+    parents, members = {}, []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has ended meanwhile
-            parents[int(stat.parent.name)] = int(stat.read_text("utf-8").rpartition(")")[2].split()[1])
-    return sorted(process for process, parent in parents.items() if parent == query)
+            process = int(stat.parent.name)
+            parents[process] = int(stat.read_text("utf-8").rpartition(")")[2].split()[1])
+            if (stat.parent / "cmdline").read_bytes().startswith(b"nebuli member "):
+                members.append(process)
+    return sorted(each for each in members if parents.get(parents[each]) == query)
