@@ -51,7 +51,7 @@ _COMMANDS = {
 """The commands by name: the module in `nebuli.cli.commands` that holds one under the same name, and its help."""
 
 _OF_COMMANDS = {"member": "run_member"}
-"""Commands that other commands give, and people do not see: the module by name."""
+"""Commands that other commands start, and that the help does not list: the module by name."""
 
 _ATTRIBUTES = {"list": "list_"}
 """Names of commands that Python has taken."""

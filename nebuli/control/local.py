@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from nebuli.control.errors import NodeUnreachable
 from nebuli.durable_files import write_privately
 from nebuli.forking.forked_command import ForkedCommand
-from nebuli.forking.own_template import own_spawner
 from nebuli.forking.spawner import SpawnFailed
 from nebuli.limits import DEFAULT_MAX_STATE_BYTES
 from nebuli.processes import lines, signal_name
@@ -111,7 +110,6 @@ class LocalWorkers:
         self._commands: list[ForkedCommand] = []
         self._relays: list[asyncio.Task[None]] = []
         self._clients = AsyncExitStack()
-        self._stack = AsyncExitStack()
         self._workers: dict[str, LocalWorker] = {}
         self.trusts: dict[str, Trust] = {}
         """What is shown to them, by node."""
@@ -169,7 +167,6 @@ class LocalWorkers:
         return {node: worker.client for node, worker in self._workers.items()}
 
     async def __aenter__(self) -> Self:
-        await self._stack.enter_async_context(own_spawner())
         try:
             write_privately(self._secret, secrets.token_urlsafe())
             await self._start_all(self._used)
@@ -249,7 +246,6 @@ class LocalWorkers:
             for command in self._commands:
                 command.process.kill()
             await self._ended()
-        await self._stack.aclose()
         for command in self._commands:
             command.close()
         self._state.cleanup()

@@ -30,10 +30,10 @@ _own: dict[int, Spawner] = {}
 """That of this process, by its id: a child that was forked has none yet."""
 
 
-def own_spawner() -> Spawner:
-    """Return the spawner of this process' template, which is started if there is none."""
+def own_spawner(besides: Spawner | None = None) -> Spawner:
+    """Return the spawner of this process' template, which is started if there is none, or only the one ``besides``."""
     found = _own.get(os.getpid())
-    if found is None or found.is_lost:
+    if found is None or found.is_lost or found is besides:
         found = _own[os.getpid()] = Spawner(start_template())
     return found
 

@@ -73,14 +73,22 @@ class Spawner:
         """Whether the template has ended."""
 
     async def __aenter__(self) -> Self:
-        if not self._entered:
-            asyncio.get_running_loop().add_reader(self._template.fileno(), self._read)
-        self._entered += 1
+        self.enter()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self.leave()
+
+    def enter(self) -> None:
+        """Enter the context, on a running event loop."""
+        if not self._entered:
+            asyncio.get_running_loop().add_reader(self._template.fileno(), self._read)
+        self._entered += 1
+
+    def leave(self) -> None:
+        """Leave the context."""
         self._entered -= 1
         if not self._entered:
             asyncio.get_running_loop().remove_reader(self._template.fileno())

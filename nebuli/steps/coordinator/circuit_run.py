@@ -260,7 +260,7 @@ class CircuitRun(Generic[_Wanted]):
             fatal: list[asyncio.Future[Any]] = [running, *failing, self._broken]
             await asyncio.wait([*fatal, asked, ended, *others], return_when=asyncio.FIRST_COMPLETED)
             if generation.over.is_set():
-                return None  # whoever waits for that has the lock
+                return None  # the succession, which has the lock, waits for that
             async with self._alone_with(generation) as is_alone:
                 if not is_alone:
                     return None

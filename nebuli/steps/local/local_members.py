@@ -7,11 +7,9 @@ import logging
 import signal
 import sys
 from collections import deque
-from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from nebuli.forking.forked_command import ForkedCommand
-from nebuli.forking.own_template import own_spawner
 from nebuli.forking.spawner import SpawnFailed
 from nebuli.processes import lines, signal_name
 from nebuli.steps.coordinator.homes import ENDED_ABOVE, TakingAt
@@ -81,12 +79,10 @@ class LocalMembers:
         self._processes: dict[int, int] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._taking = TakingAt(len(self._orders))
-        self._stack = AsyncExitStack()
         self.ended = asyncio.Event()
         """Set once the process of a member has ended, though it is started again."""
 
     async def __aenter__(self) -> Self:
-        await self._stack.enter_async_context(own_spawner())
         self._tasks = [asyncio.create_task(self._keep(order)) for order in self._orders]
         return self
 
@@ -96,7 +92,6 @@ class LocalMembers:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._stack.aclose()
 
     def process(self, member: int) -> int | None:
         """The process id of a member, while it has one."""

@@ -48,9 +48,8 @@ class LocalRun(CircuitRun[int]):
     members there are, at first and whenever that changes. ``late``: what is done about rows whose window is over.
     ``keep_output_bytes``: how much each member keeps of the output that its sinks have had; None: all.
     ``keep_contents_bytes``: of what each output adds up to, for queries; None: a quarter of ``max_state_bytes``.
-    ``skip_steps``: what was pushed for these is left out from now on. Where
-    the folder has the state of another number of members than the query's, it goes on with these, and, if it
-    ``scales``, with the query's from there on.
+    ``skip_steps``: rows that were pushed for these are left out from now on. Where the folder has the state of another
+    number of members than the query's, the run continues with these, and, if it ``scales``, with the query's.
 
     Entering raises StateOfAnother, StateInUse, StateGone, FolderUnusable, FolderOfOthers, NotScaled, StepNotSkipped,
     StorageError, OutputError.

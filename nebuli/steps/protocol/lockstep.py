@@ -489,8 +489,8 @@ class Lockstep:
     def _drain_or_stop(self) -> None:
         """Go on once all have paused: then they have reported all rows that they had logged when this one was told.
 
-        A member says both on the same connection, in order. More may come from sources meanwhile: what is there when
-        all replays are done is taken by one step, and what comes later is none of it.
+        A member reports both on the same connection, in order. More may come from sources meanwhile: one step takes
+        the rows that wait when all replays are done, and rows that come later are left for the next run.
         """
         step = self._left() if self._draining else None
         if step is None:

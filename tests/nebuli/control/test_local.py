@@ -65,7 +65,7 @@ async def test_a_worker_that_is_killed_before_it_is_ready_is_started_again(
     (address,) = free_addresses(1)
     async with LocalWorkers([Node(address=address)], tmp_path) as workers:
         worker = workers.workers[address]
-        os.kill(await workers._processes[-1].pid, signal.SIGKILL)
+        os.kill(await workers._commands[-1].process.pid, signal.SIGKILL)
 
         async def is_dead() -> bool:
             return worker.is_dead
@@ -75,10 +75,10 @@ async def test_a_worker_that_is_killed_before_it_is_ready_is_started_again(
         for number in range(kills):
 
             async def has_begun(wanted: int = number + 2) -> bool:
-                return len(workers._processes) == wanted
+                return len(workers._commands) == wanted
 
             await until_async(has_begun, "another one is started")
-            os.kill(await workers._processes[-1].pid, signal.SIGKILL)
+            os.kill(await workers._commands[-1].process.pid, signal.SIGKILL)
         if kills < 3:
             await preparing
             assert await workers.client(address).statuses() == []

@@ -28,6 +28,10 @@ class StepInputs:
         self._readings = readings
         self._last = log.last
 
+    def leaves_out(self, step: int) -> bool:
+        """Whether the rows that were logged for a step are left out of it."""
+        return step in self._skipped
+
     def check_whose(self) -> None:
         """Raise LogTaken where another process has fixed steps: what was read here is not what counts for them."""
         if self._log.last > self._last:

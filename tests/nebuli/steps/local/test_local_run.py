@@ -7,6 +7,7 @@ import os
 import signal
 from pathlib import Path
 
+import psutil
 import pytest
 
 from nebuli.steps.errors import StateInUse, StateOfAnother
@@ -98,6 +99,18 @@ async def test_members_that_are_killed_lose_and_double_nothing(here: Path) -> No
             os.kill(process, signal.SIGKILL)
         await run.until_ended()
         assert run.coordinator.epoch >= 3
+    assert found(here) == expected()
+
+
+async def test_members_whose_template_is_killed_are_forked_from_another_one(here: Path) -> None:
+    """All members are killed with it; each is started again, and the result is that of a run without kills."""
+    async with asyncio.timeout(60), LocalRun(in_steps(), here / "state", here, NOW) as run:
+        await until_running(run, 1)
+        (template,) = [
+            each for each in psutil.Process().children() if "serve_commands" in " ".join(each.cmdline())
+        ]
+        template.kill()
+        await run.until_ended()
     assert found(here) == expected()
 
 

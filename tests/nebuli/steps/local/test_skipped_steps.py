@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +116,8 @@ async def test_outputs_that_have_the_step_are_named(tmp_path: Path) -> None:
         async with Members(query, tmp_path) as circuit:
             log = circuit.members[homes[output]].outputs
             assert log is not None
-            await log.write(0, {})
+            schema = log.schemas[output]
+            await log.write(0, {output: pa.RecordBatch.from_arrays([[1]] * len(schema), schema=schema)})
 
     async with Members(query, tmp_path) as circuit:
         await circuit.push_numbers(homes["a"], [1])
@@ -123,6 +125,13 @@ async def test_outputs_that_have_the_step_are_named(tmp_path: Path) -> None:
     await write("rows")
     (left_out,) = await steps.add([0], query, places(circuit))
     assert (left_out.rows, left_out.outputs) == (1, ["rows"])
+    kept = Members(query, tmp_path / "kept", skipped_steps=[0])
+    shutil.copytree(tmp_path, kept.folder, ignore=shutil.ignore_patterns("kept"))
+    async with kept, kept.coordinated() as coordinator:  # what was written stays, and the query continues
+        await until_running(coordinator)
+        await kept.push_numbers(homes["a"], [2])
+        found = await made(kept, 2)
+    assert [batch.num_rows for batch in found] == [1, 1]
     await write("sums")
     with pytest.raises(StepNotSkipped, match="it was computed"):
         await SkippedSteps(Notes(tmp_path / "other"), tmp_path).add([0], query, places(circuit))
