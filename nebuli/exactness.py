@@ -19,13 +19,13 @@ from placement.plan import (
     NetworkSource,
     ProjectOperator,
 )
-from placement.stepped import AnyFragment, CoordinatorFragment, MemberFragment
+from placement.stepped_plan import AnyFragment, CoordinatorPlacement, MemberFragment
 from placement.view_nodes import Stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from placement.stepped import AnyFragment
+    from placement.stepped_plan import AnyFragment
 
 __all__ = ["goes_on", "is_exact", "state_of", "unreplayable_sources"]
 
@@ -34,7 +34,7 @@ _STATELESS = (NetworkSource, BoundSource, FilterOperator, ProjectOperator, Netwo
 
 def is_exact(fragment: AnyFragment) -> bool:
     """Whether the fragment, killed and started again, goes on where it was; those in steps do."""
-    if isinstance(fragment, MemberFragment | CoordinatorFragment):
+    if isinstance(fragment, MemberFragment | CoordinatorPlacement):
         return True
     inputs = [each for each in fragment.operators if isinstance(each, BoundSource | NetworkSource)]
     return (
@@ -83,7 +83,7 @@ def _lossy(fragment: Fragment) -> Iterable[str]:
 
 def state_of(fragment: AnyFragment) -> str:
     """What of the fragment is lost with its process, in words."""
-    if isinstance(fragment, MemberFragment | CoordinatorFragment):
+    if isinstance(fragment, MemberFragment | CoordinatorPlacement):
         return "what it had done since the last checkpoint, which it does again"
     unreplayable = list(unreplayable_sources([fragment]))
     if unreplayable:

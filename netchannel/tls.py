@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from .errors import CertificateError
-from .reporting import log
+from .log_texts import log
 
 if TYPE_CHECKING:
     from os import PathLike

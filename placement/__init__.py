@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from placement.reading.reader import load_query as load_query
     from placement.reading.reader import parse_query as parse_query
     from placement.statements.statement import parse_statement as parse_statement
-    from placement.stepped import SteppedPlan as SteppedPlan
+    from placement.stepped_plan import SteppedPlan as SteppedPlan
     from placement.steps.distribution import distribute as distribute
     from placement.strategies.bottom_up import Placement as Placement
     from placement.strategies.bottom_up import place_bottom_up as place_bottom_up
@@ -76,7 +76,7 @@ _HOMES = {
     "Query": "placement.plan",
     "QueryError": "placement.errors",
     "RetractingPlan": "placement.errors",
-    "SteppedPlan": "placement.stepped",
+    "SteppedPlan": "placement.stepped_plan",
     "StrategyName": "placement.strategies.selection",
     "UnfitNodes": "placement.errors",
     "UnknownSink": "placement.errors",

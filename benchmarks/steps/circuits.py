@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import yaml
 
-from nebuli.dataflow import Aside, SteppedCircuit
+from nebuli.dataflow import Offload, SteppedCircuit
 from nebuli.dataflow.zset import weighted
 from placement import SteppedPlan, check_stepped, distribute, parse_query
 from topology import parse_topology
@@ -87,7 +87,7 @@ def step(circuit: SteppedCircuit, inputs: Mapping[str, pa.RecordBatch]) -> dict[
     work = circuit.step(inputs)
     try:
         while True:
-            if isinstance(each := next(work), Aside):
+            if isinstance(each := next(work), Offload):
                 each.do()
     except StopIteration as ended:
         outputs: dict[str, pa.RecordBatch] = ended.value

@@ -14,10 +14,10 @@ from benchmarks.running import FREE, PINNED, Contestant
 from benchmarks.targets import AtMost, Reaching, Target, Within
 from benchmarks.work import Work
 
-LOGS, TRADES, ORDERED, DELTAS, CHECKPOINTS, QUERIES, RECOVERY, SCALING, ASKING = (
+LOGS, EXCHANGES, ORDERED, DELTAS, CHECKPOINTS, QUERIES, RECOVERY, SCALING, ASKING = (
     f".steps.{name}"
     for name in (
-        *("logs", "trades", "ordered", "deltas", "checkpoints"),
+        *("logs", "exchanges", "ordered", "deltas", "checkpoints"),
         *("queries", "recovery", "scaling", "asking"),
     )
 )
@@ -64,7 +64,8 @@ def _whole(module: str, name: str) -> dict[str, Contestant]:
 def _pairs(cases: Mapping[str, Options]) -> dict[str, Contestant]:
     """A process for each of two members."""
     return {
-        name: Contestant(TRADES, settings=(PINNED, FREE), options=options) for name, options in cases.items()
+        name: Contestant(EXCHANGES, settings=(PINNED, FREE), options=options)
+        for name, options in cases.items()
     }
 
 
@@ -119,7 +120,7 @@ STEP_ROWS = (
     ),
     _row(
         "an empty step of two members",
-        ("first_trades", "second_trades"),
+        ("first_exchanges", "second_exchanges"),
         _pairs({ONE: {"exchanges": 1}, FOUR: {"exchanges": 4}}),
         ("p50_ms", "p99_ms"),
         Within(0.5, "p50_ms", ONE),

@@ -11,7 +11,7 @@ import pyarrow as pa
 from benchmarks.running import Failed
 from nebuli.dataflow import arrow_schema, zset
 from nebuli.dataflow.partial import Base, PartialGraph, PartialNode, View
-from nebuli.dataflow.partial.ends import BaseNode
+from nebuli.dataflow.partial.base_and_view import BaseNode
 from placement.plan import AggregateOperator, FilterOperator, JoinOperator, ProjectOperator
 from topology import Column, DataType
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from nebuli.steps.coordinator.call_line import CallLine
+    from nebuli.steps.coordinator.call_connection import CallConnection
     from nebuli.steps.coordinator.circuit_run import AnyRun
     from nebuli.steps.coordinator.coordinator import Coordinator
     from nebuli.store import Span
@@ -184,7 +184,7 @@ class CircuitCalls:
         return rows
 
     @asynccontextmanager
-    async def _line(self, handle: str, producer: str, within_s: float) -> AsyncIterator[CallLine]:
+    async def _line(self, handle: str, producer: str, within_s: float) -> AsyncIterator[CallConnection]:
         """The way to the member that has all of a producer's rows for an input."""
         async with AsyncExitStack() as stack:
             try:

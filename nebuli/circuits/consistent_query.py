@@ -17,7 +17,7 @@ from nebuli.circuits.errors import ContentsUnknown, QueryTimedOut, QueryTooLarge
 from nebuli.circuits.pin_releases import PinReleases
 from nebuli.circuits.sql import Sql
 from nebuli.dataflow.zset import WEIGHT, consolidate, insertions, weights_of, without_weight
-from nebuli.steps.coordinator.call_line import TooManyPieces, Unpinned
+from nebuli.steps.coordinator.call_connection import TooManyPieces, Unpinned
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

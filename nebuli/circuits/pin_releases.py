@@ -11,7 +11,7 @@ from nebuli.store.errors import StorageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nebuli.steps.coordinator.call_line import CallLine
+    from nebuli.steps.coordinator.call_connection import CallConnection
 
 _RELEASE_S = 5.0
 
@@ -22,7 +22,7 @@ class PinReleases:
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def release(self, name: str, lines: Sequence[CallLine]) -> None:
+    def release(self, name: str, lines: Sequence[CallConnection]) -> None:
         """Have the members on these lines let go of a pin."""
 
         async def release() -> None:

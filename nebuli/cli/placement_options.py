@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from placement import Placement
     from placement.plan import FragmentOperator
-    from placement.stepped import AnyFragment
+    from placement.stepped_plan import AnyFragment
 
 engine_option = click.option(
     "--engine",
@@ -40,7 +40,7 @@ def say_note(placement: Placement) -> None:
 
 def warn_of_endless(fragments: Iterable[AnyFragment]) -> None:
     """Say on standard error if the query never gives its result."""
-    from placement.stepped import MemberFragment
+    from placement.stepped_plan import MemberFragment
 
     operators: list[FragmentOperator] = []
     for each in fragments:

@@ -12,7 +12,7 @@ from netchannel.storage.layout import folder_name
 from placement.plan import NetworkSink
 
 if TYPE_CHECKING:
-    from placement.stepped import AnyFragment
+    from placement.stepped_plan import AnyFragment
     from topology import BufferSettings, FaultSettings
 
 __all__ = ["drop_files", "received", "sent", "tried"]

@@ -14,7 +14,7 @@ from nebuli.control.supervision import Policy
 from nebuli.rpc.trust import Trust
 from nebuli.rpc.worker_client import WorkerClient, WorkerUnreachable
 from placement import StrategyName
-from placement.stepped import AnyFragment, CoordinatorFragment, MemberFragment
+from placement.stepped_plan import AnyFragment, CoordinatorPlacement, MemberFragment
 from topology import Access, EngineName
 
 if TYPE_CHECKING:
@@ -118,14 +118,14 @@ class DeployedQuery(BaseModel):
         """Where programs reach it, as `nebuli.Circuit` takes it, if it runs in steps."""
         coordinator = self.plan[-1]
         return (
-            f"{self.fragments[-1].grpc}/{self.id}" if isinstance(coordinator, CoordinatorFragment) else None
+            f"{self.fragments[-1].grpc}/{self.id}" if isinstance(coordinator, CoordinatorPlacement) else None
         )
 
     @property
     def external(self) -> tuple[str, ...]:
         """The inputs that programs push into."""
         coordinator = self.plan[-1]
-        return coordinator.external if isinstance(coordinator, CoordinatorFragment) else ()
+        return coordinator.external if isinstance(coordinator, CoordinatorPlacement) else ()
 
 
 class Endpoint(NamedTuple):

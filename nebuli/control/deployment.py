@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from nebuli.rpc.worker_client import WorkerClient
     from placement import Query, StrategyName
-    from placement.stepped import AnyFragment
+    from placement.stepped_plan import AnyFragment
     from topology import Topology
 
 __all__ = [

@@ -11,7 +11,7 @@ from nebuli.control.step_placement import step_fragments
 from nebuli.rpc.ids import local_id
 from nebuli.rpc.member_places import MemberPlace, Succession
 from nebuli.rpc.status import FragmentStatus
-from placement.stepped import CoordinatorFragment, MemberFragment, Takeover
+from placement.stepped_plan import CoordinatorPlacement, MemberFragment, Takeover
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +34,7 @@ def begun(query: DeployedQuery, plan: Query, topology: Topology, members: int) -
     They are placed as those before them were. What a scaling before may have left is still named.
     """
     coordinator, first = query.plan[-1], query.plan[0]
-    assert isinstance(coordinator, CoordinatorFragment)
+    assert isinstance(coordinator, CoordinatorPlacement)
     assert isinstance(first, MemberFragment)
     number = query.scalings + 1
     takeover = Takeover(transfer=secrets.token_hex(8), before=len(query.plan) - 1)

@@ -9,14 +9,14 @@ from nebuli.limits import DEFAULT_KEEP_OUTPUT_BYTES
 from nebuli.steps.member.inputs.matching_files import may_be_pattern
 from nebuli.steps.stepped_query import attached, feeds_of
 from placement import InvalidQuery, check_stepped, distribute
-from placement.stepped import TIME, CoordinatorFragment, Feed, MemberFragment, Share
+from placement.stepped_plan import TIME, CoordinatorPlacement, Feed, MemberFragment, Share
 from topology import Mistake
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from placement import Query, SteppedPlan
-    from placement.stepped import StepFragment
+    from placement.stepped_plan import StepFragment
     from topology import Topology
 
 __all__ = ["step_fragments"]
@@ -62,7 +62,7 @@ def step_fragments(
         for member, node in enumerate(nodes)
     ]
     made.append(
-        CoordinatorFragment(
+        CoordinatorPlacement(
             id=f"{query.name}/coordinator",
             node=nodes[0],
             circuit=circuit,

@@ -15,14 +15,14 @@ from nebuli.rpc.ids import new_deployment
 from nebuli.rpc.status import Cause, FragmentState, FragmentStatus
 from nebuli.rpc.worker_client import WorkerRefused, WorkerUnreachable
 from placement.plan import BoundSink, BoundSource, Fragment, Late
-from placement.stepped import CoordinatorFragment
+from placement.stepped_plan import CoordinatorPlacement
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
     from nebuli.control.deployment import Fleet, Place
     from placement import Query, StrategyName
-    from placement.stepped import AnyFragment
+    from placement.stepped_plan import AnyFragment
     from topology import Topology
 
 __all__ = ["Policy", "Supervisor"]
@@ -155,7 +155,7 @@ class Supervisor:
 
     async def _has_other_members(self) -> bool:
         """Whether what has ended was followed by others, of a query in steps; they are watched from now on."""
-        if self._followed is None or not isinstance(self._active.root, CoordinatorFragment):
+        if self._followed is None or not isinstance(self._active.root, CoordinatorPlacement):
             return False
         active = await self._followed()
         if active.fragments == self._active.fragments:

@@ -1,6 +1,5 @@
 """What a fragment computes: Z-sets, operators and circuits, pure and synchronous."""
 
-from nebuli.dataflow.circuit import Circuit
 from nebuli.dataflow.errors import (
     CircuitChanged,
     DataflowError,
@@ -8,20 +7,21 @@ from nebuli.dataflow.errors import (
     StateTooLarge,
     StateUnusable,
 )
+from nebuli.dataflow.operator_graph import OperatorGraph
 from nebuli.dataflow.placed_operators import OperatorStatistics
 from nebuli.dataflow.progress import Progress
-from nebuli.dataflow.stepped import Aside, SteppedCircuit
+from nebuli.dataflow.stepped_circuit import Offload, SteppedCircuit
+from nebuli.dataflow.steps.exchange_parts import Received, Sending
 from nebuli.dataflow.steps.saved_runs import Saved
-from nebuli.dataflow.steps.trades import Received, Sending
 from nebuli.dataflow.types import arrow_schema, arrow_type
 from nebuli.dataflow.zset import WEIGHT, insertions
 
 __all__ = [
     "WEIGHT",
-    "Aside",
-    "Circuit",
     "CircuitChanged",
     "DataflowError",
+    "Offload",
+    "OperatorGraph",
     "OperatorStatistics",
     "Progress",
     "Received",

@@ -23,7 +23,7 @@ from placement.plan import (
     SharderOperator,
     WindowOperator,
 )
-from placement.stepped import (
+from placement.stepped_plan import (
     AlignOperator,
     ExchangeOperator,
     GatherOperator,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from placement.checking.schemas import Fault
     from placement.plan import FragmentOperator
-    from placement.stepped import StepOperator
+    from placement.stepped_plan import StepOperator
     from topology.schema import Schema
 
     PlanOperator = FragmentOperator | StepOperator

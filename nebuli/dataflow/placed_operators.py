@@ -43,7 +43,7 @@ class OperatorStatistics:
 
 
 @dataclass(slots=True)
-class Node:
+class OperatorNode:
     """An operator in place, beside its ``plan``. ``origin`` is there if a watermark begins here."""
 
     id: str
@@ -103,7 +103,7 @@ class Node:
         )
 
 
-def check_event_time(nodes: Mapping[str, Node], operator: str, name: str) -> None:
+def check_event_time(nodes: Mapping[str, OperatorNode], operator: str, name: str) -> None:
     """Check that there is such a column in an operator's output, whose values are instants."""
     if operator not in nodes:
         raise DataflowError(f"event time is said to be at {operator}, which is none of the operators")

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from nebuli.connectors.provider import Provider
     from nebuli.connectors.sinks.sink_locks import SinkLock
     from placement.plan import Fragment, FragmentOperator
-    from placement.stepped import AnyFragment
+    from placement.stepped_plan import AnyFragment
 
     class Interruptible(Protocol):
         """What may block the thread."""

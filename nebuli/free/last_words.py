@@ -17,7 +17,7 @@ from placement.plan import Fragment, NetworkSink, NetworkSource
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from placement.stepped import AnyFragment
+    from placement.stepped_plan import AnyFragment
 
 __all__ = ["close_inputs", "fail_output"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nebuli.dataflow import Circuit
+from nebuli.dataflow import OperatorGraph
 from nebuli.dataflow.errors import DataflowError
 from placement.plan import BoundSink, NetworkSink
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["engine_of"]
 
 
-class _EmbeddedEngine(Circuit):
+class _EmbeddedEngine(OperatorGraph):
     """A circuit of this process as an engine: it needs no start, and is never at anything for long."""
 
     phase = ""

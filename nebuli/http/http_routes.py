@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from nebuli.circuits.circuit_calls import CircuitCalls
     from nebuli.http.collections.served_stores import ServedStores
     from nebuli.http.views.view_places import ViewPlaces
-    from nebuli.steps.coordinator.call_line import CallLine
+    from nebuli.steps.coordinator.call_connection import CallConnection
 
 _CATCH_UP_S = 20.0
 """So long a circuit that has begun again may take until it knows which steps it had made."""
@@ -308,14 +308,14 @@ class _Endpoints:
         return await self._forwarded(request, lambda line, name: line.let_go(name))
 
     async def _forwarded(
-        self, request: Request, told: Callable[[CallLine, str], Awaitable[None]]
+        self, request: Request, told: Callable[[CallConnection, str], Awaitable[None]]
     ) -> Response:
         """Tell all members; what some have not done is said of each."""
         name = request.path_params["name"]
         if name not in self._calls.inputs:
             raise UnknownInput(f"there is no input {name}: the circuit has {', '.join(self._calls.inputs)}")
 
-        async def one(member: int, line: CallLine) -> dict[str, Any]:
+        async def one(member: int, line: CallConnection) -> dict[str, Any]:
             try:
                 async with asyncio.timeout(_FORWARD_S):
                     await told(line, name)

@@ -13,10 +13,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from nebuli.circuits.circuit_calls import CircuitCalls
 from nebuli.circuits.served_run import CannotServe
+from nebuli.http.circuit_proxy import CircuitProxy
 from nebuli.http.collections.served_stores import ServedStores
 from nebuli.http.http_routes import app, app_of_stores, app_of_views
 from nebuli.http.output_streams import BREAK_OFF
-from nebuli.http.passing_on import PassingOn
 from nebuli.http.request_guard import Guard
 from nebuli.rpc.trust import NO_TRUST
 
@@ -101,9 +101,9 @@ async def passing_on(
 ) -> AsyncIterator[str]:
     """Serve several circuits at an address, whose processes listen at sockets: the URL above theirs.
 
-    Raises as `served_over_http`; see `PassingOn`.
+    Raises as `served_over_http`; see `CircuitProxy`.
     """
-    async with _serving(PassingOn(socket_of), address, trust) as url:
+    async with _serving(CircuitProxy(socket_of), address, trust) as url:
         yield url
 
 

@@ -15,7 +15,7 @@ from nebuli.durable_files import make_directory
 from nebuli.rpc.status import FragmentStatus
 from nebuli.store.errors import Locked, StorageError
 from nebuli.store.notes import Notes
-from placement.stepped import AnyFragment
+from placement.stepped_plan import AnyFragment
 from topology.connectors import unusable
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from nebuli.rpc.status import FragmentState, FragmentStatus
 from nebuli.steps.member.run_notes import forget_run
 from nebuli.store import StorageError, Store
 from placement.plan import Fragment, ViewOperator
-from placement.stepped import CoordinatorFragment, MemberFragment
+from placement.stepped_plan import CoordinatorPlacement, MemberFragment
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Iterable
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from nebuli.rpc.status import ViewStatus
     from nebuli.store.store_url import StorePlace
     from placement.plan import Addition
-    from placement.stepped import AnyFragment
+    from placement.stepped_plan import AnyFragment
 
 __all__ = [
     "BusyFragment",
@@ -126,7 +126,7 @@ class WorkerNode:
                 f"{here} with --state DIR"
             )
         id_ = wished or next(id_ for id_ in map(str, self._numbers) if id_ not in self._fragments)
-        none_yet = 0 if isinstance(fragment, CoordinatorFragment) else None
+        none_yet = 0 if isinstance(fragment, CoordinatorPlacement) else None
         status = FragmentStatus(id_, fragment.id, FragmentState.REGISTERED, checkpoint=none_yet)
         if (place := self._place(id_, fragment)) is not None:
             Store.make(place)  # now, so that a process of it that finds none knows that it is gone

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict
 
-from placement.stepped import MemberFragment
+from placement.stepped_plan import MemberFragment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nebuli.rpc.member_places import Succession
     from nebuli.rpc.trust import Trust
     from placement.plan import Addition
-    from placement.stepped import AnyFragment
+    from placement.stepped_plan import AnyFragment
 
 __all__ = ["WorkerClient", "WorkerDenied", "WorkerRefused", "WorkerUnreachable"]
 

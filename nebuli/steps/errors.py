@@ -4,14 +4,14 @@
 
     MemberError
     ├── ExchangeClosed      it was closed, aborted or has failed before, here
-    ├── ExchangeBusy        a trade is going on already
+    ├── ExchangeBusy        an exchange is going on already
     └── ExchangeFailed      this epoch is over for this member; ``member`` and ``address`` are the other one's
         ├── PeerMissing       a member was not there within the deadline of `open`
         ├── PeerLost          a member is gone, or cannot be reached
         ├── PeerLeft          a member has ended its side, or given this one up, and says why
         ├── WrongStep         a member sends another step, or exchange, than this one is at
         ├── PartDamaged       what a member sent cannot be read
-        └── TradeLate         not all has come, or gone out, within the deadline
+        └── ExchangeLate         not all has come, or gone out, within the deadline
 
     StepFailed           rows of a step are such that it cannot be computed
 
@@ -128,7 +128,7 @@ class PartDamaged(ExchangeFailed):
         super().__init__(member, address, f"sent a part {at} that cannot be read: {why}")
 
 
-class TradeLate(ExchangeFailed):
+class ExchangeLate(ExchangeFailed):
     """The deadline passed; ``missing`` are the members whose parts have not come (none: what is sent was not taken)."""
 
     def __init__(

@@ -16,13 +16,13 @@ from nebuli.steps.errors import ClaimDamaged, StateOfAnother
 from nebuli.steps.member.inputs.matching_files import is_pattern, matching
 from placement import check_stepped, distribute
 from placement.plan import BoundSource
-from placement.stepped import TIME, Feed
+from placement.stepped_plan import TIME, Feed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from placement import Query, SteppedPlan
-    from placement.stepped import InputOperator
+    from placement.stepped_plan import InputOperator
     from topology import PhysicalSource, SinkConnector, Topology
 
 FORMAT = 6

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nebuli.durable_files import sync_directory, write_durably
+from nebuli.store.backends import AWAY_S, backends_at
 from nebuli.store.errors import LogTaken, StorageError
 from nebuli.store.ordering import Change
 from nebuli.store.ordering.single_append import append_once
-from nebuli.store.seams import AWAY_S, seams_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -74,7 +74,7 @@ class Notes:
 
     @contextmanager
     def _open(self) -> Iterator[Ordering]:
-        ordering, _ = seams_at(self.place, away_s=self._away_s)
+        ordering, _ = backends_at(self.place, away_s=self._away_s)
         try:
             ordering.open()
             try:

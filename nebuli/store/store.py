@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Literal, Self
 
+from nebuli.store.backends import backends_at, is_store, remove_store
 from nebuli.store.blobs.blob_folder import BlobFolder
 from nebuli.store.errors import StoreClosed
 from nebuli.store.names import checked
-from nebuli.store.seams import is_store, remove_store, seams_at
 from nebuli.store.shards.access import ShardAccess
 from nebuli.store.shards.changes import Create, SetHolds
 from nebuli.store.shards.shard import Shard
@@ -50,7 +50,7 @@ class Store:
         Two of one database, or of one bucket and prefix, do not see each other where their schemas differ. Raises
         StoreUrlInvalid, ExtraMissing.
         """
-        return cls(*seams_at(place if isinstance(place, StoreUrl) else store_place(place)))
+        return cls(*backends_at(place if isinstance(place, StoreUrl) else store_place(place)))
 
     @staticmethod
     def is_at(place: StorePlace) -> bool:
@@ -71,7 +71,7 @@ class Store:
     @staticmethod
     def make(place: StorePlace) -> None:
         """Have one, for whoever opens it; harmless where it is. Blocking. Raises as `__aenter__`."""
-        ordering, _ = seams_at(place)
+        ordering, _ = backends_at(place)
         ordering.open()
         ordering.close()
 

@@ -21,11 +21,11 @@ from netchannel.errors import (
     SchemaMismatch,
     StreamReplaced,
 )
-from netchannel.reporting import log, printable
+from netchannel.log_texts import log, printable
 from netchannel.wire import messages
 from netchannel.wire.envelope import check_sendable
 
-from .control import FOR_REQUESTS
+from .control_connection import FOR_REQUESTS
 from .dialer import DialedControl, Peer
 from .link import Core
 from .retries import Episode, Retries

@@ -7,12 +7,12 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from netchannel.errors import ProtocolError
-from netchannel.reporting import log, printable
+from netchannel.log_texts import log, printable
 from netchannel.wire.envelope import encode
 from netchannel.wire.frames import refused
 from netchannel.wire.messages import VERSION, Error
 
-from .control import FOR_DATA, GREETING, MAGIC, ControlLink, with_check
+from .control_connection import FOR_DATA, GREETING, MAGIC, ControlLink, with_check
 from .link import Link
 
 if TYPE_CHECKING:

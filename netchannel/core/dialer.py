@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from netchannel.errors import HandshakeError, ProtocolError
-from netchannel.reporting import log
+from netchannel.log_texts import log
 
 from .backoff import Backoff
-from .control import ControlLink, greeting
+from .control_connection import ControlLink, greeting
 
 if TYPE_CHECKING:
     from .link import Core

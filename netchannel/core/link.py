@@ -9,7 +9,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Protocol
 
 from netchannel.errors import ProtocolError
-from netchannel.reporting import log
+from netchannel.log_texts import log
 from netchannel.wire.frame_memory import FrameMemory
 from netchannel.wire.frame_parser import SLAB
 from netchannel.wire.pool import Pool

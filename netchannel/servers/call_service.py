@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from netchannel.core.calls.callees import Callee
 from netchannel.core.warning_limits import WarningFilter
 from netchannel.errors import ChannelInUse, NetChannelError
-from netchannel.reporting import log
+from netchannel.log_texts import log
 from netchannel.values import check_channel_id, with_article
 
 from .identity import shown

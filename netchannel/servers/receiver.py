@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from netchannel.address import parse_address
 from netchannel.core.groups.staged_channel import StagedChannel
-from netchannel.core.receiving.membership import Membership
+from netchannel.core.receiving.node_membership import NodeMembership
 from netchannel.core.receiving.receiver_core import ReceiverCore
 from netchannel.core.replay.read_server import serve_reads
 from netchannel.core.replay.retained_inbound import RetainedInbound
 from netchannel.errors import NetChannelError
+from netchannel.log_texts import log
 from netchannel.policies import BufferPolicy, FaultPolicy, RetainPolicy, StagingPolicy, Timing
-from netchannel.reporting import log
 from netchannel.statistics import ReceiverServerStatistics
 from netchannel.storage import StagingStore
 from netchannel.storage.groups.staged_files import StagedFiles
@@ -173,7 +173,7 @@ class ReceiverServer:
             accept = self._core.accept_member
             self._member_listener = listen_privately(self._members, lambda: LinkProtocol(runner, accept))
         if self._node is not None:
-            self._core.node = Membership(
+            self._core.node = NodeMembership(
                 self._core, self._core.registry, self._node, _port(self._advertise or self._listener.address)
             )
             self._core.node.join(runner.clock())

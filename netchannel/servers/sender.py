@@ -11,8 +11,8 @@ from netchannel.core.replay.retained_outbound import RetainedOutbound
 from netchannel.core.sending.sender_core import SenderCore
 from netchannel.core.states import SenderState
 from netchannel.errors import NetChannelError
+from netchannel.log_texts import encodable, log
 from netchannel.policies import BufferPolicy, FaultPolicy, RetainPolicy, Timing
-from netchannel.reporting import encodable, log
 from netchannel.statistics import PeerStatistics, SenderServerStatistics
 from netchannel.storage.openers import open_buffer
 from netchannel.tls import Credentials, Tls

@@ -12,7 +12,7 @@ from netchannel.core.retries import COMPLAIN_AFTER_S
 from netchannel.core.sending.lender import LENT_AT_ONCE, TOGETHER
 from netchannel.core.states import SenderState
 from netchannel.errors import BufferFull, NetChannelError, SchemaMismatch
-from netchannel.reporting import log
+from netchannel.log_texts import log
 from netchannel.statistics import SenderChannelStatistics
 from netchannel.values import CloseReport, check_given
 from netchannel.wire.frames import SHARED_FROM

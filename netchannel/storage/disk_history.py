@@ -14,7 +14,7 @@ from netchannel.core.replay.history import Cursor, History
 from netchannel.core.replay.index import Index, locate
 from netchannel.core.sending.send_buffer import Record
 from netchannel.errors import BufferFull, ChannelClosed, NetChannelError
-from netchannel.reporting import log
+from netchannel.log_texts import log
 from netchannel.values import Ending
 from netchannel.wire.frames import largest_message
 

@@ -15,7 +15,7 @@ from netchannel.core.link import Job, JobOwner
 from netchannel.core.sending.send_buffer import Cold, Record
 from netchannel.core.sending.store import Store
 from netchannel.errors import BufferFull, LogBroken, NetChannelError
-from netchannel.reporting import log
+from netchannel.log_texts import log
 from netchannel.wire import frames
 from netchannel.wire.pool import Pool
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from netchannel.core.link import Job
 from netchannel.core.states import SenderEvent
 from netchannel.errors import BufferFull, NetChannelError
-from netchannel.reporting import log
+from netchannel.log_texts import log
 
 from .jobs import BufferWriter, append, appended
 

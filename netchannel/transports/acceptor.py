@@ -7,7 +7,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from netchannel.core.warning_limits import WarningFilter
-from netchannel.reporting import log
+from netchannel.log_texts import log
 
 from .tls_connection import TlsConnection
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from netchannel.core.shared_memory import SharedMemory
-from netchannel.reporting import log
+from netchannel.log_texts import log
 from netchannel.values import LARGEST_SIZE, check_given
 from netchannel.wire.messages import MEETING_SIZE, PLACE_SIZE, TOKEN_SIZE
 

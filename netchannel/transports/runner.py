@@ -14,7 +14,7 @@ import uvloop
 from netchannel.address import TcpAddress
 from netchannel.core.link import Closing
 from netchannel.errors import HandshakeError
-from netchannel.reporting import log
+from netchannel.log_texts import log
 from netchannel.statistics import Measured
 
 from . import schemes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from netchannel.errors import HandshakeError
-from netchannel.reporting import printable
+from netchannel.log_texts import printable
 
 if TYPE_CHECKING:
     import ssl

@@ -11,7 +11,7 @@ import socket
 from typing import TYPE_CHECKING, Any, cast
 
 from netchannel.address import parse_address
-from netchannel.core.control import FOR_CONTROL, FOR_REQUESTS, GREETING, MAGIC
+from netchannel.core.control_connection import FOR_CONTROL, FOR_REQUESTS, GREETING, MAGIC
 from netchannel.errors import CertificateError, HandshakeError
 from netchannel.wire.envelope import encode
 from netchannel.wire.messages import Error

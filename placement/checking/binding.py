@@ -39,7 +39,7 @@ from placement.plan import (
     WatermarkOrigin,
     WindowOperator,
 )
-from placement.stepped import InputOperator, LateOperator, SteppedPlan
+from placement.stepped_plan import InputOperator, LateOperator, SteppedPlan
 from topology import ChannelSource, CollectionSource, CsvSink
 from topology.consistency import did_you_mean, listed
 from topology.mistakes import in_file_order

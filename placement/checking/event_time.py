@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from placement.checking.schemas import Fault
     from placement.plan import FragmentOperator
-    from placement.stepped import InputOperator
+    from placement.stepped_plan import InputOperator
     from topology.schema import Schema
 
     PlanOperator = FragmentOperator | InputOperator

@@ -16,7 +16,7 @@ from placement.plan import (
     WindowOperator,
 )
 from placement.sql.typed_tree import columns_of
-from placement.stepped import InputOperator
+from placement.stepped_plan import InputOperator
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Sequence

@@ -17,7 +17,7 @@ from placement.plan import (
     UnionOperator,
     ViewOperator,
 )
-from placement.stepped import InputOperator
+from placement.stepped_plan import InputOperator
 from placement.view_nodes import Base
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from placement.partial.places import Place
     from placement.partial.provenance import PartialPlan
-    from placement.stepped import SteppedPlan
+    from placement.stepped_plan import SteppedPlan
     from topology import Schema
 
 _IN_STEPS = "the query runs in steps"

@@ -31,7 +31,7 @@ from placement.plan import (
     ViewOperator,
     WindowOperator,
 )
-from placement.stepped import (
+from placement.stepped_plan import (
     AlignOperator,
     ExchangeOperator,
     GatherOperator,
@@ -45,7 +45,7 @@ from placement.steps.whereabouts import by_hash, common, key_order, renamed, wit
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
 
-    from placement.stepped import Exchanging, StepOperator
+    from placement.stepped_plan import Exchanging, StepOperator
     from placement.steps.whereabouts import Where
     from topology import Schema
 

@@ -13,7 +13,7 @@ from placement.plan import (
     ProjectOperator,
     ViewOperator,
 )
-from placement.stepped import (
+from placement.stepped_plan import (
     AlignOperator,
     ExchangeOperator,
     GatherOperator,
@@ -25,7 +25,7 @@ from placement.stepped import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from placement.stepped import StepOperator, SteppedPlan
+    from placement.stepped_plan import StepOperator, SteppedPlan
     from topology import Schema
 
     Division = int | tuple[str, ...]

@@ -26,13 +26,13 @@ from nebuli.cli import nebuli
 from nebuli.cli.exits import ExitCode
 from nebuli.dataflow.types import arrow_type
 from nebuli.ingestion.definition import parse_definition
-from netchannel.core import connections, control, shared_memory, states, upqueries, waitlist
+from netchannel.core import connections, control_connection, shared_memory, states, upqueries, waitlist
 from netchannel.core.calls import bodies, callees
 from netchannel.core.calls.caller_core import CallerControl
 from netchannel.core.client_core import ClientControl
 from netchannel.core.groups import staged_channel as groups
 from netchannel.core.receiving import data_receiver, offers, requests, tombstones
-from netchannel.core.receiving.members import MemberControl
+from netchannel.core.receiving.node_members import MemberControl
 from netchannel.core.receiving.requests import RequestControl
 from netchannel.core.receiving.sessions import ReceiverControl
 from netchannel.core.replay import consumers, read_server, retained_service
@@ -501,19 +501,22 @@ def test_the_header_is_described_byte_by_byte() -> None:
 
 def test_the_greeting_is_described_byte_by_byte() -> None:
     rows = table(PROTOCOL, "Greeting")
-    assert sum(int(row[1]) for row in rows) == control.GREETING.size
-    assert code(rows[0][2]).encode() == control.MAGIC
+    assert sum(int(row[1]) for row in rows) == control_connection.GREETING.size
+    assert code(rows[0][2]).encode() == control_connection.MAGIC
     assert rows[-1][2].startswith("check: the lowest byte")
     purposes = {
-        "control": control.FOR_CONTROL,
-        "data": control.FOR_DATA,
-        "member": control.FOR_MEMBERS,
-        "client": control.FOR_REQUESTS,
-        "reading": control.FOR_READING,
+        "control": control_connection.FOR_CONTROL,
+        "data": control_connection.FOR_DATA,
+        "member": control_connection.FOR_MEMBERS,
+        "client": control_connection.FOR_REQUESTS,
+        "reading": control_connection.FOR_READING,
     }
     (shown,) = [row[2] for row in rows if row[2].startswith("purpose: ")]
     assert {name: int(number) for number, name in re.findall(r"(\d) \[?(\w+)", shown)} == purposes
-    assert f"This is version {control.greeting(control.FOR_CONTROL)[4]}." in PROTOCOL.read_text("utf-8")
+    assert (
+        f"This is version {control_connection.greeting(control_connection.FOR_CONTROL)[4]}."
+        in PROTOCOL.read_text("utf-8")
+    )
 
 
 def test_the_prefix_of_a_control_message_is_described_byte_by_byte() -> None:

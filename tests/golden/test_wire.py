@@ -10,7 +10,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from netchannel.core import control
+from netchannel.core import control_connection
 from netchannel.core.link import Core
 from netchannel.errors import HandshakeError, ProtocolError
 from netchannel.policies import Timing
@@ -44,13 +44,13 @@ def test_there_are_vectors_of_everything() -> None:
 @pytest.mark.parametrize("vector", KNOWN["greetings"], ids=lambda each: each["purpose"])
 def test_greetings(vector: dict[str, Any]) -> None:
     purposes = {
-        "control": control.FOR_CONTROL,
-        "data": control.FOR_DATA,
-        "member": control.FOR_MEMBERS,
-        "client": control.FOR_REQUESTS,
-        "reading": control.FOR_READING,
+        "control": control_connection.FOR_CONTROL,
+        "data": control_connection.FOR_DATA,
+        "member": control_connection.FOR_MEMBERS,
+        "client": control_connection.FOR_REQUESTS,
+        "reading": control_connection.FOR_READING,
     }
-    assert control.greeting(purposes[vector["purpose"]]).hex() == vector["hex"]
+    assert control_connection.greeting(purposes[vector["purpose"]]).hex() == vector["hex"]
 
 
 @pytest.mark.parametrize("vector", KNOWN["ends"], ids=lambda each: each["of"])
@@ -154,7 +154,7 @@ def test_proofs(vector: dict[str, Any]) -> None:
     assert link._mac(proof["role"].encode(), proof["own nonce"], proof["other nonce"]).hex() == vector["mac"]
 
 
-class _Side(control.ControlLink):
+class _Side(control_connection.ControlLink):
     def established(self, now: float) -> None: ...
     def told(self, message: Message, now: float) -> None: ...
     def refused(self, error: HandshakeError, now: float) -> None: ...

@@ -27,7 +27,7 @@ from nebuli.store.held_lock import HeldLock
 from nebuli.store.ordering.postgres import PostgresLock
 from nebuli.store.store_url import StoreUrl
 from placement import parse_query
-from placement.stepped import MemberFragment
+from placement.stepped_plan import MemberFragment
 from tests.support.commands import Command, nebuli
 from tests.support.fleet import MakeFleet
 from tests.support.postgres import server

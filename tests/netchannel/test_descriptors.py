@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from netchannel import ReceiverServer, SenderServer, Timing
-from netchannel.core.control import FOR_CONTROL, greeting
+from netchannel.core.control_connection import FOR_CONTROL, greeting
 
 pytestmark = pytest.mark.processes
 

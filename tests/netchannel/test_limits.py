@@ -17,7 +17,7 @@ import netchannel
 from netchannel import BufferPolicy, FaultPolicy, ReceiverServer, SenderServer, Timing
 from netchannel.core import waitlist
 from netchannel.core.connections import STRANGERS
-from netchannel.core.control import FOR_CONTROL, FOR_DATA, GREETING, MAGIC, greeting, with_check
+from netchannel.core.control_connection import FOR_CONTROL, FOR_DATA, GREETING, MAGIC, greeting, with_check
 from netchannel.core.link import Closing, Link
 from netchannel.core.receiving.receiver_core import ReceiverCore
 from netchannel.core.receiving.sessions import ReceiverControl

@@ -23,7 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 import netchannel
 from netchannel import BufferPolicy, NetChannelError, ReceiverServer, SenderServer, Timing
-from netchannel.core.control import RoundTrip
+from netchannel.core.control_connection import RoundTrip
 from netchannel.core.link import Core, Link
 from netchannel.core.states import SenderState
 from netchannel.prometheus import ChannelCollector

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from netchannel import ReceiverChannel, ReceiverServer, SenderServer, Timing
-from netchannel.core.control import FOR_DATA, greeting
+from netchannel.core.control_connection import FOR_DATA, greeting
 from netchannel.prometheus import ChannelCollector
 from netchannel.testing.deadlines import eventually
 from netchannel.wire.frames import HEAD, Kind, signal

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from netchannel import NetChannelError, Position
-from netchannel.core.control import FOR_DATA, greeting
+from netchannel.core.control_connection import FOR_DATA, greeting
 from netchannel.core.receiving.data_receiver import ReceiverData
 from netchannel.core.receiving.inbound import InboundChannel
 from netchannel.core.receiving.offers import Offer, Offers

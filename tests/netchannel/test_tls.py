@@ -33,7 +33,7 @@ from netchannel import (
     Tls,
 )
 from netchannel.core.connections import STRANGERS
-from netchannel.core.control import FOR_CONTROL, greeting
+from netchannel.core.control_connection import FOR_CONTROL, greeting
 from netchannel.tls import Credentials
 from netchannel.transports import register, schemes, tls_connection, unregister
 from netchannel.transports.tls_errors import explain

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from itertools import count
 
 from netchannel import Timing
-from netchannel.core.control import ControlLink
+from netchannel.core.control_connection import ControlLink
 from netchannel.core.link import Core, Link
 from netchannel.wire.frames import Buffer
 from tests.support.world import End, World

@@ -14,7 +14,7 @@ from pathlib import Path
 import uvloop
 
 from nebuli.connectors.provider import import_built_in
-from nebuli.steps.coordinator.line import Line
+from nebuli.steps.coordinator.member_connection import MemberConnection
 from nebuli.steps.errors import MembersFailed
 from nebuli.steps.local.local_run import LocalRun
 from nebuli.steps.protocol import events as ev
@@ -31,7 +31,7 @@ SETTINGS = TriggerSettings(checkpoint_s=0.1)
 class Proxied:
     """The way to one member."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: MemberConnection) -> None:
         self._reach = line.reach
         self._proxies: list[Proxy] = []
         self._starting: set[asyncio.Task[None]] = set()

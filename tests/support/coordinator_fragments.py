@@ -14,7 +14,7 @@ from nebuli.steps.member.run_notes import forget_run
 from nebuli.steps.protocol.lockstep import Phase
 from nebuli.store import Store
 from netchannel import ReceiverServer, SenderServer
-from placement.stepped import CoordinatorFragment
+from placement.stepped_plan import CoordinatorPlacement
 from tests.support.told_members import Members, until
 
 
@@ -30,7 +30,7 @@ async def running(
         ReceiverServer("127.100.255.1:0", secret=members.secret) as receiver,
         SenderServer(secret=members.secret) as sender,
     ):
-        fragment = CoordinatorFragment(
+        fragment = CoordinatorPlacement(
             id="q/coordinator",
             node=receiver.address,
             circuit=members.query.circuit,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from netchannel.core.control import FOR_CONTROL, FOR_DATA, greeting
+from netchannel.core.control_connection import FOR_CONTROL, FOR_DATA, greeting
 from netchannel.core.link import Closing, Link
 from netchannel.core.receiving.inbound import InboundChannel
 from netchannel.core.states import ReceiverState

@@ -16,8 +16,8 @@ from random import Random
 from typing import Any
 
 from nebuli.steps.protocol import events as ev
+from nebuli.steps.protocol import member_actions as do
 from nebuli.steps.protocol import messages as say
-from nebuli.steps.protocol import tasks as do
 from nebuli.steps.protocol.errors import Fenced
 from nebuli.steps.protocol.lockstep import Lockstep, Phase
 from nebuli.steps.protocol.member_machine import MemberMachine

@@ -1,7 +1,7 @@
 """A member in a process of its own: ``... MEMBER LISTEN STEPS ADDRESS...``.
 
-It trades with all others, twice in each step, and checks each round as Feldera's test does; then it prints how many
-rounds there were. In the step after the last, only the last member sends, which never does: the others wait for it,
+It exchanges rows with all others, twice in each step, and checks each round as Feldera's test does; then it prints how
+many rounds there were. After the last step, only the last member sends, which never does: the others wait for it,
 and print what it was that went wrong, and when.
 """
 
@@ -26,11 +26,11 @@ def say(**what: object) -> None:
     sys.stdout.flush()
 
 
-async def trade(exchange: Exchange, member: int, members: int, steps: int) -> None:
+async def exchange(exchange: Exchange, member: int, members: int, steps: int) -> None:
     for step in range(steps):
         for index in range(2):
             round_ = 2 * step + index
-            came = await exchange.trade(step, index, [row(member, round_)] * members)
+            came = await exchange.all_to_all(step, index, [row(member, round_)] * members)
             assert pairs(came) == [(sender, round_) for sender in range(members)], (member, round_, came)
     say(rounds=2 * steps)
 
@@ -40,7 +40,7 @@ async def wait(exchange: Exchange, member: int, members: int, steps: int) -> Non
     if member == members - 1:
         await asyncio.Event().wait()
     try:
-        await exchange.trade(steps, 0, nothing, senders={members - 1})
+        await exchange.all_to_all(steps, 0, nothing, senders={members - 1})
     except ExchangeFailed as error:
         say(error=type(error).__name__, member=error.member, at=time.monotonic(), text=str(error))
 
@@ -49,7 +49,7 @@ async def main(member: int, listen: str, steps: int, *addresses: str) -> None:
     async with ReceiverServer(listen) as receiver, SenderServer() as sender:
         exchange = Exchange(sender, receiver, "circuit", 1, member, addresses)
         await exchange.open(60)
-        await trade(exchange, member, len(addresses), steps)
+        await exchange(exchange, member, len(addresses), steps)
         await wait(exchange, member, len(addresses), steps)
 
 

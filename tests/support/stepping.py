@@ -6,7 +6,7 @@ from collections.abc import Generator, Mapping, Sequence
 
 import pyarrow as pa
 
-from nebuli.dataflow import Aside, Received, Sending, SteppedCircuit
+from nebuli.dataflow import Offload, Received, Sending, SteppedCircuit
 from nebuli.dataflow.steps.origins import SourceRows
 
 Inputs = Mapping[str, pa.RecordBatch | Sequence[pa.RecordBatch]]
@@ -36,13 +36,13 @@ def run_alone(
             except StopIteration as stop:
                 outputs.append(stop.value)
         assert len(asked) + len(outputs) == len(members)
-        assert not (asked and outputs), "all members ask for the same trades"
-        answers = list(_traded(asked))
+        assert not (asked and outputs), "all members ask for the same exchanges"
+        answers = list(_exchanged(asked))
     return outputs
 
 
 def _until(
-    step: Generator[Sending | Aside | None, Received | None, Outputs],
+    step: Generator[Sending | Offload | None, Received | None, Outputs],
 ) -> Generator[Sending, Received | None, Outputs]:
     """Only what others are asked for: members have no turns to give one another."""
     answer = None
@@ -50,14 +50,14 @@ def _until(
         while True:
             asked = step.send(answer)
             answer = (yield asked) if isinstance(asked, Sending) else None
-            if isinstance(asked, Aside):
+            if isinstance(asked, Offload):
                 asked.do()
     except StopIteration as stop:
         outputs: Outputs = stop.value
         return outputs
 
 
-def _traded(asked: Sequence[Sending]) -> Generator[Received]:
+def _exchanged(asked: Sequence[Sending]) -> Generator[Received]:
     """What each member receives. Nobody sends who is no sender, or to who is no receiver."""
     assert len({(each.index, tuple(each.senders), tuple(each.receivers)) for each in asked}) <= 1
     for member, each in enumerate(asked):

@@ -15,10 +15,10 @@ import pytest
 
 from nebuli.dataflow.zset import weighted
 from nebuli.store import Shard, Span, Store
+from nebuli.store.backends import backends_at
 from nebuli.store.blobs import Blobs
 from nebuli.store.errors import FINISHED, StoreFailed
 from nebuli.store.ordering import Change, Ordering
-from nebuli.store.seams import seams_at
 from nebuli.store.store_url import StoreUrl
 from tests.support import sizes
 
@@ -176,7 +176,7 @@ class Here:
     folder: Path
 
     def seams(self) -> tuple[Ordering, Blobs]:
-        return seams_at(self.folder)
+        return backends_at(self.folder)
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ class Away:
     url: StoreUrl
 
     def seams(self) -> tuple[Ordering, Blobs]:
-        return seams_at(self.url)
+        return backends_at(self.url)
 
 
 def place_of(request: pytest.FixtureRequest) -> Place:

@@ -18,11 +18,11 @@ import pyarrow as pa
 from nebuli.dataflow import SteppedCircuit
 from nebuli.limits import DEFAULT_MAX_STATE_BYTES
 from nebuli.steps.coordinator.coordinator import Coordinator
-from nebuli.steps.coordinator.line import Line
+from nebuli.steps.coordinator.member_connection import MemberConnection
 from nebuli.steps.logs.epoch_log import EpochLog
 from nebuli.steps.logs.output_log import OutputLog
 from nebuli.steps.member.calls.call_inbox import CallInbox
-from nebuli.steps.member.coordinator_lines import CoordinatorLines
+from nebuli.steps.member.coordinator_connections import CoordinatorConnections
 from nebuli.steps.member.member import Member
 from nebuli.steps.member.member_order import MemberOrder
 from nebuli.steps.member.member_service import opened
@@ -101,7 +101,7 @@ class Members:
         self.folder = folder
         self.count = query.plan.members
         self.members: list[Member] = []
-        self.coordinator_lines: dict[int, CoordinatorLines] = {}
+        self.coordinator_lines: dict[int, CoordinatorConnections] = {}
         self.secret = secrets.token_urlsafe()
         self._hosts = hosts
         self._skipped_steps = tuple(skipped_steps)
@@ -132,7 +132,9 @@ class Members:
         stack = self._stacks[member] = AsyncExitStack()
         found = await stack.enter_async_context(opened(order))
         serve = CallInbox(found, order.circuit).serve
-        lines = CoordinatorLines(order.circuit, member, found.sender, found.receiver, found.told, serve=serve)
+        lines = CoordinatorConnections(
+            order.circuit, member, found.sender, found.receiver, found.told, serve=serve
+        )
         self.coordinator_lines[member] = lines
         running = asyncio.create_task(found.run(lines))
         stack.push_async_callback(_cancelled, running)
@@ -179,14 +181,14 @@ class Members:
         return {key: schema for key, schema in schemas.items() if homes[key] == homes[name]}
 
     @asynccontextmanager
-    async def lines(self) -> AsyncIterator[list[Line]]:
+    async def lines(self) -> AsyncIterator[list[MemberConnection]]:
         """Those of one coordinator."""
         async with (
             ReceiverServer("127.100.255.1:0", secret=self.secret) as receiver,
             SenderServer(secret=self.secret) as sender,
         ):
             yield [
-                Line(self.query.circuit, number, member.receiver.address, sender, receiver)
+                MemberConnection(self.query.circuit, number, member.receiver.address, sender, receiver)
                 for number, member in enumerate(self.members)
             ]
 
@@ -256,7 +258,7 @@ async def until_out(circuit: Members, expected: Counter[int]) -> None:
 class Told:
     """Whoever tells members what to do, message by message."""
 
-    def __init__(self, lines: list[Line]) -> None:
+    def __init__(self, lines: list[MemberConnection]) -> None:
         self.lines = lines
         self._heard: list[asyncio.Queue[ev.Event]] = [asyncio.Queue() for _ in lines]
 

@@ -21,9 +21,9 @@ from nebuli.dataflow import SteppedCircuit
 from nebuli.dataflow.keys import hashing
 from nebuli.dataflow.partial.key_sets import batch_of as as_keys
 from nebuli.dataflow.partial.key_sets import distinct
-from nebuli.dataflow.steps.trades import owners_of
+from nebuli.dataflow.steps.exchange_parts import owners_of
 from nebuli.rpc.status import ViewStatus
-from nebuli.steps.coordinator.call_line import TooManyPieces, Unpinned
+from nebuli.steps.coordinator.call_connection import TooManyPieces, Unpinned
 from nebuli.store.errors import StorageError
 from nebuli.views.errors import ViewFailed
 from nebuli.views.shown_rows import expanded, found_bytes, version_of

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nebuli.rpc.status import FragmentStatus
     from placement import Fragment, Query, StrategyName
     from placement.plan import FragmentOperator
-    from placement.stepped import AnyFragment
+    from placement.stepped_plan import AnyFragment
     from topology import Topology
 
 
@@ -189,7 +189,7 @@ def _data(runs: Sequence[_Run]) -> dict[str, Any]:
 
 
 def _text(runs: Sequence[_Run]) -> str:
-    from nebuli.cli.render import table
+    from nebuli.cli.placement_text import table
 
     rates = [run.rows_per_s for run in runs]
     best, worst = max(rates), min(rates)

@@ -91,21 +91,21 @@ def place(
 
 
 def _shown(placed: Placement, cut: Decomposition, model: Topology, form: str) -> str:
-    from nebuli.cli import placement_diagram, render
+    from nebuli.cli import placement_diagram, placement_text
 
     match form:
         case "json":
-            return render.as_json(placed, cut)
+            return placement_text.as_json(placed, cut)
         case "mermaid":
             return placement_diagram.as_mermaid(placed, cut, model)
         case "dot":
             return placement_diagram.as_dot(placed, cut, model)
-    return render.as_text(placed, cut)
+    return placement_text.as_text(placed, cut)
 
 
 def _in_steps(query: Query, model: Topology, members: int | None, form: str) -> str:
     import placement
-    from nebuli.cli import render
+    from nebuli.cli import placement_text
     from nebuli.control.step_placement import step_fragments
 
     context = click.get_current_context()
@@ -120,13 +120,13 @@ def _in_steps(query: Query, model: Topology, members: int | None, form: str) -> 
     fragments = step_fragments(query, model, members, query.name, 1.0)
     warn_of_endless(fragments)
     kept = placement.kept_in_steps(placement.check_stepped(query, model))
-    shown = render.steps_as_json if form == "json" else render.steps_as_text
+    shown = placement_text.steps_as_json if form == "json" else placement_text.steps_as_text
     return shown(fragments, kept)
 
 
 def _compared(plan: BoundPlan, model: Topology, seed: int, time_limit: float, form: str) -> str:
     import placement
-    from nebuli.cli import render
+    from nebuli.cli import placement_text
 
     if form not in ("text", "json"):
         raise click.UsageError(f"--compare has no picture: use --format text or json, not {form}")
@@ -135,4 +135,4 @@ def _compared(plan: BoundPlan, model: Topology, seed: int, time_limit: float, fo
         first = placement.place_bottom_up(plan, model, seed)
     except placement.NoCapacity:
         first = None
-    return render.comparison(first, exact, as_json=form == "json")
+    return placement_text.comparison(first, exact, as_json=form == "json")

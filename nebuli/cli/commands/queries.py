@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from nebuli.rpc.status import FragmentStatus
     from nebuli.rpc.worker_client import WorkerUnreachable
     from placement import Query, StrategyName
-    from placement.stepped import AnyFragment
+    from placement.stepped_plan import AnyFragment
     from topology import EngineName, Topology
 
 _on_loss = click.option(

@@ -106,7 +106,7 @@ def _fragment(each: DeployedFragment, status: FragmentStatus | WorkerUnreachable
 
 
 def _text(query: DeployedQuery, state: str, pairs: _Pairs) -> str:
-    from nebuli.cli.render import table
+    from nebuli.cli.placement_text import table
     from nebuli.connectors.errors import short
 
     fragments = [_fragment(fragment, status) for fragment, status in pairs]
@@ -154,7 +154,7 @@ def list_(as_json: bool) -> int:
             return str(GlobalState.UNREACHABLE)
 
     async def work() -> int:
-        from nebuli.cli.render import table
+        from nebuli.cli.placement_text import table
 
         queries = saved_queries.load_all()
         states = await asyncio.gather(*map(state_of, queries))

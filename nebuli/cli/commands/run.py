@@ -16,7 +16,7 @@ import click
 
 from nebuli.cli.bounds import FilePath, max_state_bytes
 from nebuli.cli.exits import ExitCode, end_on_termination
-from nebuli.cli.late import LateRows, uncounted
+from nebuli.cli.late_report import LateReport, uncounted
 from nebuli.cli.placement_options import engine_option, seed_option, strategy_option, warn_of_endless
 from nebuli.cli.rows.view_rows import how_to_read
 from nebuli.cli.stepped.run_in_steps import Steps, run_in_steps, step_options
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from nebuli.rpc.trust import Trust
     from placement import Query, StrategyName
     from placement.plan import Late, ViewOperator
-    from placement.stepped import AnyFragment
+    from placement.stepped_plan import AnyFragment
     from topology import EngineName, Topology
 
 _PROGRESS_S = 5.0
@@ -290,8 +290,8 @@ async def _served(
     if not views:
         yield
         return
-    from nebuli.control.adding_views import add_views
     from nebuli.control.served_views import served_views  # not for others: it is large
+    from nebuli.control.view_addition import add_views
 
     async def add(text: str, file: str | None) -> Mapping[str, tuple[str, ViewOperator]]:
         active = supervisor.active
@@ -393,7 +393,7 @@ class _Progress:
     def __init__(self, fragments: Sequence[AnyFragment]) -> None:
         self._began = time.monotonic()
         self._statuses: dict[str, tuple[str, FragmentStatus]] = {}
-        self.late = LateRows()
+        self.late = LateReport()
         self._begin(fragments)
 
     def _begin(self, fragments: Sequence[AnyFragment]) -> None:

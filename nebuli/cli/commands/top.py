@@ -211,7 +211,7 @@ def _print(seen: Sequence[_Seen], *, as_json: bool) -> None:
         click.echo(json.dumps({"queries": [each.to_data() for each in seen]}))
         sys.stdout.flush()
         return
-    from nebuli.cli.render import table
+    from nebuli.cli.placement_text import table
 
     texts = []
     for each in seen:

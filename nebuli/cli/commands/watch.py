@@ -82,7 +82,7 @@ def _tell_data(event: str, text: str) -> None:
 
 async def _watching(query: DeployedQuery, patience_s: float, tell: Callable[[str, str], None]) -> int:
     from nebuli.cli.files import parsed, say_changed
-    from nebuli.cli.late import LateRows
+    from nebuli.cli.late_report import LateReport
     from nebuli.control.deployed_queries import Workers
     from nebuli.control.errors import NodeUnreachable, QueryFailed, QueryLost
     from nebuli.control.supervision import Supervisor
@@ -90,7 +90,7 @@ async def _watching(query: DeployedQuery, patience_s: float, tell: Callable[[str
 
     say_changed(query)
     model, plan = parsed(query.topology, query.query, query.engine)
-    late = LateRows()
+    late = LateReport()
     async with Workers(_endpoints(query, model).values()) as workers:
 
         def moved(active: Active) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nebuli.cli.render import table
+from nebuli.cli.placement_text import table
 from nebuli.cli.rows.times import instant
 
 if TYPE_CHECKING:

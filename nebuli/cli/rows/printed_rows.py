@@ -49,7 +49,7 @@ def print_rows(rows: pa.Table, form: str) -> None:
         case "csv":
             echo_data(as_csv([names, *lines]))
         case _:
-            from nebuli.cli.render import table
+            from nebuli.cli.placement_text import table
 
             cells = [tuple("" if each is None else str(each) for each in line) for line in lines]
             click.echo(table(names, cells) if cells else "no rows")

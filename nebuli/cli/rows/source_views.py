@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nebuli.cli.render import table
+from nebuli.cli.placement_text import table
 from nebuli.cli.rows.times import instant
 
 if TYPE_CHECKING:

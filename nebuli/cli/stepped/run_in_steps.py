@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from nebuli.cli.bounds import KeepOutput
     from nebuli.cli.stepped.progress_in_steps import ProgressInSteps
     from nebuli.rpc.trust import Trust
-    from nebuli.steps.coordinator.homes import Home
+    from nebuli.steps.coordinator.member_homes import Home
     from nebuli.steps.local.local_run import LocalRun
     from nebuli.steps.stepped_query import SteppedQuery
     from nebuli.store.store_url import StorePlace

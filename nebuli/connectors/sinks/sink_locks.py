@@ -26,7 +26,7 @@ from nebuli.connectors.sinks.outputs import make_folder
 from nebuli.connectors.sinks.overwrites import check_files
 from nebuli.connectors.sinks.used_files import Holder, UsedFiles
 from placement.plan import BoundSink, BoundSource, WindowOperator
-from placement.stepped import AnyFragment, MemberFragment
+from placement.stepped_plan import AnyFragment, MemberFragment
 from topology import CsvSource, ParquetSource
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from nebuli.dataflow.errors import DataflowError, StateTooLarge
 from nebuli.dataflow.fragment_runner import running
 from nebuli.dataflow.joins.outer_join import join_of
 from nebuli.dataflow.operators import PassThrough
-from nebuli.dataflow.partial.ends import BaseNode, ViewNode
+from nebuli.dataflow.partial.base_and_view import BaseNode, ViewNode
 from nebuli.dataflow.partial.graph_node import GraphNode, Passing
 from nebuli.dataflow.partial.grouping_node import GroupingNode
 from nebuli.dataflow.partial.join_node import JoinNode

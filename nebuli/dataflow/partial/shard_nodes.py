@@ -11,7 +11,7 @@ from nebuli.dataflow.partial.graph_node import GraphNode, Waiting, only
 from nebuli.dataflow.partial.key_sets import batch_of, parted, reordered
 from nebuli.dataflow.partial.traffic import Ask, Data, Eviction, Response, Send, Upquery
 from nebuli.dataflow.partial.union_node import UnionNode
-from nebuli.dataflow.steps.trades import owners_of
+from nebuli.dataflow.steps.exchange_parts import owners_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -1,1 +1,1 @@
-"""What a circuit in steps has beside its operators: trades between members, event time, saved state."""
+"""What a circuit in steps has beside its operators: exchanges between members, event time, saved state."""

@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from placement.stepped import SteppedPlan
+    from placement.stepped_plan import SteppedPlan
 
 HASHES = 1
 """Which hashes rows are divided by, and lie in order of: members with others could not work together."""

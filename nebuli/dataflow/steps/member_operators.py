@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 from nebuli.dataflow.aggregates.aggregate import Aggregate
 from nebuli.dataflow.errors import DataflowError
 from nebuli.dataflow.joins.join import Join
-from nebuli.dataflow.placed_operators import Node, check_event_time
+from nebuli.dataflow.placed_operators import OperatorNode, check_event_time
 from nebuli.dataflow.progress import LEAST
 from nebuli.dataflow.steps.contents import Contents
+from nebuli.dataflow.steps.exchange_parts import ExchangeParts
 from nebuli.dataflow.steps.origins import StepOrigin
-from nebuli.dataflow.steps.trades import Trade
 from nebuli.dataflow.window import Window
 from placement.checking.schemas import plain_columns
 from placement.graph import bottom_up
 from placement.plan import BoundSink, FilterOperator, ProjectOperator, ViewOperator, WindowOperator
-from placement.stepped import AlignOperator, Exchanging, GatherOperator, InputOperator, LateOperator
+from placement.stepped_plan import AlignOperator, Exchanging, GatherOperator, InputOperator, LateOperator
 from topology import DataType
 
 if TYPE_CHECKING:
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from placement.stepped import SteppedPlan
+    from placement.stepped_plan import SteppedPlan
 
 _FLOATS = (DataType.FLOAT32, DataType.FLOAT64)
 
 
 @dataclass(slots=True, eq=False)
-class StepNode(Node):
+class StepNode(OperatorNode):
     """An operator, what it reads, and who reads it at which port.
 
     One that ``collects`` is to have all rows of a step before it works on them, by port in ``waiting``; others work
@@ -43,7 +43,7 @@ class StepNode(Node):
     readers: list[tuple[StepNode, int]] = field(default_factory=list, repr=False)
     collects: bool = False
     waiting: list[list[pa.RecordBatch]] = field(default_factory=list)
-    trade: Trade | None = None
+    exchange: ExchangeParts | None = None
     place: int | None = None
     """The only member at which it can have rows, if that is known."""
     follows_input: bool = False
@@ -114,7 +114,7 @@ class _Building:
         self._keep_contents_bytes = keep_contents_bytes
         self._closings = {closing.operator: closing for closing in plan.closings}
         self._nodes: dict[str, StepNode] = {}
-        self._trades = 0
+        self._exchanges = 0
         operators = {each.id: each for each in plan.operators}
         inputs = {id_: each.children for id_, each in operators.items()}
         ends = sorted(each.id for each in (*plan.outputs, *plan.views))
@@ -122,8 +122,8 @@ class _Building:
             self._add(operators[id_])
         self._begin_times(plan)
         for node in self._nodes.values():
-            if node.trade is not None:
-                node.trade.combines = all(_takes_sums(reader) for reader, _ in node.readers)
+            if node.exchange is not None:
+                node.exchange.combines = all(_takes_sums(reader) for reader, _ in node.readers)
         for node in self._nodes.values() if self._members > 1 else ():
             if isinstance(node.operator, Join) and not node.cancels and _takes_codes(node):
                 node.operator.leaves_coded = frozenset(node.schema.names)
@@ -146,15 +146,15 @@ class _Building:
             for port, child in enumerate(inputs):
                 child.readers.append((node, port))
         if isinstance(operator, Exchanging):
-            node.trade = Trade(operator, self._trades, node.schema, self._members)
-            self._trades += 1
+            node.exchange = ExchangeParts(operator, self._exchanges, node.schema, self._members)
+            self._exchanges += 1
         node.place = self._place_of(node)
         node.follows_input = isinstance(operator, InputOperator) or (
             isinstance(operator, FilterOperator | ProjectOperator | ViewOperator | Exchanging | BoundSink)
             and inputs[0].follows_input
         )
         node.collects = isinstance(node.operator, Join | Aggregate) or isinstance(operator, BoundSink)
-        node.collects |= node.trade is not None and not isinstance(operator, AlignOperator)
+        node.collects |= node.exchange is not None and not isinstance(operator, AlignOperator)
         node.waiting = [[] for _ in inputs]
         if any(column.type in _FLOATS for column in node.columns):
             node.spells = isinstance(operator, InputOperator | ProjectOperator) or isinstance(
@@ -172,7 +172,7 @@ class _Building:
             return 0
         if isinstance(node.plan, GatherOperator):
             return node.plan.member
-        if node.trade is not None and not isinstance(node.plan, AlignOperator):
+        if node.exchange is not None and not isinstance(node.plan, AlignOperator):
             return None
         places = {each.place for each in node.inputs}
         return places.pop() if len(places) == 1 else None
@@ -226,7 +226,7 @@ def _takes_sums(reader: StepNode) -> bool:
 def _takes_codes(node: StepNode) -> bool:
     """Whether all that an operator gives is put together before it is sent, and nobody computes with it until then."""
     return all(
-        (reader.trade is not None and reader.trade.combines)
+        (reader.exchange is not None and reader.exchange.combines)
         or (isinstance(reader.plan, ProjectOperator) and _chooses(reader.plan, node) and _takes_codes(reader))
         for reader, _ in node.readers
     )

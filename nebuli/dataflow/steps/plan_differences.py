@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from nebuli.dataflow.steps.fingerprint import OF_NO_MEANING
-from placement.stepped import Exchanging
+from placement.stepped_plan import Exchanging
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -18,16 +18,16 @@ import pyarrow as pa
 from nebuli.dataflow.errors import StateDamaged
 from nebuli.dataflow.keys import hashing
 from nebuli.dataflow.state import Run
+from nebuli.dataflow.steps.exchange_parts import owners_of
 from nebuli.dataflow.steps.origins import is_of_source
 from nebuli.dataflow.steps.saved_runs import manifest_of
-from nebuli.dataflow.steps.trades import owners_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from nebuli.dataflow.steps.member_operators import StepNode
     from nebuli.dataflow.steps.saved_runs import Tables
-    from placement.stepped import SteppedPlan
+    from placement.stepped_plan import SteppedPlan
     from placement.steps.whereabouts import Division
 
     Numbers = Mapping[str, Mapping[str, int | None]]

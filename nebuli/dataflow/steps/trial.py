@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from nebuli.dataflow.steps.member_operators import StepNode
-    from placement.stepped import SteppedPlan
+    from placement.stepped_plan import SteppedPlan
 
 
 class Trial:

@@ -126,7 +126,7 @@ class Truncate:
 
 
 @dataclass(frozen=True, slots=True)
-class Aside:
+class OtherMessage:
     """What no row depends on: origins, types and messages of programs."""
 
 
@@ -142,7 +142,7 @@ PgMessage = (
     | Update
     | Delete
     | Truncate
-    | Aside
+    | OtherMessage
 )
 
 _BEGIN, _COMMIT = Struct(">qqI"), Struct(">Bqqq")
@@ -302,9 +302,9 @@ def _truncate(reading: _Reading) -> Truncate:
     return Truncate(tuple(reading.take(_OID)[0] for _ in range(count)))
 
 
-def _aside(reading: _Reading) -> Aside:
+def _aside(reading: _Reading) -> OtherMessage:
     reading.at = len(reading.data)
-    return Aside()
+    return OtherMessage()
 
 
 _PARSERS: dict[bytes, Callable[[_Reading], PgMessage]] = {

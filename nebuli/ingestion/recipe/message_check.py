@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from nebuli.ingestion.decoding.decoder import Facts
     from nebuli.ingestion.message_addresses import Messages
-    from nebuli.store.work import Work
+    from nebuli.store.store_threads import StoreThreads
 
 
 class Checked(Decoder):
@@ -29,7 +29,7 @@ class Checked(Decoder):
         self,
         decoder: Decoder,
         check: Callable[[Messages], None],
-        work: Work,
+        work: StoreThreads,
         *,
         raw_source: str,
         rendition: str,

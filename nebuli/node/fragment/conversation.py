@@ -41,7 +41,7 @@ class Order:
 
     id: str
     fragment: str
-    """A ``placement.plan.Fragment``, or a ``placement.stepped.StepFragment``, as JSON."""
+    """A ``placement.plan.Fragment``, or a ``placement.stepped_plan.StepFragment``, as JSON."""
     resumed: bool
     ports: Ports
     """The ports at which it takes data."""

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from nebuli.rpc.trust import Trust
     from nebuli.store.store_url import StorePlace
     from netchannel import ReceiverServer, SenderServer, Service
-    from placement.stepped import CoordinatorFragment
+    from placement.stepped_plan import CoordinatorPlacement
 
 __all__ = ["CoordinatorRunner"]
 
@@ -52,7 +52,7 @@ class CoordinatorRunner(StepRunner):
     def __init__(
         self,
         id_: str,
-        fragment: CoordinatorFragment,
+        fragment: CoordinatorPlacement,
         place: StorePlace,
         sender: SenderServer,
         receiver: ReceiverServer,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from nebuli.steps.member.member import Member
     from nebuli.store.store_url import StorePlace
     from netchannel import ReceiverServer, SenderServer
-    from placement.stepped import Feed, MemberFragment, Takeover
+    from placement.stepped_plan import Feed, MemberFragment, Takeover
 
 __all__ = ["MemberRunner"]
 

@@ -24,14 +24,14 @@ from nebuli.node.fragment.coordinator_runner import CoordinatorRunner
 from nebuli.node.fragment.member_runner import MemberRunner
 from nebuli.steps.errors import NotScaled
 from nebuli.steps.protocol.errors import CheckpointNotMade
-from placement.stepped import CoordinatorFragment
+from placement.stepped_plan import CoordinatorPlacement
 
 if TYPE_CHECKING:
     from nebuli.node.fragment.conversation import Order
     from nebuli.node.fragment.step_runner import StepRunner
     from nebuli.rpc.member_places import Succession
     from nebuli.store.store_url import StorePlace
-    from placement.stepped import StepFragment
+    from placement.stepped_plan import StepFragment
 
 _REPORT_S = 0.1
 
@@ -73,7 +73,7 @@ def _runner(
     sender: netchannel.SenderServer,
     receiver: netchannel.ReceiverServer,
 ) -> StepRunner:
-    if isinstance(fragment, CoordinatorFragment):
+    if isinstance(fragment, CoordinatorPlacement):
         return CoordinatorRunner(
             order.id,
             fragment,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nebuli.rpc.member_places import Succession
     from nebuli.store.store_url import StorePlace
     from netchannel import ReceiverServer, SenderServer
-    from placement.stepped import StepFragment
+    from placement.stepped_plan import StepFragment
 
 __all__ = ["WITHOUT_CHECKPOINT", "StepRunner"]
 

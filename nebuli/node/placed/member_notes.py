@@ -9,11 +9,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from nebuli.rpc.member_places import MemberPlace, Succession
 from nebuli.store import StorageError
 from nebuli.store.notes import Note, Notes
-from placement.stepped import SteppedPlan
+from placement.stepped_plan import SteppedPlan
 
 if TYPE_CHECKING:
     from nebuli.store.store_url import StorePlace
-    from placement.stepped import CoordinatorFragment
+    from placement.stepped_plan import CoordinatorPlacement
 
 __all__ = ["MemberNotes", "Whose"]
 
@@ -37,7 +37,7 @@ class Whose(BaseModel):
     leaving: tuple[MemberPlace, ...] = ()
 
     @classmethod
-    def registered(cls, fragment: CoordinatorFragment) -> Self:
+    def registered(cls, fragment: CoordinatorPlacement) -> Self:
         """Those that a coordinator has first."""
         return cls(circuit=fragment.circuit, plan=fragment.plan, addresses=fragment.addresses)
 
@@ -68,7 +68,7 @@ class MemberNotes:
         self._note = Note(notes, _MEMBERS)
 
     @classmethod
-    def at(cls, place: StorePlace, fragment: CoordinatorFragment) -> Self:
+    def at(cls, place: StorePlace, fragment: CoordinatorPlacement) -> Self:
         """That of a place. Raises StorageError, OSError."""
         notes = Notes(place)
         said = notes.read(_MEMBERS)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nebuli.rpc.member_places import MemberPlace
     from nebuli.rpc.status import FragmentStatus
     from nebuli.rpc.trust import Trust
-    from placement.stepped import MemberFragment
+    from placement.stepped_plan import MemberFragment
 
 __all__ = ["TAKES_OVER", "MemberWorkers", "Watched"]
 

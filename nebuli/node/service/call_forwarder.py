@@ -17,7 +17,7 @@ from nebuli.rpc.conventions import QUERY_KEY, REFUSAL_KEY
 from nebuli.rpc.ids import query_of
 from nebuli.rpc.proof import checked
 from nebuli.rpc.status import FragmentState
-from placement.stepped import CoordinatorFragment
+from placement.stepped_plan import CoordinatorPlacement
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -120,7 +120,7 @@ class Forwarding(grpc.GenericRpcHandler):  # type: ignore[misc]  # gRPC has no t
         found = [
             (status, fragment)
             for status, fragment in self._node.fragments()
-            if query_of(status.id) == query and isinstance(fragment, CoordinatorFragment)
+            if query_of(status.id) == query and isinstance(fragment, CoordinatorPlacement)
         ]
         if not found:
             await context.abort(

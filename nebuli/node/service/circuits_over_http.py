@@ -8,7 +8,7 @@ from nebuli.http.http_server import passing_on
 from nebuli.http.problems import Problem
 from nebuli.rpc.ids import query_of
 from nebuli.rpc.status import FragmentState
-from placement.stepped import CoordinatorFragment
+from placement.stepped_plan import CoordinatorPlacement
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -25,7 +25,7 @@ def serving(address: str, node: WorkerNode, host: Host) -> AbstractAsyncContextM
 
     def socket_of(query: str) -> Path:
         for status, fragment in node.fragments():
-            if query_of(status.id) == query and isinstance(fragment, CoordinatorFragment):
+            if query_of(status.id) == query and isinstance(fragment, CoordinatorPlacement):
                 if status.state is not FragmentState.RUNNING:
                     raise Problem(
                         503,

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from nebuli.node.service.observations import Observed
     from nebuli.node.worker_node import WorkerNode
-    from placement.stepped import AnyFragment
+    from placement.stepped_plan import AnyFragment
 
 __all__ = ["Service"]
 

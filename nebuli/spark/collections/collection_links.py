@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from nebuli.blocking import Collections
 from nebuli.spark.collections.errors import BatchLost, CollectionStreamError, TimesForgotten
+from nebuli.store.backends import is_store
 from nebuli.store.collections.errors import TooLate
 from nebuli.store.errors import StagedLost, StorageError
-from nebuli.store.seams import is_store
 from nebuli.store.store_url import store_place
 from spark_bridge.clients import Pool
 

@@ -11,13 +11,13 @@ from nebuli.steps.member.calls.call_messages import log_name, owner
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
 
-    from nebuli.steps.coordinator.call_line import CallLine
+    from nebuli.steps.coordinator.call_connection import CallConnection
 
 
 class CallRoutes:
     """Lead to the members that there are, none at first."""
 
-    def __init__(self, lines: Sequence[CallLine] = ()) -> None:
+    def __init__(self, lines: Sequence[CallConnection] = ()) -> None:
         self._lines = tuple(lines)
         self._inside = 0
         self._open, self._left = asyncio.Event(), asyncio.Event()
@@ -31,13 +31,13 @@ class CallRoutes:
         """Somebody has seen what came of all steps below this one."""
         self.seen = max(self.seen, step)
 
-    def __iter__(self) -> Iterator[CallLine]:
+    def __iter__(self) -> Iterator[CallConnection]:
         return iter(self._lines)
 
-    def __getitem__(self, member: int) -> CallLine:
+    def __getitem__(self, member: int) -> CallConnection:
         return self._lines[member]
 
-    def lead(self, lines: Sequence[CallLine]) -> None:
+    def lead(self, lines: Sequence[CallConnection]) -> None:
         """Lead to these members from now on; `held`, if there were others.
 
         Inputs that were held there are held here.
@@ -47,7 +47,7 @@ class CallRoutes:
         self._lines = tuple(lines)
 
     @asynccontextmanager
-    async def to(self, handle: str, producer: str, within_s: float) -> AsyncIterator[CallLine]:
+    async def to(self, handle: str, producer: str, within_s: float) -> AsyncIterator[CallConnection]:
         """The way to the member that has all of a producer's rows for an input, as long as the context is.
 
         Raises TimeoutError where they are held for so long.

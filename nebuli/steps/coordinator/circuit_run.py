@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from nebuli.steps.protocol.events import Order
     from nebuli.steps.protocol.triggers import TriggerSettings
     from nebuli.store import Span
-    from placement.stepped import SteppedPlan
+    from placement.stepped_plan import SteppedPlan
 
 _log = logging.getLogger("nebuli.steps.member")
 _PUSH_S = 10.0

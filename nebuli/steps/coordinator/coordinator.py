@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
     from typing import Any
 
-    from nebuli.steps.coordinator.line import Line
+    from nebuli.steps.coordinator.member_connection import MemberConnection
     from nebuli.steps.logs.epoch_log import EpochLog
     from nebuli.steps.protocol.lockstep import Lockstep
     from nebuli.steps.protocol.messages import Checkpoint
@@ -45,7 +45,7 @@ class Coordinator:
         self,
         lockstep: Lockstep,
         epochs: EpochLog,
-        lines: Sequence[Line],
+        lines: Sequence[MemberConnection],
         observe: Callable[[ev.Order], None] = lambda order: None,
         record_end: Callable[[int], Awaitable[None]] = _nowhere,
     ) -> None:

@@ -7,9 +7,9 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from nebuli.cancellation import cancelled
-from nebuli.steps.coordinator.call_line import CallLine
+from nebuli.steps.coordinator.call_connection import CallConnection
 from nebuli.steps.coordinator.coordinator import Coordinator
-from nebuli.steps.coordinator.line import Line
+from nebuli.steps.coordinator.member_connection import MemberConnection
 from nebuli.steps.protocol.events import CheckpointMade, EpochRuns
 
 if TYPE_CHECKING:
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from typing import Any
 
-    from nebuli.steps.coordinator.homes import Members
+    from nebuli.steps.coordinator.member_homes import Members
     from nebuli.steps.logs.epoch_log import EpochLog
     from nebuli.steps.member.delivery import Deliveries
     from nebuli.steps.member.scaling.layout import Layout
     from nebuli.steps.protocol.events import Order
     from nebuli.steps.protocol.lockstep import Lockstep
     from netchannel import ReceiverServer, SenderServer
-    from placement.stepped import SteppedPlan
+    from placement.stepped_plan import SteppedPlan
 
 _TAKE_BACK_S = 3.0
 """How long members are waited for that are to continue: one that has lost its session continues without that."""
@@ -47,7 +47,7 @@ class Generation:
         *,
         sender: SenderServer,
         receiver: ReceiverServer,
-        members: Callable[[Sequence[Line], Callable[[], int]], Members],
+        members: Callable[[Sequence[MemberConnection], Callable[[], int]], Members],
         addresses: Sequence[str] | None = None,
         answer_to: str | None = None,
         sinks: Callable[[], AbstractAsyncContextManager[Deliveries]] | None = None,
@@ -57,16 +57,16 @@ class Generation:
         self.plan = plan
         self.layout = layout
         self.coordinator: Coordinator
-        self.calls = [CallLine(circuit, member, sender, receiver) for member in range(plan.members)]
+        self.calls = [CallConnection(circuit, member, sender, receiver) for member in range(plan.members)]
         self._lines = [
-            Line(
+            MemberConnection(
                 circuit,
                 member,
                 None if addresses is None else addresses[member],
                 sender,
                 receiver,
                 answer_to=answer_to,
-                beside=self.calls[member],
+                observer=self.calls[member],
             )
             for member in range(plan.members)
         ]

@@ -19,8 +19,8 @@ from nebuli.store import Store
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
-    from nebuli.steps.coordinator.homes import Home, Members
-    from nebuli.steps.coordinator.line import Line
+    from nebuli.steps.coordinator.member_connection import MemberConnection
+    from nebuli.steps.coordinator.member_homes import Home, Members
     from nebuli.steps.local.kept_state import KeptState
     from nebuli.steps.logs.output_log import OutputLog
     from nebuli.steps.stepped_query import SteppedQuery
@@ -120,7 +120,7 @@ class KeptRoster:
         around, places = self._around, self._state.members(generation, query.plan.members)
         orders = [self._order(query, member, place, takeover) for member, place in enumerate(places)]
 
-        def members(lines: Sequence[Line], done: Callable[[], int]) -> Members:
+        def members(lines: Sequence[MemberConnection], done: Callable[[], int]) -> Members:
             return around.home.members(orders, lines, around.receiver, done)
 
         return Generation(

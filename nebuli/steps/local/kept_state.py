@@ -13,9 +13,9 @@ from nebuli.steps.errors import ClaimDamaged, FolderOfOthers, StateGone, StateIn
 from nebuli.steps.local.skipped_steps import SKIPPED
 from nebuli.steps.stepped_query import CLAIM
 from nebuli.store import Store
+from nebuli.store.backends import stores_below
 from nebuli.store.errors import Locked
 from nebuli.store.notes import Notes
-from nebuli.store.seams import stores_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

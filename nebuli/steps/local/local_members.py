@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from nebuli.forking.forked_command import ForkedCommand
 from nebuli.forking.spawner import SpawnFailed
 from nebuli.processes import lines, signal_name
-from nebuli.steps.coordinator.homes import ENDED_ABOVE, TakingAt
+from nebuli.steps.coordinator.member_homes import ENDED_ABOVE, TakingAt
 from nebuli.steps.errors import MembersEnd
 from nebuli.steps.member.member_service import Said
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from nebuli.steps.coordinator.homes import Members
-    from nebuli.steps.coordinator.line import Line
+    from nebuli.steps.coordinator.member_connection import MemberConnection
+    from nebuli.steps.coordinator.member_homes import Members
     from nebuli.steps.member.member_order import MemberOrder
     from netchannel import ReceiverServer
 
@@ -47,7 +47,7 @@ class ThisMachine:
     def members(
         self,
         orders: Sequence[MemberOrder],
-        lines_: Sequence[Line],
+        lines_: Sequence[MemberConnection],
         _receiver: ReceiverServer,
         done: Callable[[], int],
     ) -> Members:
@@ -68,7 +68,7 @@ class LocalMembers:
     def __init__(
         self,
         orders: Sequence[MemberOrder],
-        lines_: Sequence[Line],
+        lines_: Sequence[MemberConnection],
         directory: Path,
         done: Callable[[], int],
     ) -> None:
@@ -135,7 +135,7 @@ class LocalMembers:
                 raise MembersEnd(order.member, RESTARTS, WITHIN_S, how, list(said))
             _log.warning("member %d: %s (%s); it is started again", order.member, _ENDED, how)
 
-    async def _run(self, order: MemberOrder, line: Line, said: deque[str]) -> int:
+    async def _run(self, order: MemberOrder, line: MemberConnection, said: deque[str]) -> int:
         """One process, from its start to its end; its exit code, which is negative for a signal."""
         arguments = ["member", str(order.member), order.circuit]
         command = await ForkedCommand.start(arguments, self._directory)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from nebuli.steps.coordinator.homes import Home, Members
+    from nebuli.steps.coordinator.member_homes import Home, Members
     from nebuli.steps.local.skipped_steps import SkippedRows
     from nebuli.steps.protocol.events import Order
     from nebuli.steps.protocol.triggers import TriggerSettings

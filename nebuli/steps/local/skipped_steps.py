@@ -15,11 +15,11 @@ from nebuli.dataflow import SteppedCircuit
 from nebuli.durable_files import sync_directory
 from nebuli.steps.errors import StepNotSkipped
 from nebuli.steps.logs.input_log import InputLog
-from nebuli.steps.logs.sums import added
+from nebuli.steps.logs.zset_sums import added
 from nebuli.steps.member.member_store import LOG, own_output_log
 from nebuli.steps.member.saved_state import SavedState
 from nebuli.store import Store
-from placement.stepped import TIME
+from placement.stepped_plan import TIME
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from nebuli.steps.logs.sums import added
+from nebuli.steps.logs.zset_sums import added
 
 if TYPE_CHECKING:
     import pyarrow as pa

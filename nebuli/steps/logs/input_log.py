@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Self
 from nebuli.steps.logs import producers
 from nebuli.steps.logs.addresses import NOTHING
 from nebuli.steps.logs.handle_log import HandleLog
+from nebuli.steps.logs.log_position import LogPosition
 from nebuli.steps.logs.producers import Producers
 from nebuli.steps.logs.remap import Remap
-from nebuli.steps.logs.standing import Standing
-from nebuli.steps.logs.sums import added, digest
+from nebuli.steps.logs.zset_sums import added, digest
 from nebuli.store.errors import LogTaken, StorageError, StoreClosed, UpperMismatch
 from nebuli.store.staging import Staging
 
@@ -275,11 +275,11 @@ class InputLog:
         finally:
             self._free.set()
 
-    async def standing(self) -> Standing:
+    async def standing(self) -> LogPosition:
         """Where it stands, which nothing may change meanwhile."""
         known = self._known
         producers_ = (await known.snapshot(known.upper - 1)).to_batches() if known.upper else []
-        return Standing(
+        return LogPosition(
             self.last,
             {handle: await each.read(each.assigned, each.upper) for handle, each in self._arrivals.items()},
             added(producers_, known.schema),
@@ -287,7 +287,7 @@ class InputLog:
             self.ended_at,
         )
 
-    async def stand(self, at: Standing) -> None:
+    async def stand(self, at: LogPosition) -> None:
         """Have a log that is blank, and not entered, stand there: durably, all of it or nothing.
 
         Raises LogTaken if it is not blank.

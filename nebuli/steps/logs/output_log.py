@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Self
 import pyarrow as pa
 
 from nebuli.dataflow.zset import consolidate, weighted
-from nebuli.steps.logs.delivered import Delivered
 from nebuli.steps.logs.net_rows import NetRows
-from nebuli.steps.logs.sums import added, digest
+from nebuli.steps.logs.sink_position import SinkPositions
+from nebuli.steps.logs.zset_sums import added, digest
 from nebuli.store.errors import LogTaken, OutputDiffers, SinceMismatch, StepOutOfRange, UpperMismatch
 
 if TYPE_CHECKING:
@@ -176,9 +176,9 @@ class OutputLog:
         """The output from a step on; see `Shard.listen`."""
         return self._shards[output].listen(first)
 
-    async def delivered(self, output: str) -> Delivered:
+    async def delivered(self, output: str) -> SinkPositions:
         """How far the sink of an output is."""
-        return await Delivered.open(self._store, f"{self.name}/delivered/{output}")
+        return await SinkPositions.open(self._store, f"{self.name}/delivered/{output}")
 
     async def net(self, output: str) -> NetRows:
         """What the steps of an output add up to, as far as its sink has had them added up."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from nebuli.steps.logs.addresses import Address, Passage
     from nebuli.steps.logs.handle_log import HandleLog
-    from nebuli.steps.logs.standing import Standing
+    from nebuli.steps.logs.log_position import LogPosition
     from nebuli.store.shards.access import NewPart
     from nebuli.store.shards.shard import Shard
     from nebuli.store.store import Store
@@ -195,7 +195,7 @@ class Remap:
                 raise LogTaken(self._log) from error
             raise
 
-    def beginning(self, at: Standing) -> list[NewPart]:
+    def beginning(self, at: LogPosition) -> list[NewPart]:
         """What makes one that is blank begin at a step, as if all below had been there, and were forgotten."""
         parts = []
         if at.step:

@@ -18,7 +18,7 @@ from nebuli.connectors.provider import output_of, sink_over
 from nebuli.connectors.sinks.outputs import Nothing
 from nebuli.dataflow import DataflowError
 from nebuli.dataflow.zset import weights_of
-from nebuli.steps.logs.delivered import Position
+from nebuli.steps.logs.sink_position import SinkPosition
 from nebuli.store.errors import BeyondEnd, StorageError
 
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from nebuli.steps.logs.delivered import Delivered
     from nebuli.steps.logs.net_rows import NetRows
     from nebuli.steps.logs.output_log import OutputLog
+    from nebuli.steps.logs.sink_position import SinkPositions
     from nebuli.store.shards.shard import Span
     from topology import SinkConnector
 
@@ -63,7 +63,7 @@ class Delivery:
         self._made()
         self._log: OutputLog
         self._schema: pa.Schema
-        self._delivered: Delivered
+        self._delivered: SinkPositions
         self._net: NetRows | None = None
         self._takes_back = False
         self._written = 0
@@ -145,7 +145,7 @@ class Delivery:
         """Before the first rows: whoever is killed behind them goes on as the one that has written them."""
         if self._resumable is not None:
             text = await asyncio.to_thread(self._resumable.sync)
-            await self._delivered.keep(Position(0, self._kind, text, self.rows))
+            await self._delivered.keep(SinkPosition(0, self._kind, text, self.rows))
 
     async def _open_net(self, schema: pa.Schema, first: int) -> int:
         """The same in mode ``final``: behind what is added up."""
@@ -249,7 +249,7 @@ class Delivery:
 
     async def _record(self, position: str) -> None:
         step, rows = self._whole
-        await self._delivered.keep(Position(step, self._kind, position, rows))
+        await self._delivered.keep(SinkPosition(step, self._kind, position, rows))
         await self._log.has_delivered(self._output, step)
         self._kept = step
 

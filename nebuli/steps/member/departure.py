@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from nebuli.connectors.errors import InputError
 
 if TYPE_CHECKING:
-    from nebuli.steps.member.coordinator_lines import CoordinatorLines
+    from nebuli.steps.member.coordinator_connections import CoordinatorConnections
     from nebuli.steps.member.member import Member
 
 _log = logging.getLogger("nebuli.steps.member")
@@ -27,7 +27,7 @@ its end. That process leaves all members at once: when the last one has heard, o
 `nebuli.steps.protocol.dismissal.AWAY_S`."""
 
 
-async def until_dismissed(member: Member, lines: CoordinatorLines, alone_s: float = ALONE_S) -> None:
+async def until_dismissed(member: Member, lines: CoordinatorConnections, alone_s: float = ALONE_S) -> None:
     """Wait until a member may end its process."""
     waiting = [
         asyncio.create_task(member.dismissed.wait()),
@@ -53,7 +53,7 @@ async def _let_go(member: Member) -> None:
         )
 
 
-async def _until_alone(member: Member, lines: CoordinatorLines, alone_s: float) -> None:
+async def _until_alone(member: Member, lines: CoordinatorConnections, alone_s: float) -> None:
     while True:
         await member.closed.wait()
         await lines.deserted(alone_s)
@@ -66,7 +66,7 @@ async def _until_alone(member: Member, lines: CoordinatorLines, alone_s: float) 
             return
 
 
-async def until_heard(lines: CoordinatorLines, within_s: float = HEARD_S) -> None:
+async def until_heard(lines: CoordinatorConnections, within_s: float = HEARD_S) -> None:
     """Wait until all coordinators have heard what was said to them, and have left."""
     try:
         async with asyncio.timeout(within_s):

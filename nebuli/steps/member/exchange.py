@@ -9,7 +9,7 @@ the member that is ahead. Nobody waits in a circle: of the members that are at t
 everything that came before, so that what it is sent now arrives, and none of them needs one that is further on to move.
 
 A connection that breaks is made anew by the channels. A member is lost once nobody listens at its address, which is
-seen within ``LOOK_S`` of its connections' end while a trade waits, or once it has been without a connection for
+seen within ``LOOK_S`` of its connections' end while an exchange waits, or once it has been without a connection for
 ``away_s``; a host that falls silent is without one after the servers' ``dead_after_s``.
 """
 
@@ -24,14 +24,14 @@ from nebuli.steps.errors import (
     ExchangeBusy,
     ExchangeClosed,
     ExchangeFailed,
+    ExchangeLate,
     PartDamaged,
     PeerLost,
     PeerMissing,
-    TradeLate,
     WrongStep,
     as_reason,
 )
-from nebuli.steps.member.parts import NOTE, Unreadable
+from nebuli.steps.member.part_messages import NOTE, Unreadable
 from nebuli.steps.member.peers import Peer
 from netchannel import BufferPolicy, EndOfChannel, NetChannelError
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from nebuli.steps.errors import MemberError
-    from nebuli.steps.member.parts import Message
+    from nebuli.steps.member.part_messages import Message
     from netchannel import Message as Received
     from netchannel import ReceiverServer, SenderServer
 
@@ -52,7 +52,7 @@ LOOK_S = 0.1
 
 
 @dataclass(slots=True)
-class _Trade:
+class _CurrentExchange:
     """The exchange that this member is at."""
 
     step: int
@@ -71,11 +71,11 @@ class Exchange:
     """All exchanges of this member with the others, over one channel for each ordered pair.
 
     ``addresses`` are where the members' receivers are reached, this one's too, in the order of the members.
-    ``buffer_bytes`` bounds what is on its way at each end of each channel. A trade that takes longer than
+    ``buffer_bytes`` bounds what is on its way at each end of each channel. An exchange that takes longer than
     ``deadline_s`` fails, and so does one with a member that has been without a connection for ``away_s``.
 
-    After an error, or a cancelled `trade`, it is closed: its tasks and channels are gone, the others are told why, and
-    every later call raises `ExchangeClosed`. The servers go on; an exchange of a later epoch can be opened at once.
+    After an error, or a cancelled `all_to_all`, it is closed: its tasks and channels are gone, the others are told why,
+    and every later call raises `ExchangeClosed`. The servers go on; an exchange of a later epoch can be opened at once.
     """
 
     def __init__(  # noqa: PLR0917 - they say who it is, in this order everywhere
@@ -107,8 +107,8 @@ class Exchange:
         self._pumps: list[asyncio.Task[None]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._scope: asyncio.Timeout | None = None  # of the call that is to be interrupted by a failure
-        self._trade: _Trade | None = None
-        self._at = (-1, 0)  # the last trade
+        self._current: _CurrentExchange | None = None
+        self._at = (-1, 0)  # the last exchange
         self._failure: MemberError | None = None
         self._told = False  # the failure was raised
         self._leaving: asyncio.Task[None] | None = None
@@ -171,12 +171,12 @@ class Exchange:
             raise peer.lost("before the first step", error, self._others) from error
 
     async def close(self) -> None:
-        """End all channels in order, and wait a little until the others know. Nothing is left of it afterwards."""
+        """End all channels in order, and wait a little until the others know. Nothing of it is left."""
         self._end(None, ExchangeClosed(self._name, "this member has closed it"))
         await self._why()
 
     async def abort(self, reason: str) -> None:
-        """Give up: the others are told why, and their trades fail with `PeerLeft`. Nothing is left of it afterwards."""
+        """Give up: the others are told why, and their exchanges fail with `PeerLeft`. Nothing of it is left."""
         self._end(reason, ExchangeClosed(self._name, f"this member has given it up: {reason}"))
         await self._why()
 
@@ -240,9 +240,9 @@ class Exchange:
         finally:
             self._scope = None
 
-    # -- a trade
+    # -- an exchange
 
-    async def trade(
+    async def all_to_all(
         self,
         step: int,
         index: int,
@@ -260,24 +260,24 @@ class Exchange:
 
         Raises:
             ExchangeClosed, ExchangeBusy: nothing was sent.
-            PeerLost, PeerLeft, WrongStep, PartDamaged, TradeLate: it is closed now, see `ExchangeFailed`.
+            PeerLost, PeerLeft, WrongStep, PartDamaged, ExchangeLate: it is closed now, see `ExchangeFailed`.
             ValueError: not one part for each member, or (step, index) is not above the last.
 
         A call that is cancelled closes the exchange too: others may have some of the parts.
         """
         if self._timer is None or self._failure is not None:
             raise await self._refusal("it was not opened")
-        trade = self._begin(step, index, parts, senders, receivers)
+        current = self._begin(step, index, parts, senders, receivers)
         try:
-            await self._interruptible(self._exchange(trade, parts, senders, receivers))
+            await self._interruptible(self._exchange(current, parts, senders, receivers))
         except TimeoutError:
             raise await self._why() from None
         except BaseException as error:
             await self._give_up(error)
             raise
         finally:
-            self._trade = None
-        return trade.parts
+            self._current = None
+        return current.parts
 
     def _begin(
         self,
@@ -286,9 +286,9 @@ class Exchange:
         parts: Sequence[pa.RecordBatch | None],
         senders: Collection[int] | None,
         receivers: Collection[int] | None,
-    ) -> _Trade:
-        if self._trade is not None:
-            raise ExchangeBusy((self._trade.step, self._trade.index), (step, index))
+    ) -> _CurrentExchange:
+        if self._current is not None:
+            raise ExchangeBusy((self._current.step, self._current.index), (step, index))
         if (step, index) <= self._at:
             raise ValueError(
                 f"step {step}, exchange {index} is not behind step {self._at[0]}, exchange {self._at[1]}"
@@ -306,30 +306,34 @@ class Exchange:
             if senders is None or self._member in senders:
                 came[self._member] = parts[self._member]
         loop = asyncio.get_running_loop()
-        self._trade = _Trade(step, index, loop.time() + self._deadline_s, awaited, came, loop.create_future())
-        return self._trade
+        deadline = loop.time() + self._deadline_s
+        self._current = _CurrentExchange(step, index, deadline, awaited, came, loop.create_future())
+        return self._current
 
     async def _exchange(
         self,
-        trade: _Trade,
+        current: _CurrentExchange,
         parts: Sequence[pa.RecordBatch | None],
         senders: Collection[int] | None,
         receivers: Collection[int] | None,
     ) -> None:
         sends = senders is None or self._member in senders
-        large = await self._send_small(trade, parts, receivers) if sends else []
-        for peer in list(trade.awaited.values()):
+        large = await self._send_small(current, parts, receivers) if sends else []
+        for peer in list(current.awaited.values()):
             if peer.early is not None and self._take(peer, peer.early):
                 peer.take_early()
             elif peer.ended is not None:
-                raise peer.lost(str(trade), peer.ended, self._others)
+                raise peer.lost(str(current), peer.ended, self._others)
         if large:
-            await self._send_large(trade, large)
-        if trade.awaited:
-            await trade.arrived
+            await self._send_large(current, large)
+        if current.awaited:
+            await current.arrived
 
     async def _send_small(
-        self, trade: _Trade, parts: Sequence[pa.RecordBatch | None], receivers: Collection[int] | None
+        self,
+        current: _CurrentExchange,
+        parts: Sequence[pa.RecordBatch | None],
+        receivers: Collection[int] | None,
     ) -> list[tuple[Peer, Iterator[Message]]]:
         """Send those that are one message, and say what is left.
 
@@ -339,16 +343,18 @@ class Exchange:
         for number, peer in self._peers.items():
             if receivers is not None and number not in receivers:
                 continue
-            messages = peer.encoder.messages(trade.step, trade.index, parts[number])
+            messages = peer.encoder.messages(current.step, current.index, parts[number])
             if isinstance(messages, tuple):
-                await self._send_to(peer, trade, (messages,))
+                await self._send_to(peer, current, (messages,))
             else:
                 large.append((peer, messages))
         return large
 
-    async def _send_large(self, trade: _Trade, large: Sequence[tuple[Peer, Iterator[Message]]]) -> None:
+    async def _send_large(
+        self, current: _CurrentExchange, large: Sequence[tuple[Peer, Iterator[Message]]]
+    ) -> None:
         """Side by side, as each channel has room."""
-        tasks = [asyncio.create_task(self._send_to(peer, trade, messages)) for peer, messages in large]
+        tasks = [asyncio.create_task(self._send_to(peer, current, messages)) for peer, messages in large]
         try:
             await asyncio.gather(*tasks)
         finally:
@@ -357,14 +363,14 @@ class Exchange:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _send_to(
-        self, peer: Peer, trade: _Trade, messages: Iterator[Message] | Sequence[Message]
+        self, peer: Peer, current: _CurrentExchange, messages: Iterator[Message] | Sequence[Message]
     ) -> None:
         send = peer.outbox.send
         try:
             for body, note in messages:
                 await send(body, note)
         except NetChannelError as error:
-            raise peer.lost(str(trade), error, self._others) from error
+            raise peer.lost(str(current), error, self._others) from error
 
     # -- what comes
 
@@ -379,33 +385,33 @@ class Exchange:
                     await peer.wanted
         except EndOfChannel as error:
             peer.ended = error
-            if self._trade is not None and peer.member in self._trade.awaited:
+            if self._current is not None and peer.member in self._current.awaited:
                 self._fail(peer.lost(self._where, error, self._others))
         except NetChannelError as error:
             self._fail(peer.lost(self._where, error, self._others))
         except ExchangeFailed as error:
             self._fail(error)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the trade waits for this task
+        except Exception as error:  # noqa: BLE001 - whatever it is, the exchange waits for this task
             why = f"{type(error).__name__}: {error}"
             self._fail(PartDamaged(peer.member, peer.address, self._where, why))
 
     def _take(self, peer: Peer, message: Received) -> bool:
-        """Take a message of the trade; False if nothing is wanted from this member now. Raises ExchangeFailed."""
-        trade = self._trade
-        if trade is None or peer.member not in trade.awaited:
+        """Take a message of the exchange; False if nothing is wanted from this member now. Raises ExchangeFailed."""
+        current = self._current
+        if current is None or peer.member not in current.awaited:
             return False
         try:
             step, size, index, flags = NOTE.unpack(message.note)
-            if step != trade.step or index != trade.index:
-                raise WrongStep(peer.member, peer.address, (step, index), (trade.step, trade.index))
+            if step != current.step or index != current.index:
+                raise WrongStep(peer.member, peer.address, (step, index), (current.step, current.index))
             whole = peer.decoder.add(index, size, flags, message.batch)
         except (Unreadable, struct.error) as error:
-            raise PartDamaged(peer.member, peer.address, str(trade), str(error)) from error
+            raise PartDamaged(peer.member, peer.address, str(current), str(error)) from error
         if whole is not None:
-            trade.parts[peer.member] = whole[0]
-            del trade.awaited[peer.member]
-            if not trade.awaited and not trade.arrived.done():
-                trade.arrived.set_result(None)
+            current.parts[peer.member] = whole[0]
+            del current.awaited[peer.member]
+            if not current.awaited and not current.arrived.done():
+                current.arrived.set_result(None)
         return True
 
     # -- whether the others are there
@@ -413,31 +419,31 @@ class Exchange:
     def _look(self) -> None:
         """Now and then: whoever waits for one member is to hear that another one is lost."""
         self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
-        trade = self._trade
-        if trade is not None and asyncio.get_running_loop().time() > trade.deadline:
-            self._fail(self._late(trade))
+        current = self._current
+        if current is not None and asyncio.get_running_loop().time() > current.deadline:
+            self._fail(self._late(current))
             return
         for peer in self._peers.values():
-            if trade is None or peer.parted or peer.connected:
+            if current is None or peer.parted or peer.connected:
                 peer.away_looks = 0
                 continue
             peer.away_looks += 1  # and not by the clock: while this process is stopped, nothing can come back
             if peer.away_looks * LOOK_S >= self._away_s:
                 why = f"there was no connection to it for {self._away_s:g} s"
-                self._fail(PeerLost(peer.member, peer.address, str(trade), why))
+                self._fail(PeerLost(peer.member, peer.address, str(current), why))
                 return
             if peer.asking is None or peer.asking.done():
                 peer.asking = asyncio.create_task(self._ask_after(peer))
 
-    def _late(self, trade: _Trade) -> TradeLate:
-        missing = sorted(trade.awaited)
+    def _late(self, current: _CurrentExchange) -> ExchangeLate:
+        missing = sorted(current.awaited)
         late = self._peers[missing[0]] if missing else self._slowest
-        return TradeLate(
+        return ExchangeLate(
             late.member,
             late.address,
-            str(trade),
+            str(current),
             missing=missing,
-            of=len(trade.parts),
+            of=len(current.parts),
             waited_s=self._deadline_s,
         )
 
@@ -456,4 +462,4 @@ class Exchange:
 
     @property
     def _where(self) -> str:
-        return "between two trades" if self._trade is None else str(self._trade)
+        return "between two exchanges" if self._current is None else str(self._current)

@@ -14,34 +14,34 @@ from nebuli.steps.logs.output_log import time_row
 from nebuli.steps.member.calls.pins import Pins
 from nebuli.steps.member.exchange import Exchange
 from nebuli.steps.member.inputs.step_inputs import StepInputs
-from nebuli.steps.protocol import tasks as do
+from nebuli.steps.protocol import member_actions as do
 from nebuli.steps.protocol.errors import CoordinationError
 from nebuli.steps.protocol.member_machine import MemberMachine
 from nebuli.steps.protocol.messages import Dismiss, Late, Refused, WithoutTime
 from nebuli.store.errors import BeyondEnd, Locked, LogTaken, NotYet, StorageError, StoreBusy, Unclear
 from netchannel import NetChannelError
 from placement.plan import window_times
-from placement.stepped import TIME
+from placement.stepped_plan import TIME
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Container, Generator, Mapping, Sequence
 
     import pyarrow as pa
 
-    from nebuli.dataflow import Aside
+    from nebuli.dataflow import Offload
     from nebuli.dataflow.placed_operators import OperatorStatistics
     from nebuli.dataflow.state import Run
+    from nebuli.dataflow.steps.exchange_parts import Received
     from nebuli.dataflow.steps.saved_runs import Saved
-    from nebuli.dataflow.steps.trades import Received
     from nebuli.steps.logs.input_log import InputLog
     from nebuli.steps.logs.output_log import OutputLog
-    from nebuli.steps.member.coordinator_lines import CoordinatorLine, CoordinatorLines
+    from nebuli.steps.member.coordinator_connections import CoordinatorConnection, CoordinatorConnections
     from nebuli.steps.member.inputs.readings import ReplayableSources
     from nebuli.steps.member.saved_state import SavedState
     from nebuli.steps.protocol.member_states import MemberState
     from nebuli.steps.protocol.messages import FromCoordinator, FromMember
     from netchannel import ReceiverServer, SenderServer
-    from placement.stepped import SteppedPlan
+    from placement.stepped_plan import SteppedPlan
 
 _log = logging.getLogger("nebuli.steps.member")
 _OPEN_S = 60.0
@@ -96,8 +96,8 @@ class Member:
         self.pins = Pins(self._circuit.tables, self._contents)
         """What of its inputs and outputs is held for whoever reads it."""
         self._following = MemberMachine(plan.members, incarnation, self._circuit.fingerprint, self.address)
-        self._lines: CoordinatorLines | None = None
-        self._line: CoordinatorLine | None = None
+        self._lines: CoordinatorConnections | None = None
+        self._line: CoordinatorConnection | None = None
         self._exchange: Exchange | None = None
         self._tasks: asyncio.Queue[do.Task] = asyncio.Queue()
         self._life: asyncio.Task[None] | None = None
@@ -194,7 +194,7 @@ class Member:
         """Run, Pause, Paused, Stop or Stopped."""
         return self._following.state
 
-    async def run(self, lines: CoordinatorLines) -> None:
+    async def run(self, lines: CoordinatorConnections) -> None:
         """Follow coordinators until it is cancelled. Raises what is a mistake of theirs or ours."""
         self._lines = lines
         try:
@@ -204,7 +204,7 @@ class Member:
                 self._life.cancel()
                 await asyncio.wait([self._life])
 
-    def told(self, message: FromCoordinator, line: CoordinatorLine) -> None:
+    def told(self, message: FromCoordinator, line: CoordinatorConnection) -> None:
         """A coordinator says something on this line.
 
         Raises LogTaken once another process has the member's log: it would read the log on where that one is.
@@ -366,7 +366,7 @@ class Member:
             await self._outputs.write(step, outputs)
 
     async def _exchanged(
-        self, step: int, work: Generator[Sending | Aside | None, Received | None, dict[str, pa.RecordBatch]]
+        self, step: int, work: Generator[Sending | Offload | None, Received | None, dict[str, pa.RecordBatch]]
     ) -> Mapping[str, pa.RecordBatch]:
         """Do the work of a step; of the outputs those whose rows are here."""
         came: Sequence[pa.RecordBatch] | None = None
@@ -379,7 +379,7 @@ class Member:
                     await (asyncio.sleep(0) if sending is None else asyncio.to_thread(sending.do))
                     continue
                 assert self._exchange is not None, "one member has nobody to send to"
-                parts = await self._exchange.trade(
+                parts = await self._exchange.all_to_all(
                     step, sending.index, sending.parts, sending.senders, sending.receivers
                 )
                 came = [

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict
 from nebuli.steps.member.scaling.layout import Takeover
 from nebuli.store.store_url import StorePlace
 from placement.plan import Late
-from placement.stepped import Feed, SteppedPlan
+from placement.stepped_plan import Feed, SteppedPlan
 
 
 class MemberOrder(BaseModel):

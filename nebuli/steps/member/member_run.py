@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from nebuli.cancellation import cancelled
 from nebuli.steps.member.calls.call_inbox import CallInbox
-from nebuli.steps.member.coordinator_lines import CoordinatorLines
+from nebuli.steps.member.coordinator_connections import CoordinatorConnections
 from nebuli.steps.member.departure import ALONE_S, until_dismissed
 from nebuli.steps.member.inputs.feeds import feed_all
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from nebuli.steps.member.member import Member
-    from placement.stepped import Feed
+    from placement.stepped_plan import Feed
 
 _STOP_S = 2.5
 """How long a member that is to end waits for the coordinator to stop it, with a checkpoint, and to dismiss it."""
@@ -42,7 +42,7 @@ class MemberRun:
         alone_s: float = ALONE_S,
     ) -> None:
         self.inbox = CallInbox(member, circuit)
-        self.lines = CoordinatorLines(
+        self.lines = CoordinatorConnections(
             circuit, member.number, member.sender, member.receiver, member.told, serve=self.inbox.serve
         )
         self._member = member

@@ -17,7 +17,7 @@ from placement.plan import Late
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from nebuli.steps.member.coordinator_lines import CoordinatorLines
+    from nebuli.steps.member.coordinator_connections import CoordinatorConnections
     from nebuli.steps.member.member import Member
     from nebuli.steps.member.member_order import MemberOrder
 
@@ -75,6 +75,6 @@ async def serve(
             await until_heard(run.lines)
 
 
-async def _hold_on(lines: CoordinatorLines, member: int, forsaken_s: float) -> None:
+async def _hold_on(lines: CoordinatorConnections, member: int, forsaken_s: float) -> None:
     await lines.deserted(forsaken_s)
     raise Forsaken(member, forsaken_s)

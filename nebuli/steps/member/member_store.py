@@ -13,7 +13,7 @@ from nebuli.steps.member.inputs.readings import ReplayableSources
 from nebuli.steps.member.member import Member
 from nebuli.steps.member.saved_state import SavedState
 from nebuli.store import Store
-from placement.stepped import TIME
+from placement.stepped_plan import TIME
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Container, Mapping, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from nebuli.store.store_url import StorePlace
     from netchannel import ReceiverServer, SenderServer
-    from placement.stepped import Feed, SteppedPlan
+    from placement.stepped_plan import Feed, SteppedPlan
 
 LOG = "member"
 """The name of a member's logs and versions in its own store."""

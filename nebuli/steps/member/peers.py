@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 import netchannel
 from nebuli.steps.errors import PeerLeft, PeerLost, lost_in
-from nebuli.steps.member.parts import PartDecoder, PartEncoder
+from nebuli.steps.member.part_messages import PartDecoder, PartEncoder
 from netchannel.transports import schemes
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 GOODBYE_S = 0.5
 """How long others that are there are waited for, until they have heard that this member leaves."""
 _ASK_S = 1.0
-_IN_ORDER = "this member has closed the exchange, after its last trade"
+_IN_ORDER = "this member has closed the exchange, after its last exchange"
 
 
 class Peer:
@@ -50,7 +50,7 @@ class Peer:
         self.encoder = PartEncoder()
         self.decoder = PartDecoder()
         self.early: netchannel.Message | None = (
-            None  # of a trade that is not begun: nothing is read behind it
+            None  # of an exchange that is not begun: nothing is read behind it
         )
         self.wanted: asyncio.Future[None] | None = None  # done once it is taken
         self.ended: netchannel.NetChannelError | None = (

@@ -17,8 +17,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from nebuli.steps.protocol import member_actions as do
 from nebuli.steps.protocol import messages as say
-from nebuli.steps.protocol import tasks as do
 from nebuli.steps.protocol.errors import ProtocolViolated
 from nebuli.steps.protocol.member_states import Pause, Paused, Run, Stop, Stopped
 

@@ -17,8 +17,8 @@ from nebuli.steps.spark.spark_members import SparkMembers
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from nebuli.steps.coordinator.homes import Members
-    from nebuli.steps.coordinator.line import Line
+    from nebuli.steps.coordinator.member_connection import MemberConnection
+    from nebuli.steps.coordinator.member_homes import Members
     from nebuli.steps.member.member_order import MemberOrder
     from nebuli.store.store_url import StorePlace
     from netchannel import ReceiverServer
@@ -61,7 +61,7 @@ class SparkHome:
     def members(
         self,
         orders: Sequence[MemberOrder],
-        lines: Sequence[Line],
+        lines: Sequence[MemberConnection],
         receiver: ReceiverServer,
         done: Callable[[], int],
     ) -> Members:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nebuli.processes import lines, send_signal, signal_name, tell
-from nebuli.steps.coordinator.homes import ENDED_ABOVE, TakingAt
+from nebuli.steps.coordinator.member_homes import ENDED_ABOVE, TakingAt
 from nebuli.steps.errors import SparkRefuses, StageEnds, TooFewSlots
 from nebuli.steps.member.member_service import Said
 from nebuli.steps.spark import task_words
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from nebuli.steps.coordinator.line import Line
+    from nebuli.steps.coordinator.member_connection import MemberConnection
     from nebuli.steps.member.member_order import MemberOrder
     from nebuli.steps.spark.task_words import TaskWord
     from netchannel import ReceiverServer
@@ -58,7 +58,7 @@ class SparkMembers:
         self,
         master: str,
         orders: Sequence[MemberOrder],
-        lines_: Sequence[Line],
+        lines_: Sequence[MemberConnection],
         receiver: ReceiverServer,
         sources: Path,
         *,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nebuli.store.shards.access import ShardAccess
-    from nebuli.store.shards.tracked import Tracked
+    from nebuli.store.shards.shard_tracker import ShardTracker
 
 SHARD = "collections/clock"
 TICK_S = 1.0
@@ -47,7 +47,7 @@ class Clock:
         self.now = now
         """Milliseconds since 1970, as this machine has them."""
         self._tick_s = tick_s
-        self._shard: Tracked | None = None
+        self._shard: ShardTracker | None = None
 
     @staticmethod
     def create() -> Create:
@@ -59,7 +59,7 @@ class Clock:
         self._shard = await self._access.track(SHARD)
 
     @property
-    def shard(self) -> Tracked:
+    def shard(self) -> ShardTracker:
         """Its shard."""
         assert self._shard is not None, "it is opened first"
         return self._shard

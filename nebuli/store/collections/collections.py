@@ -17,7 +17,7 @@ from nebuli.store.collections.clock import TICK_S, now_ms
 from nebuli.store.collections.collection_reader import MOST_ROWS, How, Part, Reader, rows_of
 from nebuli.store.collections.controller import Controller
 from nebuli.store.collections.errors import CollectionMisused, CollectionUnknown, RenditionOver, RowsMismatch
-from nebuli.store.collections.handing_over import Order, hand_over
+from nebuli.store.collections.handover import Order, hand_over
 from nebuli.store.collections.inserts import Inserter
 from nebuli.store.collections.reader_holds import check_not_own, release_hold, set_hold
 from nebuli.store.collections.space import Space

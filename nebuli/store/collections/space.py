@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from nebuli.store.collections.catalog import Entry, Rendition
     from nebuli.store.shards.access import NewPart
-    from nebuli.store.shards.tracked import Tracked
+    from nebuli.store.shards.shard_tracker import ShardTracker
     from nebuli.store.store import Store
 
 
@@ -74,7 +74,7 @@ class Space:
         self._rows = await self.store.open_shard(catalog.SHARD)
 
     @property
-    def shards(self) -> Sequence[Tracked]:
+    def shards(self) -> Sequence[ShardTracker]:
         """Those that all collections have in common."""
         assert self._rows is not None, "it is opened first"
         return self.clock.shard, self._rows.tracked
@@ -139,7 +139,7 @@ class Space:
         self._open |= opened
         return [opened[each.id] for each in entries]
 
-    def _made(self, entry: Entry, tracked: dict[str, Tracked]) -> Collection:
+    def _made(self, entry: Entry, tracked: dict[str, ShardTracker]) -> Collection:
         try:
             return Collection(
                 entry,
@@ -152,7 +152,7 @@ class Space:
             self._catalog = None
             raise CollectionUnknown(entry.name) from None
 
-    def _shards(self, rendition: Rendition, tracked: dict[str, Tracked]) -> list[Shard]:
+    def _shards(self, rendition: Rendition, tracked: dict[str, ShardTracker]) -> list[Shard]:
         return [Shard(tracked[name], self.access) for name in rendition.shard_names()]
 
     async def gone(self, collection: Collection) -> CollectionUnknown:

@@ -28,7 +28,7 @@ from nebuli.store.errors import (
 )
 from nebuli.store.names import file_name
 from nebuli.store.ordering import Entry
-from nebuli.store.ordering.bell import FileBell
+from nebuli.store.ordering.append_signal import AppendSignal
 from nebuli.store.ordering.entry_checksum import checksum
 from nebuli.store.ordering.noted_ends import NotedEnds, hash_of
 
@@ -339,9 +339,9 @@ class SqliteOrdering:
         ):  # a bell that does not ring costs others the time until they look by themselves
             os.pwrite(self._bell, b"!", 0)
 
-    def bell(self) -> FileBell:
+    def bell(self) -> AppendSignal:
         """A bell on the file that is written to after each append."""
-        return FileBell(self._folder / "bell")
+        return AppendSignal(self._folder / "bell")
 
     def lock(self, name: str) -> FileLock:
         """A lock by a file below ``locks``."""

@@ -23,9 +23,9 @@ from nebuli.store.shards.compaction import (
     settled,
 )
 from nebuli.store.shards.ledger import Ledger, key_of
-from nebuli.store.shards.tracked import Tracked
+from nebuli.store.shards.shard_tracker import ShardTracker
+from nebuli.store.store_threads import StoreThreads
 from nebuli.store.wakeups import Waking
-from nebuli.store.work import Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -48,7 +48,7 @@ class NewPart:
     Or, if that is given, the ``payload`` that was kept before; who has it kept drops it.
     """
 
-    shard: Tracked
+    shard: ShardTracker
     updates: Sequence[Update]
     lower: int
     upper: int
@@ -62,11 +62,11 @@ class ShardAccess:
     def __init__(self, ordering: Ordering, blobs: Blobs) -> None:
         loop = asyncio.get_running_loop()
         self.blobs = blobs
-        self.work = Work()
+        self.work = StoreThreads()
         self._ordering = ordering
         self._ledger = Ledger(ordering, partial(_tell, loop, self._changed))
         self._waking = Waking(ordering.bell, self._look)
-        self._tracked: dict[str, Tracked] = {}
+        self._tracked: dict[str, ShardTracker] = {}
         self._compacting: dict[str, asyncio.Task[None]] = {}
         self._last_read: dict[str, tuple[Part, list[Runs]]] = {}
 
@@ -95,21 +95,21 @@ class ShardAccess:
         """The names of all shards."""
         return await self.work.in_order(self._ledger.names)
 
-    async def track(self, name: str) -> Tracked:
+    async def track(self, name: str) -> ShardTracker:
         """The shard as it is followed here. Raises ShardUnknown."""
         return self._followed(name, await self.work.in_order(self._ledger.known, name))
 
-    async def track_all(self, names: Sequence[str]) -> list[Tracked]:
+    async def track_all(self, names: Sequence[str]) -> list[ShardTracker]:
         """The same of several, of which what is not there is left out."""
         states = await self.work.in_order(self._ledger.all_known, names)
         return [self._followed(name, states[name]) for name in names if name in states]
 
-    def _followed(self, name: str, state: ShardState) -> Tracked:
-        tracked = self._tracked.setdefault(name, Tracked(name, state))
+    def _followed(self, name: str, state: ShardState) -> ShardTracker:
+        tracked = self._tracked.setdefault(name, ShardTracker(name, state))
         _bring_up_to(tracked, state)
         return tracked
 
-    async def refresh(self, shards: Sequence[Tracked]) -> None:
+    async def refresh(self, shards: Sequence[ShardTracker]) -> None:
         """Bring some up to date, as they are at one moment or later."""
         states = await self.work.in_order(self._ledger.all_known, [each.name for each in shards])
         for each in shards:
@@ -117,7 +117,7 @@ class ShardAccess:
                 _bring_up_to(each, states[each.name])
 
     async def known_behind(
-        self, first: Tracked, others: Sequence[Tracked]
+        self, first: ShardTracker, others: Sequence[ShardTracker]
     ) -> tuple[ShardState, list[ShardState]]:
         """The state of one, and behind it those of others, which are of that moment or later. Raises ShardUnknown."""
         names = [each.name for each in others]
@@ -126,11 +126,11 @@ class ShardAccess:
             _bring_up_to(tracked, state)
         return known, states
 
-    async def refreshed(self, shard: Tracked) -> ShardState:
+    async def refreshed(self, shard: ShardTracker) -> ShardState:
         """The state that the ordering has now, which may be a newer one than that of the shard."""
         return await self.work.in_order(self._ledger.known, shard.name)
 
-    async def reach(self, shard: Tracked, time: int, deadline_s: float | None) -> None:
+    async def reach(self, shard: ShardTracker, time: int, deadline_s: float | None) -> None:
         """Wait until the shard's upper is above ``time``. Raises NotYet."""
         with shard.awaited():
             if shard.state.upper <= time:
@@ -219,11 +219,11 @@ class ShardAccess:
             if payload is not None and each.payload is None and not _is_used(each.shard.state, payload):
                 await self.work.on_blobs(payloads.drop, self.blobs, each.shard.name, payload)
 
-    async def keep(self, shard: Tracked, rows: pa.RecordBatch) -> Payload:
+    async def keep(self, shard: ShardTracker, rows: pa.RecordBatch) -> Payload:
         """Rows, kept so that they can be appended at any one time. Raises Fenced."""
         return await self.work.on_blobs(payloads.kept, self.blobs, shard.name, shard.state, [(0, rows)])
 
-    async def drop_payload(self, shard: Tracked, payload: Payload) -> None:
+    async def drop_payload(self, shard: ShardTracker, payload: Payload) -> None:
         """Delete what was kept, if it is of no part."""
         if not await self._is_used_now(shard, payload):
             await self.work.on_blobs(payloads.drop, self.blobs, shard.name, payload)
@@ -241,7 +241,7 @@ class ShardAccess:
     # -- reading
 
     async def read(
-        self, shard: Tracked, select: Callable[[ShardState], Sequence[Part]]
+        self, shard: ShardTracker, select: Callable[[ShardState], Sequence[Part]]
     ) -> list[tuple[Part, list[Runs]]]:
         """The parts that are selected of the shard's state, or of a newer one.
 
@@ -272,23 +272,23 @@ class ShardAccess:
 
     # -- compaction
 
-    def compact_if_due(self, shard: Tracked) -> None:
+    def compact_if_due(self, shard: ShardTracker) -> None:
         """Begin to compact, if the log is long enough."""
         if is_due(shard.state):
             self._begin_compacting(shard)
 
-    def compact_if_dead(self, shard: Tracked) -> None:
+    def compact_if_dead(self, shard: ShardTracker) -> None:
         """Begin to compact, if that frees much of the disk."""
         if is_dead(shard.state):
             self._begin_compacting(shard)
 
-    def _begin_compacting(self, shard: Tracked) -> None:
+    def _begin_compacting(self, shard: ShardTracker) -> None:
         if shard.name not in self._compacting:
             task = asyncio.get_running_loop().create_task(self._compact_quietly(shard))
             self._compacting[shard.name] = task
             task.add_done_callback(lambda _: self._compacting.pop(shard.name))
 
-    async def _compact_quietly(self, shard: Tracked) -> None:
+    async def _compact_quietly(self, shard: ShardTracker) -> None:
         due = shard.state.upper
         try:
             while await self.compact(shard, full=False) and is_left(await self.refreshed(shard), due):
@@ -298,7 +298,7 @@ class ShardAccess:
         except StorageError as error:
             _log.warning("shard %s was not compacted, which is tried again later: %s", shard.name, error)
 
-    async def compact_overdue(self, shards: Sequence[Tracked]) -> None:
+    async def compact_overdue(self, shards: Sequence[ShardTracker]) -> None:
         """Compact those whose log is long, and return when it is done."""
         await self.refresh(shards)
         for each in shards:
@@ -307,13 +307,13 @@ class ShardAccess:
         begun = [self._compacting[each.name] for each in shards if each.name in self._compacting]
         await asyncio.gather(*begun, return_exceptions=True)
 
-    async def compact_settled(self, shard: Tracked) -> None:
+    async def compact_settled(self, shard: ShardTracker) -> None:
         """Put together what lies below the since, where that is of use. Raises ShardUnknown."""
         state = await self.refreshed(shard)
         if parts := settled(state):
             await self._compact(shard, state, parts)
 
-    async def compact(self, shard: Tracked, *, full: bool) -> bool:
+    async def compact(self, shard: ShardTracker, *, full: bool) -> bool:
         """Make fewer parts and a short log; whether it was this compaction that did it.
 
         Killed at any point nothing is lost, and what it leaves behind the next one deletes.
@@ -321,7 +321,7 @@ class ShardAccess:
         state = await self.refreshed(shard)
         return await self._compact(shard, state, plan(state, full=full))
 
-    async def _compact(self, shard: Tracked, state: ShardState, parts: Sequence[Part]) -> bool:
+    async def _compact(self, shard: ShardTracker, state: ShardState, parts: Sequence[Part]) -> bool:
         if not await self._replaced(shard, state, parts):
             return False
         await self.work.in_order(self._ledger.truncate, shard.name)
@@ -330,7 +330,7 @@ class ShardAccess:
         await self.work.on_blobs(payloads.sweep, self.blobs, shard.name, names, state, parts)
         return True
 
-    async def _replaced(self, shard: Tracked, state: ShardState, parts: Sequence[Part]) -> bool:
+    async def _replaced(self, shard: ShardTracker, state: ShardState, parts: Sequence[Part]) -> bool:
         try:
             payload = await self.work.on_blobs(self._merged, shard.name, state, parts)
         except Fenced:
@@ -355,7 +355,7 @@ class ShardAccess:
             raise
         return True
 
-    async def _is_used_now(self, shard: Tracked, payload: Payload) -> bool:
+    async def _is_used_now(self, shard: ShardTracker, payload: Payload) -> bool:
         try:
             return _is_used(await self.refreshed(shard), payload)
         except ShardUnknown:  # it was dropped: nobody else deletes what was kept behind that
@@ -375,7 +375,7 @@ class ShardAccess:
         return payloads.missing(name, part)
 
 
-def _bring_up_to(tracked: Tracked, state: ShardState) -> None:
+def _bring_up_to(tracked: ShardTracker, state: ShardState) -> None:
     """Have it know this state: what was told of a shard before anybody followed it here is not told again."""
     if tracked.state.sequence < state.sequence:
         tracked.changed(state)

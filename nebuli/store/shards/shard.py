@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from nebuli.store.errors import FINISHED, SchemaMismatch, SinceMismatch, StorageError
 from nebuli.store.shards.access import NewPart
-from nebuli.store.shards.adding_up import Piece, each_once, none_taken_back
+from nebuli.store.shards.accumulation import Piece, each_once, none_taken_back
 from nebuli.store.shards.changes import SetHolds
 from nebuli.store.shards.shard_state import Hold
 from netchannel.resumable import Resumable
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from nebuli.store.shards.access import ShardAccess
     from nebuli.store.shards.shard_state import Part, ShardState
-    from nebuli.store.shards.tracked import Tracked
+    from nebuli.store.shards.shard_tracker import ShardTracker
     from nebuli.store.shards.updates import Update
 
 DEADLINE_S = 30.0
@@ -39,12 +39,12 @@ class Span:
 class Shard:
     """Opened by a `Store`, and as long of use as that is entered."""
 
-    def __init__(self, tracked: Tracked, access: ShardAccess) -> None:
+    def __init__(self, tracked: ShardTracker, access: ShardAccess) -> None:
         self._tracked = tracked
         self._access = access
 
     @property
-    def tracked(self) -> Tracked:
+    def tracked(self) -> ShardTracker:
         """The shard as its process follows it."""
         return self._tracked
 

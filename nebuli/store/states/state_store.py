@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from nebuli.store.blobs import Blobs
     from nebuli.store.ordering import Entry, Lock, Ordering
-    from nebuli.store.work import Work
+    from nebuli.store.store_threads import StoreThreads
 
 Key = tuple[str, bytes]
 """A table, and a key in it."""
@@ -120,7 +120,7 @@ INLINE_BYTES = 1 << 12
 class StateStore:
     """A database of a store, by its name."""
 
-    def __init__(self, name: str, ordering: Ordering, blobs: Blobs, work: Work) -> None:
+    def __init__(self, name: str, ordering: Ordering, blobs: Blobs, work: StoreThreads) -> None:
         self.name = name
         self._key = f"state/{name}"
         self._ordering = ordering

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from netchannel.core.waitlist import Waitlist
 from netchannel.errors import ProtocolError
-from netchannel.reporting import encodable
+from netchannel.log_texts import encodable
 from netchannel.wire import messages
 from netchannel.wire.envelope import encode
 
@@ -21,7 +21,7 @@ from .bodies import SMALL, PieceQueue, Reassembly, large
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from netchannel.core.control import ControlLink
+    from netchannel.core.control_connection import ControlLink
     from netchannel.wire.declarations import Message
 
 CALLS_LIMIT = 1024

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from netchannel.core.control import FOR_REQUESTS
+from netchannel.core.control_connection import FOR_REQUESTS
 from netchannel.core.dialer import DialedControl, Peer
 from netchannel.core.link import Core
 from netchannel.core.retries import Episode
@@ -21,7 +21,7 @@ from netchannel.errors import (
     NetChannelError,
     ProtocolError,
 )
-from netchannel.reporting import log, printable
+from netchannel.log_texts import log, printable
 from netchannel.wire import messages
 from netchannel.wire.envelope import encode
 

@@ -18,8 +18,8 @@ from netchannel.errors import (
     StorageFull,
     StreamReplaced,
 )
+from netchannel.log_texts import log
 from netchannel.policies import FaultPolicy
-from netchannel.reporting import log
 from netchannel.values import AttemptKey
 from netchannel.wire import messages
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from netchannel.core.shared_memory import ALIGNMENT
 from netchannel.errors import ProtocolError
-from netchannel.reporting import log
+from netchannel.log_texts import log
 from netchannel.wire import messages
 from netchannel.wire.frames import packed_offsets
 

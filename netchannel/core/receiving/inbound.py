@@ -17,7 +17,7 @@ from netchannel.errors import (
     ProtocolError,
     SchemaMismatch,
 )
-from netchannel.reporting import because, encodable, log, printable
+from netchannel.log_texts import because, encodable, log, printable
 from netchannel.values import Position
 from netchannel.wire.frames import (
     ACK_BYTES,

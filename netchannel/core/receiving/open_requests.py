@@ -9,7 +9,7 @@ from netchannel.core.link import Closing
 from netchannel.wire import messages
 
 from .admission import Refusal, position_refusal, refusal
-from .members import MemberControl
+from .node_members import MemberControl
 from .offers import OFFERS_LIMIT, Offers
 from .tombstones import Tombstone
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from .admission import Available
     from .inbound import InboundChannel
-    from .members import Members
+    from .node_members import NodeMembers
     from .offers import Offer
     from .registry import Registry
     from .sessions import ReceiverControl
@@ -32,7 +32,7 @@ class OpenRequests:
     that comes back was received by somebody who had asked: what came with it is newer than the offer.
     """
 
-    def __init__(self, core: Core, registry: Registry, members: Members, message_limit: int) -> None:
+    def __init__(self, core: Core, registry: Registry, members: NodeMembers, message_limit: int) -> None:
         self._registry = registry
         self._members = members
         self.message_limit = message_limit

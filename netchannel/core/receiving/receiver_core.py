@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 from netchannel.core.calls.callees import Callee, Callees
 from netchannel.core.connections import Connections
-from netchannel.core.control import FOR_CONTROL, FOR_DATA, FOR_MEMBERS, FOR_REQUESTS
+from netchannel.core.control_connection import FOR_CONTROL, FOR_DATA, FOR_MEMBERS, FOR_REQUESTS
 from netchannel.core.link import Core
 from netchannel.core.states import ReceiverState
 from netchannel.errors import ChannelInUse
 
 from .data_receiver import DelayedAcks, ReceiverData
 from .inbound import InboundChannel
-from .members import MemberControl, Members, channel_conflict, service_conflict
-from .membership import Membership
+from .node_members import MemberControl, NodeMembers, channel_conflict, service_conflict
+from .node_membership import NodeMembership
 from .open_requests import OpenRequests
 from .registry import Registry
 from .requests import ChannelServices, RequestControl
@@ -59,8 +59,8 @@ class ReceiverCore(Core):
         self.services = ChannelServices(self)
         self.callees = Callees()
         self.registry = Registry(self.services, self.callees)
-        self.members = Members(name, self.registry)
-        self.node: Membership | None = None
+        self.members = NodeMembers(name, self.registry)
+        self.node: NodeMembership | None = None
         self.open_requests = OpenRequests(self, self.registry, self.members, message_limit)
         self._delayed_acks = DelayedAcks(self.timers)
         self.connections = Connections(self, max_connections)
@@ -199,7 +199,7 @@ class ReceiverCore(Core):
 
     def join(self, address: str, port: int, now: float) -> None:
         """Become a member of the node that takes members at ``address``; senders reach this process at ``port``."""
-        self.node = Membership(self, self.registry, address, port)
+        self.node = NodeMembership(self, self.registry, address, port)
         self.node.join(now)
 
     # -- connections

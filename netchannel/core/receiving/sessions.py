@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from netchannel.core.connections import AcceptedControl
 from netchannel.core.link import Closing
 from netchannel.errors import ProtocolError
-from netchannel.reporting import log
+from netchannel.log_texts import log
 from netchannel.wire import messages
 
 from .borrower import Borrower

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from netchannel.core.backoff import Backoff
 from netchannel.core.client_core import ERRORS
-from netchannel.core.control import FOR_READING, greeting
+from netchannel.core.control_connection import FOR_READING, greeting
 from netchannel.core.link import Closing, Link
 from netchannel.core.receiving.queue import Chunk, Queue
 from netchannel.errors import ChannelClosed, HandshakeError, NetChannelError, ProtocolError
+from netchannel.log_texts import log, printable
 from netchannel.policies import BufferPolicy
-from netchannel.reporting import log, printable
 from netchannel.wire import messages
 from netchannel.wire.frame_parser import FrameParser
 from netchannel.wire.frames import UNSUMMED, Frame, Kind, signal, unpack

@@ -6,7 +6,7 @@ import struct
 from collections import deque
 from typing import TYPE_CHECKING
 
-from netchannel.core.control import FOR_READING
+from netchannel.core.control_connection import FOR_READING
 from netchannel.core.link import Closing
 from netchannel.core.sending.data_sender import WRITE_LIMIT
 from netchannel.core.sending.features import describe_missing, missing_feature

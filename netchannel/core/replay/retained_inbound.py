@@ -8,7 +8,7 @@ from netchannel.core.receiving.tombstones import Tombstone
 from netchannel.core.sending.send_buffer import Record
 from netchannel.core.states import ReceiverState
 from netchannel.errors import NetChannelError, ProtocolError, SchemaMismatch
-from netchannel.reporting import log, printable
+from netchannel.log_texts import log, printable
 from netchannel.values import Position
 from netchannel.wire.frames import pack
 from netchannel.wire.rows import count_rows

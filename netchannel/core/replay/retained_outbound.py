@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from netchannel.core.sending.packer import Packer
 from netchannel.errors import ChannelClosed
-from netchannel.reporting import encodable
+from netchannel.log_texts import encodable
 
 from .retained_service import RetainedService
 

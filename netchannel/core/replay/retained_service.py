@@ -16,7 +16,7 @@ from netchannel.errors import (
     PositionLost,
     StreamReplaced,
 )
-from netchannel.reporting import log, printable
+from netchannel.log_texts import log, printable
 from netchannel.values import Heads
 from netchannel.wire import messages
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
-from netchannel.core.control import FOR_DATA, greeting
+from netchannel.core.control_connection import FOR_DATA, greeting
 from netchannel.core.link import Closing
 from netchannel.core.states import SenderEvent
 from netchannel.core.upqueries import Upqueries
 from netchannel.errors import HandshakeError, ProtocolError
-from netchannel.reporting import printable
+from netchannel.log_texts import printable
 from netchannel.wire.frame_parser import FrameParser
 from netchannel.wire.frames import (
     FRAME_LIMIT,

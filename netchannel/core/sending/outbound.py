@@ -22,7 +22,7 @@ from netchannel.errors import (
     PositionLost,
     ProtocolError,
 )
-from netchannel.reporting import because, encodable, log, printable
+from netchannel.log_texts import because, encodable, log, printable
 from netchannel.values import Ending
 from netchannel.wire.frames import ACK_BYTES, ALONE, FRAME_LIMIT, SHARED_FROM, Body, Buffer, Kind, signal
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from netchannel.core.control import FOR_CONTROL
+from netchannel.core.control_connection import FOR_CONTROL
 from netchannel.core.dialer import DialedControl, Peer
 from netchannel.core.link import Core
 from netchannel.core.states import SenderEvent, SenderState
@@ -19,7 +19,7 @@ from netchannel.errors import (
     ProtocolError,
     SchemaMismatch,
 )
-from netchannel.reporting import log
+from netchannel.log_texts import log
 from netchannel.wire import messages
 
 from .data_sender import SenderData

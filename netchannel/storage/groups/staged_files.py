@@ -10,7 +10,7 @@ from netchannel.core.groups.group_files import Files
 from netchannel.core.link import Job, JobOwner
 from netchannel.core.states import ReceiverState
 from netchannel.errors import ChannelBroken, NetChannelError
-from netchannel.reporting import log
+from netchannel.log_texts import log
 from netchannel.storage.jobs import TRIM_S
 
 from .attempt_writer import AttemptWriter

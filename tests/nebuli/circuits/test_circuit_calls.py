@@ -14,7 +14,7 @@ from nebuli.steps.member.calls import staged_messages as staged
 from tests.support.told_members import pushed_query
 
 
-class Line:
+class MemberConnection:
     """A way to a member for which a push is too large."""
 
     async def push_staged(self, *_: object) -> staged.TooLarge:
@@ -25,7 +25,7 @@ async def test_who_stages_too_much_for_one_push_is_told_to_stage_less_and_not_to
     run: Any = SimpleNamespace(
         plan=pushed_query(1).plan,
         external=["a"],
-        calls=SimpleNamespace(to=lambda *_: nullcontext(Line()), closed=False),
+        calls=SimpleNamespace(to=lambda *_: nullcontext(MemberConnection()), closed=False),
     )
     calls = CircuitCalls(run)
     with pytest.raises(CircuitFailed, match="2147483648 bytes are staged, and 1073741824 at most") as raised:

@@ -8,7 +8,7 @@ import pytest
 
 from nebuli.control.step_placement import step_fragments
 from placement import InvalidQuery, parse_query
-from placement.stepped import MemberFragment
+from placement.stepped_plan import MemberFragment
 from topology import parse_topology
 
 TOPOLOGY = """

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from nebuli.dataflow import Circuit, Progress
+from nebuli.dataflow import OperatorGraph, Progress
 
 
-class Driven(Circuit):
+class Driven(OperatorGraph):
     """Gives all changes at once, in lists."""
 
     def push(self, source: str, batch: pa.RecordBatch) -> list[pa.RecordBatch]:

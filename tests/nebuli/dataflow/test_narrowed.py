@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from nebuli.dataflow import Circuit, arrow_schema, zset
+from nebuli.dataflow import OperatorGraph, arrow_schema, zset
 from placement import check
 from placement.plan import BoundSource
 from tests.nebuli.dataflow import oracle
@@ -81,7 +81,7 @@ def rows_of(schema: pa.Schema, random: Random) -> pa.RecordBatch:
 @pytest.mark.parametrize(("operators", "sql", "read"), QUERIES)
 def test_what_is_left_out_is_not_missed(operators: list[dict[str, Any]], sql: str, read: str) -> None:
     plan = check(chain(*operators), TOPOLOGY)
-    circuit, random = Circuit(list(plan.operators.values())), Random(sql)
+    circuit, random = OperatorGraph(list(plan.operators.values())), Random(sql)
     tables, out = {}, Counter[tuple[Any, ...]]()
     sources = {each.id: each for each in plan.operators.values() if isinstance(each, BoundSource)}
     assert " ".join(sorted(column.name for column in sources["f"].columns)) == read

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nebuli.dataflow import Circuit, DataflowError, Progress, zset
+from nebuli.dataflow import DataflowError, OperatorGraph, Progress, zset
 from nebuli.dataflow.keys import hashing
 from placement.plan import NetworkSource
 from tests.nebuli.dataflow import oracle
@@ -391,7 +391,7 @@ def test_event_time_where_there_is_none_is_refused() -> None:
         ([], [closing.model_copy(update={"column": "y"})], "operator g: .* in 'y', which is no timestamp"),
     ):
         with pytest.raises(DataflowError, match=said):
-            Circuit(good.operators, watermarks=watermarks, closings=closings)
+            OperatorGraph(good.operators, watermarks=watermarks, closings=closings)
 
 
 @pytest.mark.long

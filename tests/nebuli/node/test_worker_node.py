@@ -19,7 +19,7 @@ from nebuli.rpc.status import FragmentState
 from nebuli.rpc.trust import NO_TRUST
 from nebuli.steps.member.run_notes import COORDINATOR, DISMISSED, PUBLISHED
 from placement.plan import BoundSink, Fragment, NetworkSource
-from placement.stepped import CoordinatorFragment
+from placement.stepped_plan import CoordinatorPlacement
 from tests.support.told_members import pushed_query
 from topology import Column, NullSink
 
@@ -81,7 +81,7 @@ async def test_what_was_noted_of_the_run_before_is_gone_before_a_fragment_is_kno
     """
     query = pushed_query(1)
     async with netchannel.ReceiverServer("127.0.0.1:0") as receiver:
-        fragment = CoordinatorFragment(
+        fragment = CoordinatorPlacement(
             id="q/coordinator",
             node=receiver.address,
             circuit=query.circuit,

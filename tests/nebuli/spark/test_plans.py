@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nebuli.dataflow import Circuit, arrow_schema, zset
+from nebuli.dataflow import OperatorGraph, arrow_schema, zset
 from nebuli.spark.plans import compile_plan, view
 from placement.plan import (
     AggregateOperator,
@@ -99,7 +99,7 @@ def test_aggregates_of_extreme_values_give_what_the_embedded_engine_gives(comput
     rows = pa.table(EXTREMES, schema=arrow_schema(WIDE))
     compiled = compile_plan(fragment_of(operators))
     (theirs,) = compute(compiled, {view(0): (WIDE, rows)}, compiled.output).to_pylist()
-    changes = list(Circuit(operators).push("in", zset.insertions(rows.to_batches()[0])))
+    changes = list(OperatorGraph(operators).push("in", zset.insertions(rows.to_batches()[0])))
     (ours,) = zset.without_weight(changes[-1]).to_pylist()
     assert theirs["sum_big"] == 2**63 - 2
     assert list(theirs) == list(ours)
@@ -145,7 +145,7 @@ def test_operators_one_by_one_give_what_the_embedded_engine_gives(compute, chain
     ]
     compiled = compile_plan(fragment_of(operators))
     theirs = compute(compiled, {view(0): (EVENTS, rows)}, compiled.output).to_pydict()
-    circuit = Circuit(operators)
+    circuit = OperatorGraph(operators)
     changes = [*circuit.push("in", zset.insertions(rows.to_batches()[0])), *circuit.end("in")]
     ours = zset.expand(zset.consolidate(changes)).to_pydict() if changes else {}
     found = oracle.multiset(zip(*theirs.values(), strict=True))

@@ -17,7 +17,7 @@ from nebuli.dataflow.zset import weighted
 from nebuli.steps.logs import producers
 from nebuli.steps.logs.input_log import InputLog
 from nebuli.steps.logs.output_log import Dating, OutputLog, time_row
-from nebuli.steps.logs.sums import digest
+from nebuli.steps.logs.zset_sums import digest
 from nebuli.store import Store
 from nebuli.store.errors import (
     LogTaken,

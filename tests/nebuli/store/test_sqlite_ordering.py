@@ -24,7 +24,7 @@ from nebuli.store.errors import (
     Unclear,
 )
 from nebuli.store.ordering import Change
-from nebuli.store.ordering.bell import FileBell
+from nebuli.store.ordering.append_signal import AppendSignal
 from nebuli.store.ordering.noted_ends import FILE as ENDS
 from nebuli.store.ordering.sqlite import FILE, SqliteOrdering
 from tests.support.stores import fill, found
@@ -40,7 +40,7 @@ def ordering(tmp_path: Path) -> Iterator[SqliteOrdering]:
 
 def test_a_file_that_is_gone_has_no_bell_and_that_is_said(tmp_path: Path) -> None:
     with pytest.raises(StoreUnusable, match=r"log cannot be watched: .*; somebody has deleted or moved it"):
-        FileBell(tmp_path / "log")
+        AppendSignal(tmp_path / "log")
 
 
 def test_another_writer_is_waited_for_so_long(tmp_path: Path, ordering: SqliteOrdering) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from netchannel.core.control import FOR_CONTROL, greeting
+from netchannel.core.control_connection import FOR_CONTROL, greeting
 from netchannel.core.link import Closing, Link
 from netchannel.core.receiving.sessions import ReceiverControl
 from netchannel.errors import ProtocolError

@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 )
 
 from netchannel import BufferPolicy, FaultPolicy, NetChannelError, Position, ProtocolError, Timing
-from netchannel.core.control import ControlLink
+from netchannel.core.control_connection import ControlLink
 from netchannel.core.link import Link
 from netchannel.core.receiving.data_receiver import ReceiverData
 from netchannel.core.receiving.inbound import InboundChannel

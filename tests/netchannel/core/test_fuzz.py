@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netchannel.core.connections import IncomingConnection
-from netchannel.core.control import FOR_CONTROL, FOR_DATA, FOR_MEMBERS, greeting, with_check
+from netchannel.core.control_connection import FOR_CONTROL, FOR_DATA, FOR_MEMBERS, greeting, with_check
 from netchannel.core.receiving.data_receiver import ReceiverData
-from netchannel.core.receiving.members import MemberControl
-from netchannel.core.receiving.membership import NodeControl
+from netchannel.core.receiving.node_members import MemberControl
+from netchannel.core.receiving.node_membership import NodeControl
 from netchannel.core.receiving.sessions import ReceiverControl
 from netchannel.core.sending.data_sender import SenderData
 from netchannel.core.sending.sender_core import SenderControl

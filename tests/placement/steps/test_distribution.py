@@ -32,7 +32,7 @@ from placement.plan import (
     UnionOperator,
     WindowOperator,
 )
-from placement.stepped import (
+from placement.stepped_plan import (
     AlignOperator,
     ExchangeOperator,
     Exchanging,

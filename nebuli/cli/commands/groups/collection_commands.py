@@ -13,7 +13,7 @@ import click
 from nebuli.cli.bounds import FilePath, Finite, state_place, store_option
 from nebuli.cli.exits import ExitCode, code_of_storage, end_on_termination
 from nebuli.cli.files import STDIN
-from nebuli.cli.render import table
+from nebuli.cli.placement_text import table
 from nebuli.cli.rows.collection_views import cells, columns_from, columns_of, shown
 from nebuli.cli.rows.printed_rows import as_csv, as_json_line, echo_data, how_many, print_rows
 from nebuli.cli.rows.times import instant, read_time

@@ -12,7 +12,7 @@ import click
 from nebuli.cli import saved_queries
 from nebuli.cli.bounds import FilePath, Finite
 from nebuli.cli.exits import ExitCode, end_on_termination
-from nebuli.cli.render import table
+from nebuli.cli.placement_text import table
 from nebuli.cli.rows.printed_rows import as_json_line, echo_data, format_option, how_many, print_rows
 from nebuli.cli.rows.view_rows import HEADER, cells_of, data_of
 from nebuli.cli.stepped.circuit_access import trust_of
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
     from nebuli.views import Views
-    from placement.stepped import AnyFragment
+    from placement.stepped_plan import AnyFragment
 
 _Command = TypeVar("_Command", bound="Callable[..., int]")
 
@@ -195,8 +195,8 @@ def add(context: click.Context, file: str, at: str, topology: str | None, id_: s
 
 async def _add_to(id_: str, text: str, file: str) -> int:
     """Give views to a query on workers."""
-    from nebuli.control.adding_views import add_views
     from nebuli.control.deployment import views_of
+    from nebuli.control.view_addition import add_views
 
     query = saved_queries.load(id_)
     with saved_queries.added_to(query):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nebuli.connectors.endpoints import Source
     from nebuli.steps.member.inputs.replayable_source import ReplayableSource
     from nebuli.steps.member.member import Member
-    from placement.stepped import Feed
+    from placement.stepped_plan import Feed
 
 _log = logging.getLogger("nebuli.steps.member")
 _LASTING = StoreFull | StoreFailed | Damaged

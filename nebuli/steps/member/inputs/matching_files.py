@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nebuli.store.store_url import StorePlace
-    from placement.stepped import Feed, Share
+    from placement.stepped_plan import Feed, Share
     from topology import PhysicalSource
 
 _log = logging.getLogger("nebuli.steps.member")

@@ -9,7 +9,7 @@ from nebuli.dataflow.steps.origins import SourceRows
 from nebuli.steps.logs.addresses import Address, Passage
 from nebuli.steps.member.inputs.replayable_source import ReplayableSource
 from nebuli.steps.member.inputs.step_times import DatedReading, StepTimes
-from placement.stepped import TIME
+from placement.stepped_plan import TIME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from nebuli.steps.logs.input_log import InputLog
-    from placement.stepped import Feed
+    from placement.stepped_plan import Feed
 
 
 _NONE = Passage(Address(), Address(), 0)

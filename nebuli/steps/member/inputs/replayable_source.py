@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from placement.stepped import Feed
+    from placement.stepped_plan import Feed
 
 
 class _Pass:

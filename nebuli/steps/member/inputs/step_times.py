@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from nebuli.steps.logs.addresses import Address, Passage
 from nebuli.steps.member.inputs.replayable_source import ReplayableSource
-from placement.stepped import TIME
+from placement.stepped_plan import TIME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from placement.stepped import Feed
+    from placement.stepped_plan import Feed
 
 BEAT_S = 1.0
 """Where something is written at times, a step comes as often, also without rows: who reads it waits for its time."""

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 from nebuli.dataflow import SteppedCircuit
 from nebuli.dataflow.steps.saved_runs import Saved, decoded
 from nebuli.steps.errors import SourcesGone
-from nebuli.steps.logs.delivered import Position
 from nebuli.steps.logs.input_log import InputLog
+from nebuli.steps.logs.log_position import LogPosition
 from nebuli.steps.logs.producers import SCHEMA as PRODUCERS
-from nebuli.steps.logs.standing import Standing
-from nebuli.steps.logs.sums import added
+from nebuli.steps.logs.sink_position import SinkPosition
+from nebuli.steps.logs.zset_sums import added
 from nebuli.steps.member.member_store import LOG, own_output_log
 from nebuli.steps.member.saved_state import SavedState
 from nebuli.steps.member.scaling import handover_messages as say
@@ -26,7 +26,7 @@ from nebuli.steps.member.scaling.layout import channel
 from nebuli.steps.protocol.errors import MalformedMessage
 from nebuli.store import Store
 from netchannel import BufferPolicy, EndOfChannel
-from placement.stepped import TIME
+from placement.stepped_plan import TIME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -196,7 +196,7 @@ class _Taking:
                     await log.continue_with(output, first, until, self._rows.pop(output, []))
             case say.SinkStands():
                 step, kind, text, rows = json.loads(bytes(data))
-                await (await log.delivered(output)).keep(Position(step, kind, text, rows))
+                await (await log.delivered(output)).keep(SinkPosition(step, kind, text, rows))
             case say.SinkRows():
                 self._net[output].append(say.rows_of(data, log.schemas[output]))
             case say.SinkAdded(_, until):
@@ -208,7 +208,7 @@ class _Taking:
         new = [(table, key) for table, manifest in tables.items() for key in manifest]
         return Saved(tables, new, [*(self._parts - self._counts)], kept=lambda: None)
 
-    def together(self, standings: Sequence[_Standing]) -> Standing:
+    def together(self, standings: Sequence[_Standing]) -> LogPosition:
         """Where the log is to stand. Raises MalformedMessage where the members before stand at different steps."""
         steps = {each.step for each in standings}
         if len(steps) != 1 or None in steps:
@@ -219,7 +219,7 @@ class _Taking:
         for each in standings:
             addresses |= each.addresses
         ended = [each.ended_at for each in standings if each.ended_at is not None]
-        return Standing(
+        return LogPosition(
             step=steps.pop() or 0,
             waiting={handle: added(rows, self.log.schemas[handle]) for handle, rows in self._waiting.items()},
             producers=added(self._producers, PRODUCERS),

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from nebuli.steps.member.calls.call_messages import owner
 from nebuli.steps.member.inputs.matching_files import pattern_of
-from placement.stepped import TIME, Feed, Member, SteppedPlan, Takeover
+from placement.stepped_plan import TIME, Feed, Member, SteppedPlan, Takeover
 
 __all__ = ["Layout", "Takeover", "channel"]
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from nebuli.dataflow.steps.saved_runs import encoded
-from nebuli.steps.logs.standing import Standing
+from nebuli.steps.logs.log_position import LogPosition
 from nebuli.steps.member.scaling import handover_messages as say
 from nebuli.steps.member.scaling.layout import channel
 from netchannel import BufferPolicy, FaultPolicy, NetChannelError
-from placement.stepped import TIME
+from placement.stepped_plan import TIME
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -162,11 +162,11 @@ class Transfer:
             )
 
 
-def _part(standing: Standing, layout: Layout, before: int, member: int) -> Standing:
+def _part(standing: LogPosition, layout: Layout, before: int, member: int) -> LogPosition:
     """What of a log's standing is another member's."""
     names = standing.producers.column("producer").to_pylist()
     known = pa.array([layout.producer(name) == member for name in names], pa.bool_())
-    return Standing(
+    return LogPosition(
         standing.step,
         {handle: rows for handle, rows in standing.waiting.items() if layout.rows(handle, before) == member},
         standing.producers.filter(known),

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from nebuli.circuits.views.view_lookups import ViewLookups
-from nebuli.steps.coordinator.call_line import Unpinned
+from nebuli.steps.coordinator.call_connection import Unpinned
 from nebuli.steps.coordinator.call_routes import CallRoutes
 from nebuli.steps.coordinator.circuit_run import AnyRun
 from nebuli.steps.member.calls.lookup_messages import LookedUp
@@ -33,7 +33,7 @@ ZSET = ROWS.append(pa.field("_weight", pa.int64()))
 
 
 @dataclass
-class Line:
+class MemberConnection:
     """To a member whose view says of each key before which step it is read; ``firsts`` are where it is when asked."""
 
     epochs: list[int]
@@ -68,7 +68,7 @@ class Line:
         return LookedUp(epoch, step, np.ones(count, dtype="<i4").tobytes(), bytes(rows.serialize()))
 
 
-async def looked_up(*lines: Line, complete: int) -> tuple[int, Sequence[Any]]:
+async def looked_up(*lines: MemberConnection, complete: int) -> tuple[int, Sequence[Any]]:
     operators = op("source", "in", logical="numbers"), op("view", "v", input="in", key=["n"])
     plan = distribute(check_stepped(query(*operators), TOPOLOGY), len(lines), {"in"})
     run = SimpleNamespace(
@@ -97,26 +97,26 @@ async def looked_up(*lines: Line, complete: int) -> tuple[int, Sequence[Any]]:
 
 
 async def test_members_at_one_step_are_asked_once() -> None:
-    lines = Line([1], [7]), Line([1], [7])
+    lines = MemberConnection([1], [7]), MemberConnection([1], [7])
     assert await looked_up(*lines, complete=7) == (7, [7] * 40)
     assert [line.asked for line in lines] == [[7], [7]]
 
 
 async def test_who_has_read_before_a_step_that_another_has_done_is_asked_for_it_once_more() -> None:
     """And not the other one, who has read at it."""
-    lines = Line([1], [7]), Line([1], [9]), Line([1], [8])
+    lines = MemberConnection([1], [7]), MemberConnection([1], [9]), MemberConnection([1], [8])
     assert await looked_up(*lines, complete=7) == (9, [9] * 40)
     assert [line.asked for line in lines] == [[7, (9, True)], [7], [7, (9, True)]]
 
 
 async def test_answers_of_two_epochs_are_not_put_together() -> None:
     """A step of the one may be another one in the next, where not all had it."""
-    lines = Line([1, 2], [7, 7]), Line([2], [7, 7])
+    lines = MemberConnection([1, 2], [7, 7]), MemberConnection([2], [7, 7])
     assert await looked_up(*lines, complete=7) == (7, [7] * 40)
     assert [line.asked for line in lines] == [[7, 7], [7, 7]]
 
 
 async def test_one_member_has_all_keys_at_one_step_and_holds_nothing() -> None:
-    line = Line([1], [4])
+    line = MemberConnection([1], [4])
     assert await looked_up(line, complete=3) == (4, [4] * 40)
     assert line.asked == [3]

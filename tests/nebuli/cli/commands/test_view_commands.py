@@ -17,8 +17,8 @@ import yaml
 
 from nebuli.cli import saved_queries
 from nebuli.cli.commands.groups import view_commands
-from nebuli.control import adding_views
-from nebuli.control.adding_views import add_views
+from nebuli.control import view_addition
+from nebuli.control.view_addition import add_views
 from nebuli.rpc.trust import Trust
 from nebuli.rpc.worker_client import WorkerClient, WorkerRefused
 from placement.partial.view_additions import addition_of
@@ -132,7 +132,7 @@ def test_a_query_that_has_begun_again_and_a_part_that_cannot_take_a_view_are_lef
         return await add_views(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(adding_views, "add_views", behind_a_watcher)
+        patch.setattr(view_addition, "add_views", behind_a_watcher)
         with pytest.raises(click.ClickException, match="has begun again meanwhile: try again"):
             asyncio.run(view_commands._add_to(query.id, text, "more.json"))
     now = saved_queries.load(query.id)

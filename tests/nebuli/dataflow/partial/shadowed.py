@@ -25,7 +25,7 @@ from nebuli.dataflow.partial import (
     Reading,
     Send,
 )
-from nebuli.dataflow.partial.ends import ViewNode
+from nebuli.dataflow.partial.base_and_view import ViewNode
 from nebuli.dataflow.partial.graph_node import GraphNode
 from nebuli.dataflow.partial.grouping_node import GroupingNode
 from nebuli.dataflow.partial.join_node import JoinNode

@@ -1,4 +1,4 @@
-"""Texts with codes on their way from a join's state to a trade that sums: the rows are those without codes."""
+"""Texts with codes on their way from a join's state to an exchange that sums: the rows are those without codes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from nebuli.dataflow.keys import coding
 from nebuli.dataflow.keys.coding import is_coded
-from nebuli.dataflow.steps import row_combiner, trades
+from nebuli.dataflow.steps import exchange_parts, row_combiner
 from tests.nebuli.dataflow.dealing import Change, Members, Rows, rows_of
 from tests.nebuli.dataflow.graphs import HOW, Graph, steps
-from tests.nebuli.dataflow.test_stepped import SPREADS, check
+from tests.nebuli.dataflow.test_stepped_circuit import SPREADS, check
 from tests.support.sizes import examples
 
 BY = ("g", "n")
@@ -54,16 +54,16 @@ def test_what_is_counted_is_what_brute_force_says(
         check(counted_join(on, how), all_steps, members, spread, seed)
 
 
-def test_texts_of_the_state_come_to_the_trade_with_codes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_of_the_state_come_to_the_exchange_with_codes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once they have been looked up as often as there are of them."""
     came: list[bool] = []
-    combined = trades.combined
+    combined = exchange_parts.combined
 
     def watched(batch: pa.RecordBatch) -> pa.RecordBatch:
         came.append(any(map(is_coded, batch.columns)))
         return combined(batch)
 
-    monkeypatch.setattr(trades, "combined", watched)
+    monkeypatch.setattr(exchange_parts, "combined", watched)
     members = Members(counted_join(("k",)).plan(2), 0, ())
     texts: list[Change] = [
         [((k, f"text {k % 7}", 0.0, k % 3), 1) for k in range(6000)],

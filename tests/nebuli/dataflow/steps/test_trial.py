@@ -11,7 +11,7 @@ import pytest
 from nebuli.dataflow import DataflowError, SteppedCircuit
 from nebuli.dataflow.steps.trial import Trial
 from nebuli.steps.stepped_query import stepped_query
-from placement.stepped import SteppedPlan
+from placement.stepped_plan import SteppedPlan
 from tests.support.documents import op
 from tests.support.documents import query as query_of
 from topology import parse_topology

@@ -17,7 +17,7 @@ from nebuli.dataflow.errors import StateTooLarge
 from nebuli.dataflow.keys import hashing
 from nebuli.dataflow.state import KeyedState, Run, consolidated
 from nebuli.dataflow.steps.contents import of_keys
-from nebuli.dataflow.steps.trades import owners_of
+from nebuli.dataflow.steps.exchange_parts import owners_of
 from nebuli.dataflow.zset import consolidate, empty, weighted
 from placement.steps.whereabouts import divisions
 from tests.nebuli.dataflow.dealing import Change, Members, Row, Rows, rows_of, spelled_row, zset_of

@@ -10,7 +10,6 @@ import pytest
 
 from nebuli.ingestion.errors import AddressGone, MessageInvalid
 from nebuli.ingestion.readers.pgoutput import (
-    Aside,
     Begin,
     BeginPrepare,
     Column,
@@ -18,6 +17,7 @@ from nebuli.ingestion.readers.pgoutput import (
     CommitPrepared,
     Delete,
     Insert,
+    OtherMessage,
     PgMessage,
     Prepare,
     Relation,
@@ -101,7 +101,7 @@ def test_bytes_that_are_none_are_a_message_or_refused() -> None:
 
 
 def test_what_no_row_depends_on_is_passed_over() -> None:
-    assert parse_pgoutput(b"Y\0\0@\x01public\0mood\0") == Aside()
+    assert parse_pgoutput(b"Y\0\0@\x01public\0mood\0") == OtherMessage()
 
 
 def read(*written: str, since: int = 0, at: int = 0, statuses: bool = True) -> list[tuple[int, list[Any]]]:

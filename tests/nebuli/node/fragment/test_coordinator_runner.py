@@ -18,7 +18,7 @@ from nebuli.steps.member.run_notes import forget_run
 from nebuli.steps.protocol import dismissal
 from nebuli.steps.protocol.messages import Dismiss
 from nebuli.store import StorageError
-from placement.stepped import MemberFragment, Takeover
+from placement.stepped_plan import MemberFragment, Takeover
 from tests.support.coordinator_fragments import circuit_of, running, until_final, until_running
 from tests.support.told_members import Members, pushed_query, until
 

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pytest
 
 import nebuli
-from nebuli.control.adding_views import add_views
 from nebuli.control.supervision import Policy
+from nebuli.control.view_addition import add_views
 from nebuli.views import LookupTimedOut, Views, ViewUnreachable
 from tests.support.killing import Watched, watched
 from tests.support.ports import free_addresses

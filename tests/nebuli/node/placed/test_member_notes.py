@@ -10,7 +10,7 @@ from pathlib import Path
 from nebuli.node.placed.member_notes import MemberNotes, Whose
 from nebuli.rpc.member_places import MemberPlace, Succession
 from nebuli.store.notes import Notes
-from placement.stepped import MemberFragment
+from placement.stepped_plan import MemberFragment
 from tests.support.told_members import pushed_query
 from tests.support.waiting import until_async
 

@@ -21,7 +21,7 @@ from nebuli.steps.protocol.triggers import TriggerSettings
 from nebuli.store import Store
 from nebuli.store.notes import Notes
 from netchannel import ReceiverServer, SenderServer
-from placement.stepped import MemberFragment, Takeover
+from placement.stepped_plan import MemberFragment, Takeover
 from tests.support.told_members import pushed_query
 
 OLD, NEW = (MemberPlace(node="127.0.0.1:1", grpc="n:2", id=each) for each in ("old", "new"))

@@ -278,7 +278,7 @@ async def test_where_a_member_answers_no_more_it_has_another_session(
         await (over.wait() if len(sessions) == 1 else asyncio.Event().wait())
 
     monkeypatch.setattr(CallInbox, "serve", serve)
-    monkeypatch.setattr("nebuli.steps.member.coordinator_lines._GRACE_S", 0.01)
+    monkeypatch.setattr("nebuli.steps.member.coordinator_connections._GRACE_S", 0.01)
     async with Members(pushed_query(1), tmp_path) as circuit, circuit.told() as told:
         over.set()
         await told.lost(0)

@@ -15,8 +15,8 @@ from nebuli import Collections
 from nebuli.connectors.errors import OutputChanged, OutputError, OutputForgotten, OutputGone
 from nebuli.connectors.sinks.modes import AppendSink
 from nebuli.dataflow.zset import weighted
-from nebuli.steps.logs.delivered import Position
 from nebuli.steps.logs.output_log import OutputLog
+from nebuli.steps.logs.sink_position import SinkPosition
 from nebuli.steps.member import delivery as module
 from nebuli.steps.member.delivery import Delivery
 from nebuli.store import Store
@@ -104,7 +104,7 @@ async def test_a_sink_is_left_as_it_is_until_it_is_known_where_members_go_on(
 
 async def test_a_sink_that_has_more_than_the_log_is_left_as_it_is(log: OutputLog, file: Path) -> None:
     await write(log, 0)
-    await (await log.delivered("out")).keep(Position(2, "CSV in mode append", "", 2))
+    await (await log.delivered("out")).keep(SinkPosition(2, "CSV in mode append", "", 2))
     file.write_text('"n"\n0\n1\n', "utf-8")
     with pytest.raises(
         BeyondEnd, match="the sink of out is at 2, and output log m ends at 1: the log has lost"

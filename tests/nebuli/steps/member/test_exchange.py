@@ -22,7 +22,7 @@ async def rounds(exchange: Exchange, member: int, members: int, steps: range, ex
     """Feldera's test of its exchange: each sends (sender, round) to all, and receives exactly one of each."""
     for step in steps:
         for index in range(exchanges):
-            came = await exchange.trade(step, index, [row(member, step * exchanges + index)] * members)
+            came = await exchange.all_to_all(step, index, [row(member, step * exchanges + index)] * members)
             assert pairs(came) == [(sender, step * exchanges + index) for sender in range(members)]
 
 
@@ -60,7 +60,7 @@ async def test_members_that_send_nothing_complete_the_step() -> None:
         for step in range(3):
             given = [[row(0, step)] * 3, [row(1, 0).slice(0, 0)] * 3, [None] * 3]
             came = await asyncio.gather(
-                *(each.trade(step, 0, parts) for each, parts in zip(exchanges, given, strict=True))
+                *(each.all_to_all(step, 0, parts) for each, parts in zip(exchanges, given, strict=True))
             )
             for parts in came:
                 assert pairs(parts) == [(0, step)]
@@ -75,7 +75,7 @@ async def test_the_own_part_comes_back_as_it_was_given() -> None:
         exchanges = await world.opened()
         own = row(0, 0)
         came, _ = await asyncio.gather(
-            exchanges[0].trade(0, 0, [own, None]), exchanges[1].trade(0, 0, [None, None])
+            exchanges[0].all_to_all(0, 0, [own, None]), exchanges[1].all_to_all(0, 0, [None, None])
         )
         assert came[0] is own
         assert not [
@@ -91,7 +91,7 @@ async def test_a_member_alone_has_no_channel() -> None:
     async with Members(1) as world:
         (alone,) = await world.opened()
         assert world.channels == (0, 0)
-        assert pairs(await alone.trade(0, 0, [row(0, 7)])) == [(0, 7)]
+        assert pairs(await alone.all_to_all(0, 0, [row(0, 7)])) == [(0, 7)]
         await alone.close()
 
 
@@ -105,7 +105,7 @@ async def test_only_senders_send_and_only_receivers_receive() -> None:
         ]
         came = await asyncio.gather(
             *(
-                each.trade(0, 0, [row(member, 0)] * 3, senders={0, 1}, receivers={1})
+                each.all_to_all(0, 0, [row(member, 0)] * 3, senders={0, 1}, receivers={1})
                 for member, each in enumerate(exchanges)
             )
         )
@@ -127,8 +127,10 @@ async def test_a_member_may_be_ahead_of_others() -> None:
         gather = {"senders": {0, 2}, "receivers": {1}}
 
         async def all_of(member: int) -> list[list[tuple[int, int]]]:
-            came = [await exchanges[member].trade(0, 0, [row(member, 0)] * 3, **gather)]
-            came += [await exchanges[member].trade(0, index, [row(member, index)] * 3) for index in (1, 2)]
+            came = [await exchanges[member].all_to_all(0, 0, [row(member, 0)] * 3, **gather)]
+            came += [
+                await exchanges[member].all_to_all(0, index, [row(member, index)] * 3) for index in (1, 2)
+            ]
             return [pairs(parts) for parts in came]
 
         ahead, behind = asyncio.create_task(all_of(0)), asyncio.create_task(all_of(1))
@@ -156,7 +158,7 @@ async def test_parts_far_larger_than_the_buffers_cross_at_the_same_time() -> Non
         exchanges = await world.opened(buffer_bytes=MIB)
         given = [large(member, 6) for member in range(4)]
         came = await asyncio.gather(
-            *(each.trade(0, 0, [part] * 4) for each, part in zip(exchanges, given, strict=True))
+            *(each.all_to_all(0, 0, [part] * 4) for each, part in zip(exchanges, given, strict=True))
         )
         for parts in came:
             assert all(part is not None and part.equals(of) for part, of in zip(parts, given, strict=True))
@@ -171,14 +173,14 @@ async def test_beside_what_is_received_memory_is_bounded() -> None:
         servers = [*world.senders, *world.receivers]
         most = 0
         with memory_pool() as counted:
-            trades = asyncio.gather(*(each.trade(0, 0, given) for each in exchanges))
-            while not trades.done():
+            exchanges = asyncio.gather(*(each.all_to_all(0, 0, given) for each in exchanges))
+            while not exchanges.done():
                 channels = [
                     channel for server in servers for channel in server.statistics().channels.values()
                 ]
                 most = max(most, *(channel.buffered_bytes for channel in channels))
                 await asyncio.sleep(0)
-            came = await trades
+            came = await exchanges
             received = sum(part.nbytes for part in given)
             # What a channel receives into is of Arrow's memory too.
             assert received <= counted.max_memory() <= received + 2 * (MIB + 2 * PIECE)
@@ -191,7 +193,7 @@ async def test_beside_what_is_received_memory_is_bounded() -> None:
 async def test_what_is_early_and_large_waits_where_it_comes_from() -> None:
     async with Members(2) as world:
         exchanges = await world.opened(buffer_bytes=MIB)
-        ahead = asyncio.create_task(exchanges[0].trade(0, 0, [None, large(0, 16)]))
+        ahead = asyncio.create_task(exchanges[0].all_to_all(0, 0, [None, large(0, 16)]))
         inbox = lambda: world.receivers[1].statistics().channels["circuit/1/0>1"]  # noqa: E731
         outbox = lambda: world.senders[0].statistics().channels["circuit/1/0>1", world.addresses[1]]  # noqa: E731
 
@@ -203,19 +205,19 @@ async def test_what_is_early_and_large_waits_where_it_comes_from() -> None:
             await asyncio.sleep(0)
         assert inbox().bytes <= 2 * MIB
         assert not ahead.done()
-        came = await exchanges[1].trade(0, 0, [None, None])
+        came = await exchanges[1].all_to_all(0, 0, [None, None])
         assert came[0] is not None
         assert came[0].equals(large(0, 16))
         assert await ahead == [None, None]
         await asyncio.gather(*(each.close() for each in exchanges))
 
 
-async def test_members_may_close_in_order_while_others_still_trade() -> None:
+async def test_members_may_close_in_order_while_others_still_exchange() -> None:
     async with Members(3) as world:
         exchanges = await world.opened()
         at_last = {"senders": {0, 2}, "receivers": {1}}
-        await exchanges[0].trade(0, 0, [row(0, 0)] * 3, **at_last)
-        waiting = asyncio.create_task(exchanges[1].trade(0, 0, [row(1, 0)] * 3, **at_last))
+        await exchanges[0].all_to_all(0, 0, [row(0, 0)] * 3, **at_last)
+        waiting = asyncio.create_task(exchanges[1].all_to_all(0, 0, [row(1, 0)] * 3, **at_last))
         await exchanges[0].close()
 
         async def is_over() -> bool | None:
@@ -224,19 +226,19 @@ async def test_members_may_close_in_order_while_others_still_trade() -> None:
         await until_async(is_over, "member 1 has heard it")
         await asyncio.sleep(0.25)  # so long that it looks after member 0
         assert not waiting.done()
-        await exchanges[2].trade(0, 0, [row(2, 0)] * 3, **at_last)
+        await exchanges[2].all_to_all(0, 0, [row(2, 0)] * 3, **at_last)
         assert pairs(await waiting) == [(0, 0), (2, 0)]
         await asyncio.gather(*(each.close() for each in exchanges))
 
 
-async def test_a_second_trade_beside_the_first_is_refused_and_harms_nothing() -> None:
+async def test_a_second_exchange_beside_the_first_is_refused_and_harms_nothing() -> None:
     async with Members(2) as world:
         exchanges = await world.opened()
-        first = asyncio.create_task(exchanges[0].trade(3, 1, [row(0, 0)] * 2))
+        first = asyncio.create_task(exchanges[0].all_to_all(3, 1, [row(0, 0)] * 2))
         await asyncio.sleep(0)
         with pytest.raises(ExchangeBusy, match=r"step 3, exchange 2 .* step 3, exchange 1 is going on"):
-            await exchanges[0].trade(3, 2, [row(0, 0)] * 2)
-        await exchanges[1].trade(3, 1, [row(1, 0)] * 2)
+            await exchanges[0].all_to_all(3, 2, [row(0, 0)] * 2)
+        await exchanges[1].all_to_all(3, 1, [row(1, 0)] * 2)
         assert pairs(await first) == [(0, 0), (1, 0)]
         await asyncio.gather(*(each.close() for each in exchanges))
 
@@ -244,25 +246,25 @@ async def test_a_second_trade_beside_the_first_is_refused_and_harms_nothing() ->
 async def test_what_is_no_next_exchange_is_refused_and_harms_nothing() -> None:
     async with Members(1) as world:
         (alone,) = await world.opened()
-        await alone.trade(3, 1, [None])
+        await alone.all_to_all(3, 1, [None])
         for at in ((3, 1), (3, 0), (2, 9)):
             with pytest.raises(
                 ValueError, match=f"step {at[0]}, exchange {at[1]} is not behind step 3, exchange 1"
             ):
-                await alone.trade(*at, [None])
+                await alone.all_to_all(*at, [None])
         with pytest.raises(ValueError, match="2 parts for 1 members"):
-            await alone.trade(4, 0, [None, None])
-        await alone.trade(4, 0, [None])
+            await alone.all_to_all(4, 0, [None, None])
+        await alone.all_to_all(4, 0, [None])
         await alone.close()
         with pytest.raises(ExchangeClosed, match="circuit/1 is closed: this member has closed it"):
-            await alone.trade(5, 0, [None])
+            await alone.all_to_all(5, 0, [None])
 
 
-async def test_what_is_not_open_does_not_trade_and_opens_once() -> None:
+async def test_what_is_not_open_does_not_exchange_and_opens_once() -> None:
     async with Members(1) as world:
         alone = world.exchange(0)
         with pytest.raises(ExchangeClosed, match="not opened"):
-            await alone.trade(0, 0, [None])
+            await alone.all_to_all(0, 0, [None])
         await alone.open(1)
         with pytest.raises(ExchangeClosed, match="opened before"):
             await alone.open(1)

@@ -15,14 +15,14 @@ import netchannel
 from nebuli.steps.errors import (
     ExchangeClosed,
     ExchangeFailed,
+    ExchangeLate,
     PartDamaged,
     PeerLeft,
     PeerLost,
-    TradeLate,
     WrongStep,
 )
 from nebuli.steps.member.exchange import Exchange
-from nebuli.steps.member.parts import LAST, NOTE, STREAM
+from nebuli.steps.member.part_messages import LAST, NOTE, STREAM
 from netchannel import ReceiverServer, SenderServer
 from tests.support.chaos import UP, CutAfter, Proxy, Wire
 from tests.support.members import SCHEMA, TIMING, Members, pairs, row
@@ -31,9 +31,9 @@ from tests.support.waiting import until_async
 NEXT = "this epoch's exchange is closed here: recover to a common checkpoint, in a new epoch"
 
 
-async def failure_of(trade: Any) -> ExchangeFailed:
+async def failure_of(exchange: Any) -> ExchangeFailed:
     with pytest.raises(ExchangeFailed) as caught:
-        await trade
+        await exchange
     return caught.value
 
 
@@ -41,7 +41,7 @@ async def works(world: Members, epoch: int) -> None:
     """A new epoch's exchange on the same servers."""
     exchanges = await world.opened(epoch)
     came = await asyncio.gather(
-        *(each.trade(7, 0, [row(member, epoch)] * world.count) for member, each in enumerate(exchanges))
+        *(each.all_to_all(7, 0, [row(member, epoch)] * world.count) for member, each in enumerate(exchanges))
     )
     assert [pairs(parts) for parts in came] == [[(m, epoch) for m in range(world.count)]] * world.count
     await asyncio.gather(*(each.close() for each in exchanges))
@@ -51,8 +51,8 @@ async def test_members_at_different_steps_say_so_and_a_new_epoch_works_at_once()
     async with Members(2) as world:
         exchanges = await world.opened()
         first, second = await asyncio.gather(
-            failure_of(exchanges[0].trade(4, 0, [row(0, 4)] * 2)),
-            failure_of(exchanges[1].trade(5, 2, [row(1, 5)] * 2)),
+            failure_of(exchanges[0].all_to_all(4, 0, [row(0, 4)] * 2)),
+            failure_of(exchanges[1].all_to_all(5, 2, [row(1, 5)] * 2)),
         )
         # Whoever sees it first tells the other one.
         wrong = first if isinstance(first, WrongStep) else second
@@ -70,7 +70,7 @@ async def test_members_at_different_steps_say_so_and_a_new_epoch_works_at_once()
         assert world.left == []
         for each in exchanges:
             with pytest.raises(ExchangeClosed, match="open one of a new epoch"):
-                await each.trade(6, 0, [None] * 2)
+                await each.all_to_all(6, 0, [None] * 2)
         await works(world, 2)
 
 
@@ -93,7 +93,7 @@ async def test_what_cannot_be_read_is_said_with_who_sent_it(body: bytes, note: b
         exchange = world.exchange(0)
         await exchange.open(5)
         await outbox.send(body, note)
-        error = await failure_of(exchange.trade(0, 0, [row(0, 0)] * 2))
+        error = await failure_of(exchange.all_to_all(0, 0, [row(0, 0)] * 2))
         assert isinstance(error, PartDamaged)
         assert (
             f"member 1 at {world.addresses[1]} sent a part in step 0, exchange 0 that cannot be read"
@@ -112,7 +112,9 @@ async def test_what_cannot_be_read_is_said_with_who_sent_it(body: bytes, note: b
 async def test_who_gives_up_is_named_with_its_reason() -> None:
     async with Members(3) as world:
         exchanges = await world.opened()
-        waiting = [asyncio.create_task(failure_of(exchanges[m].trade(0, 0, [row(m, 0)] * 3))) for m in (0, 2)]
+        waiting = [
+            asyncio.create_task(failure_of(exchanges[m].all_to_all(0, 0, [row(m, 0)] * 3))) for m in (0, 2)
+        ]
         await asyncio.sleep(0)
         await exchanges[1].abort("the disk is full")
         for error in await asyncio.gather(*waiting):
@@ -123,12 +125,12 @@ async def test_who_gives_up_is_named_with_its_reason() -> None:
                 in str(error)
             )
         with pytest.raises(ExchangeClosed, match="this member has given it up: the disk is full"):
-            await exchanges[1].trade(0, 0, [None] * 3)
+            await exchanges[1].all_to_all(0, 0, [None] * 3)
         assert world.left == []
         await works(world, 2)
 
 
-async def test_what_fails_between_two_trades_is_told_by_the_next() -> None:
+async def test_what_fails_between_two_exchanges_is_told_by_the_next() -> None:
     async with Members(2) as world:
         exchanges = await world.opened()
         await exchanges[1].abort("out of memory")
@@ -137,31 +139,33 @@ async def test_what_fails_between_two_trades_is_told_by_the_next() -> None:
             return not world.left or None
 
         await until_async(is_over, "member 0 has heard it, and left")
-        error = await failure_of(exchanges[0].trade(0, 0, [None] * 2))
+        error = await failure_of(exchanges[0].all_to_all(0, 0, [None] * 2))
         assert isinstance(error, PeerLeft)
         assert error.said == "out of memory"
         with pytest.raises(ExchangeClosed):
-            await exchanges[0].trade(0, 0, [None] * 2)
+            await exchanges[0].all_to_all(0, 0, [None] * 2)
 
 
 async def test_who_has_ended_and_is_needed_has_left() -> None:
     async with Members(2) as world:
         exchanges = await world.opened()
-        waiting = asyncio.create_task(failure_of(exchanges[0].trade(0, 0, [None] * 2)))
+        waiting = asyncio.create_task(failure_of(exchanges[0].all_to_all(0, 0, [None] * 2)))
         await asyncio.sleep(0)
         await exchanges[1].close()
         assert isinstance(await waiting, PeerLeft)
         exchanges = await world.opened(2)
         await exchanges[1].close()
-        assert isinstance(await failure_of(exchanges[0].trade(0, 0, [None] * 2)), PeerLeft)
+        assert isinstance(await failure_of(exchanges[0].all_to_all(0, 0, [None] * 2)), PeerLeft)
         assert world.left == []
 
 
-async def test_a_cancelled_trade_leaves_nothing_behind() -> None:
+async def test_a_cancelled_exchange_leaves_nothing_behind() -> None:
     async with Members(3) as world:
         exchanges = await world.opened()
-        cancelled = asyncio.create_task(exchanges[0].trade(0, 0, [row(0, 0)] * 3))
-        others = [asyncio.create_task(failure_of(exchanges[m].trade(0, 0, [row(m, 0)] * 3))) for m in (1,)]
+        cancelled = asyncio.create_task(exchanges[0].all_to_all(0, 0, [row(0, 0)] * 3))
+        others = [
+            asyncio.create_task(failure_of(exchanges[m].all_to_all(0, 0, [row(m, 0)] * 3))) for m in (1,)
+        ]
 
         async def is_sent() -> bool | None:
             return world.receivers[2].statistics().channels["circuit/1/0>2"].received or None
@@ -170,21 +174,23 @@ async def test_a_cancelled_trade_leaves_nothing_behind() -> None:
         cancelled.cancel()
         with pytest.raises(asyncio.CancelledError):
             await cancelled
-        for error in await asyncio.gather(*others, failure_of(exchanges[2].trade(0, 0, [row(2, 0)] * 3))):
+        for error in await asyncio.gather(
+            *others, failure_of(exchanges[2].all_to_all(0, 0, [row(2, 0)] * 3))
+        ):
             assert isinstance(error, PeerLeft)
             assert error.said == "a call of this member's was cancelled"
         assert world.left == []
         await until_async(world.unconnected, "all connections are closed")
         with pytest.raises(ExchangeClosed, match="cancelled"):
-            await exchanges[0].trade(1, 0, [None] * 3)
+            await exchanges[0].all_to_all(1, 0, [None] * 3)
         await works(world, 2)
 
 
-async def test_a_cancelled_trade_of_large_parts_leaves_nothing_behind() -> None:
+async def test_a_cancelled_exchange_of_large_parts_leaves_nothing_behind() -> None:
     async with Members(3) as world:
         exchanges = await world.opened(buffer_bytes=1 << 16)
         large = pa.record_batch({"a": pa.array(range(1 << 17), pa.int64())})
-        sending = asyncio.create_task(exchanges[0].trade(0, 0, [large] * 3))
+        sending = asyncio.create_task(exchanges[0].all_to_all(0, 0, [large] * 3))
 
         async def is_stuck() -> bool | None:
             return world.receivers[2].statistics().channels["circuit/1/0>2"].buffered_bytes or None
@@ -194,7 +200,7 @@ async def test_a_cancelled_trade_of_large_parts_leaves_nothing_behind() -> None:
         with pytest.raises(asyncio.CancelledError):
             await sending
         for member in (1, 2):
-            assert isinstance(await failure_of(exchanges[member].trade(0, 0, [None] * 3)), PeerLeft)
+            assert isinstance(await failure_of(exchanges[member].all_to_all(0, 0, [None] * 3)), PeerLeft)
         assert world.left == []
 
 
@@ -216,7 +222,9 @@ async def test_an_epoch_that_is_open_is_not_opened_again() -> None:
         with pytest.raises(netchannel.ChannelInUse):
             await world.exchange(0).open(1)
         assert world.channels == (2, 2)
-        came = await asyncio.gather(*(each.trade(0, 0, [row(m, 0)] * 2) for m, each in enumerate(exchanges)))
+        came = await asyncio.gather(
+            *(each.all_to_all(0, 0, [row(m, 0)] * 2) for m, each in enumerate(exchanges))
+        )
         assert [pairs(parts) for parts in came] == [[(0, 0), (1, 0)]] * 2
         await asyncio.gather(*(each.close() for each in exchanges))
 
@@ -225,7 +233,7 @@ async def test_what_an_old_epoch_still_sends_enters_no_new_one() -> None:
     """A member that does not know yet that the epoch is over goes on sending, by the old channel and by a new one."""
     async with Members(2) as world:
         old = await world.opened()
-        late = asyncio.create_task(failure_of(old[1].trade(0, 0, [row(1, 666)] * 2)))
+        late = asyncio.create_task(failure_of(old[1].all_to_all(0, 0, [row(1, 666)] * 2)))
 
         async def has_come() -> bool | None:
             return world.receivers[0].statistics().channels["circuit/1/1>0"].received or None
@@ -244,7 +252,7 @@ async def test_what_an_old_epoch_still_sends_enters_no_new_one() -> None:
             await asyncio.gather(opening, new[1].open(5), other.close())
             for step in range(3):
                 came = await asyncio.gather(
-                    *(each.trade(step, 0, [row(m, step)] * 2) for m, each in enumerate(new))
+                    *(each.all_to_all(step, 0, [row(m, step)] * 2) for m, each in enumerate(new))
                 )
                 assert [pairs(parts) for parts in came] == [[(0, step), (1, step)]] * 2
             assert outbox.statistics().received == 0
@@ -264,7 +272,7 @@ async def test_another_process_in_a_members_place_is_found_out() -> None:
         await one.attached()
         other = world.senders[1].register_channel("circuit/1/1>0", to=world.addresses[0], codec="bytes")
         await other.send(b"", NOTE.pack(0, 0, 0, LAST | 4))
-        waiting = asyncio.create_task(failure_of(exchange.trade(0, 0, [row(0, 0)] * 2)))
+        waiting = asyncio.create_task(failure_of(exchange.all_to_all(0, 0, [row(0, 0)] * 2)))
         await first.__aexit__(None, None, None)
         error = await waiting
         assert isinstance(error, PeerLeft)
@@ -274,13 +282,13 @@ async def test_another_process_in_a_members_place_is_found_out() -> None:
         await inbox.close()
 
 
-async def test_a_trade_that_is_late_says_who_is_missing() -> None:
+async def test_an_exchange_that_is_late_says_who_is_missing() -> None:
     async with Members(3) as world:
         exchanges = [world.exchange(0, deadline_s=0.2), world.exchange(1), world.exchange(2)]
         await asyncio.gather(*(each.open(5) for each in exchanges))
-        there = asyncio.create_task(failure_of(exchanges[1].trade(9, 1, [row(1, 0)] * 3)))
-        error = await failure_of(exchanges[0].trade(9, 1, [row(0, 0)] * 3))
-        assert isinstance(error, TradeLate)
+        there = asyncio.create_task(failure_of(exchanges[1].all_to_all(9, 1, [row(1, 0)] * 3)))
+        error = await failure_of(exchanges[0].all_to_all(9, 1, [row(0, 0)] * 3))
+        assert isinstance(error, ExchangeLate)
         assert (error.member, error.missing) == (2, (2,))
         assert "is late in step 9, exchange 1: after 0.2 s, 2 of 3 parts are here, and none of [2]" in str(
             error
@@ -290,12 +298,12 @@ async def test_a_trade_that_is_late_says_who_is_missing() -> None:
         assert world.left == []
 
 
-async def test_a_trade_whose_parts_nobody_takes_is_late_too() -> None:
+async def test_an_exchange_whose_parts_nobody_takes_is_late_too() -> None:
     async with Members(2) as world:
         exchanges = await world.opened(deadline_s=0.2, buffer_bytes=1 << 16)
         large = pa.record_batch({"a": pa.array(range(1 << 17), pa.int64())})
-        error = await failure_of(exchanges[0].trade(0, 0, [None, large], senders={0}, receivers={1}))
-        assert isinstance(error, TradeLate)
+        error = await failure_of(exchanges[0].all_to_all(0, 0, [None, large], senders={0}, receivers={1}))
+        assert isinstance(error, ExchangeLate)
         assert (error.member, error.missing) == (1, ())
         await exchanges[1].abort("over")
         assert world.left == []
@@ -319,7 +327,7 @@ async def test_a_connection_that_is_cut_is_made_anew() -> None:
             for wire in proxy.wires:
                 wire.cut()
             came = await asyncio.gather(
-                *(each.trade(step, 0, [row(m, step)] * 2) for m, each in enumerate(exchanges))
+                *(each.all_to_all(step, 0, [row(m, step)] * 2) for m, each in enumerate(exchanges))
             )
             assert [pairs(parts) for parts in came] == [[(0, step), (1, step)]] * 2
         await asyncio.gather(*(each.close() for each in exchanges))
@@ -336,11 +344,11 @@ async def test_a_member_that_stays_without_a_connection_is_lost() -> None:
             healthy = False
             for wire in proxy.wires:
                 wire.cut()
-            error = await failure_of(exchanges[0].trade(2, 0, [row(0, 0)] * 2))
+            error = await failure_of(exchanges[0].all_to_all(2, 0, [row(0, 0)] * 2))
             assert isinstance(error, PeerLost)
             assert (error.member, error.address) == (1, proxy.address)
             assert "is lost in step 2, exchange 0: there was no connection to it for 0.5 s" in str(error)
-            lost = await failure_of(exchanges[1].trade(2, 0, [row(1, 0)] * 2))
+            lost = await failure_of(exchanges[1].all_to_all(2, 0, [row(1, 0)] * 2))
             assert isinstance(lost, PeerLeft)  # it is the one that was given up itself
             assert lost.member == 0
         assert world.left == []
@@ -354,8 +362,8 @@ async def test_who_does_not_answer_is_not_waited_for_when_it_is_left() -> None:
             for wire in proxy.wires:
                 wire.swallows = True
             begun = time.monotonic()
-            error = await failure_of(exchanges[0].trade(0, 0, [row(0, 0)] * 2))
-            assert isinstance(error, TradeLate)
+            error = await failure_of(exchanges[0].all_to_all(0, 0, [row(0, 0)] * 2))
+            assert isinstance(error, ExchangeLate)
             assert time.monotonic() - begun < TIMING.leave_s / 2
             assert world.senders[0].statistics().channels == {}
             await exchanges[1].abort("over")
@@ -373,22 +381,23 @@ async def test_a_member_where_nobody_listens_any_more_is_lost_and_all_others_nam
         await asyncio.gather(*(each.open(5) for each in exchanges))
         for step in range(2):
             await asyncio.gather(
-                *(each.trade(step, 0, [row(m, step)] * 4) for m, each in enumerate(exchanges))
+                *(each.all_to_all(step, 0, [row(m, step)] * 4) for m, each in enumerate(exchanges))
             )
         # Only member 3 sends: nobody waits for what member 2 sends.
         waiting = [
-            asyncio.create_task(failure_of(exchanges[m].trade(2, 0, [None] * 4, senders={3}))) for m in (0, 1)
+            asyncio.create_task(failure_of(exchanges[m].all_to_all(2, 0, [None] * 4, senders={3})))
+            for m in (0, 1)
         ]
         await asyncio.sleep(0)
         await proxy.__aexit__(None, None, None)
         for error in [
             *await asyncio.gather(*waiting),
-            await failure_of(exchanges[3].trade(2, 0, [None] * 4, senders={3}, receivers={2})),
+            await failure_of(exchanges[3].all_to_all(2, 0, [None] * 4, senders={3}, receivers={2})),
         ]:
             assert isinstance(error, PeerLost)
             assert error.member == 2
             assert "nobody listens there any more" in str(error)
-        assert isinstance(await failure_of(exchanges[2].trade(2, 0, [None] * 4, senders={3})), PeerLeft)
+        assert isinstance(await failure_of(exchanges[2].all_to_all(2, 0, [None] * 4, senders={3})), PeerLeft)
         assert world.left == []
 
 

@@ -6,7 +6,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from nebuli.steps.member.parts import LAST, NOTE, PIECE_BYTES, STREAM, PartDecoder, PartEncoder, Unreadable
+from nebuli.steps.member.part_messages import (
+    LAST,
+    NOTE,
+    PIECE_BYTES,
+    STREAM,
+    PartDecoder,
+    PartEncoder,
+    Unreadable,
+)
 
 LIMIT = 1 << 16  # bytes of values that go as one message
 

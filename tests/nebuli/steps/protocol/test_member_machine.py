@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from nebuli.steps.protocol import member_actions as do
 from nebuli.steps.protocol import messages as say
-from nebuli.steps.protocol import tasks as do
 from nebuli.steps.protocol.errors import ProtocolViolated
 from nebuli.steps.protocol.member_machine import MemberMachine
 from nebuli.steps.protocol.member_states import Pause, Paused, Run, Stop, Stopped

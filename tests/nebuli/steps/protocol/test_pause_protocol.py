@@ -17,8 +17,8 @@ from typing import Any, Generic, TypeVar
 import pytest
 
 from nebuli.steps.protocol import events as ev
+from nebuli.steps.protocol import member_actions as do
 from nebuli.steps.protocol import messages as say
-from nebuli.steps.protocol import tasks as do
 from nebuli.steps.protocol.lockstep import Lockstep, Phase
 from nebuli.steps.protocol.member_machine import MemberMachine
 from nebuli.steps.protocol.member_states import Stopped

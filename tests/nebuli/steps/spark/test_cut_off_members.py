@@ -9,7 +9,7 @@ from typing import Self
 
 import pytest
 
-from nebuli.steps.coordinator.line import Line
+from nebuli.steps.coordinator.member_connection import MemberConnection
 from nebuli.steps.errors import Forsaken
 from nebuli.steps.local.local_run import LocalRun
 from nebuli.steps.member.member_order import MemberOrder
@@ -57,12 +57,12 @@ class InThisProcess:
         self.ended = asyncio.Event()
         self.serving: list[asyncio.Task[None]] = []
         self._order: MemberOrder
-        self._line: Line
+        self._line: MemberConnection
 
     def members(
         self,
         orders: Sequence[MemberOrder],
-        lines: Sequence[Line],
+        lines: Sequence[MemberConnection],
         _receiver: ReceiverServer,
         _done: Callable[[], int],
     ) -> Self:

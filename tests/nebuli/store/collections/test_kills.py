@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from nebuli import Collections
-from nebuli.store.collections import handing_over
+from nebuli.store.collections import handover
 from nebuli.store.collections.errors import (
     CollectionError,
     CollectionExists,
@@ -38,13 +38,13 @@ import asyncio
 import sys
 from nebuli import Collections
 from nebuli.store import Store
-from nebuli.store.seams import seams_at
+from nebuli.store.backends import backends_at
 from tests.nebuli.store.collections.test_kills import COMMANDS, KilledAt
 from tests.support.stores import Faulty
 from pathlib import Path
 
 async def run(folder, command, at):
-    ordering, blobs = seams_at(Path(folder))
+    ordering, blobs = backends_at(Path(folder))
     kill = KilledAt(at)
     async with Collections(Store(Faulty(ordering, kill), Faulty(blobs, kill))) as collections:
         await collections.names()
@@ -98,19 +98,19 @@ async def _hand_over(collections: Collections) -> None:
 
 async def _extend(collections: Collections) -> None:
     """What came since it was built is added once, though others are first, and held off then."""
-    end = handing_over._Handover.end
+    end = handover._Handover.end
     losing = [1, 2]
 
-    async def lost(handover: handing_over._Handover) -> int:
+    async def lost(running: handover._Handover) -> int:
         if losing:
             raise UpperMismatch("clock", 0, losing.pop())
-        return await end(handover)
+        return await end(running)
 
-    handing_over._Handover.end = lost
+    handover._Handover.end = lost
     try:
         await collections.hand_over("sales", "r2", built_from=4)
     finally:
-        handing_over._Handover.end = end
+        handover._Handover.end = end
 
 
 async def _create_rendition(collections: Collections) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nebuli.store.collections.handing_over import _Handover
+from nebuli.store.collections.handover import _Handover
 from nebuli.store.collections.inserts import Inserter
 from nebuli.store.collections.reader_holds import ReaderHold
 from nebuli.store.errors import StorageError

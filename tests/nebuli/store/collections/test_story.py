@@ -18,6 +18,7 @@ import pytest
 
 from nebuli import Collections
 from nebuli.store import Store
+from nebuli.store.backends import backends_at
 from nebuli.store.collections.clock import now_ms
 from nebuli.store.collections.errors import (
     CollectionError,
@@ -27,7 +28,6 @@ from nebuli.store.collections.errors import (
     TooLate,
 )
 from nebuli.store.errors import StorageError, StoreFailed, Unclear
-from nebuli.store.seams import seams_at
 from nebuli.store.shards.payloads import INLINE_BYTES
 from tests.nebuli.store.collections.leftovers import left_over
 from tests.nebuli.store.collections.rows import SCHEMA, Accumulated, batch, present
@@ -321,7 +321,7 @@ async def clients(folder: Path, stack: AsyncExitStack, request: pytest.FixtureRe
 
     made = []
     for number in range(draw.choice([3, 4])):
-        ordering, blobs = seams_at(folder)
+        ordering, blobs = backends_at(folder)
         store = Store(Faulty(ordering, weather), Faulty(blobs, weather))
         made.append(await stack.enter_async_context(Collections(store, now=clock(7 * number), tick_s=0.02)))
     yield made, weather

@@ -9,7 +9,7 @@ import pytest
 from netchannel.core.calls import callees
 from netchannel.core.calls.bodies import SMALL
 from netchannel.core.calls.callees import BODIES_LIMIT, CALLS_LIMIT
-from netchannel.core.control import FOR_REQUESTS, greeting
+from netchannel.core.control_connection import FOR_REQUESTS, greeting
 from netchannel.core.link import Closing, Link
 from netchannel.core.receiving.receiver_core import ReceiverCore
 from netchannel.core.receiving.requests import RequestControl

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from netchannel.core.receiving.members import MemberControl
+from netchannel.core.receiving.node_members import MemberControl
 from netchannel.core.receiving.receiver_core import ReceiverCore
 from netchannel.errors import CallTimedOut, ChannelInUse
 from tests.support.calling import Called, Calling

@@ -10,9 +10,9 @@ import pytest
 
 import netchannel
 from netchannel import ChannelClosed, FaultPolicy, NetChannelError, Position
-from netchannel.core.control import FOR_CONTROL, FOR_DATA, FOR_MEMBERS, greeting
+from netchannel.core.control_connection import FOR_CONTROL, FOR_DATA, FOR_MEMBERS, greeting
 from netchannel.core.groups.epoch_ledger import EpochLedger
-from netchannel.core.receiving.members import MemberControl
+from netchannel.core.receiving.node_members import MemberControl
 from netchannel.core.receiving.receiver_core import ReceiverCore
 from netchannel.core.states import ReceiverState, SenderState
 from tests.support.forged import forged

@@ -10,7 +10,7 @@ import pytest
 from netchannel import NetChannelError, SchemaMismatch, Timing
 from netchannel.core.client_core import ClientCore
 from netchannel.core.connections import AcceptedControl
-from netchannel.core.receiving.members import MemberControl
+from netchannel.core.receiving.node_members import MemberControl
 from netchannel.core.receiving.offers import COMING
 from netchannel.core.receiving.open_requests import OpenRequests
 from netchannel.core.receiving.requests import RequestControl

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from netchannel.core.control import FOR_DATA
+from netchannel.core.control_connection import FOR_DATA
 from netchannel.core.link import Closing
 from netchannel.core.states import ReceiverState
 from netchannel.wire.frames import (

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netchannel.core.client_core import ClientControl, ClientCore, PendingQuestion
-from netchannel.core.control import FOR_READING, greeting
+from netchannel.core.control_connection import FOR_READING, greeting
 from netchannel.core.receiving.receiver_core import ReceiverCore
 from netchannel.core.receiving.requests import RequestControl
 from netchannel.core.replay.history import MemoryHistory

@@ -11,7 +11,7 @@ import msgpack
 import pyarrow as pa
 import pytest
 
-from nebuli.steps.coordinator.call_line import CallLine
+from nebuli.steps.coordinator.call_connection import CallConnection
 from nebuli.steps.logs.output_log import OutputLog
 from nebuli.steps.member.calls import call_messages as ask
 from nebuli.steps.member.calls import staged_messages as staged
@@ -36,7 +36,7 @@ def ipc(batch: pa.RecordBatch) -> bytes:
 @asynccontextmanager
 async def called(
     folder: Path, waiting_bytes: int = 1 << 30
-) -> AsyncIterator[tuple[Members, CallInbox, CallLine]]:
+) -> AsyncIterator[tuple[Members, CallInbox, CallConnection]]:
     """A member that is alone, and a way to it."""
     async with (
         asyncio.timeout(60),
@@ -44,7 +44,7 @@ async def called(
         ReceiverServer("127.0.0.1:0", secret=members.secret) as receiver,
         SenderServer(secret=members.secret) as sender,
         asyncio.TaskGroup() as group,
-        aclosing(CallLine(CIRCUIT, 0, sender, receiver)) as line,
+        aclosing(CallConnection(CIRCUIT, 0, sender, receiver)) as line,
     ):
         (member,) = members.members
         inbox = CallInbox(member, CIRCUIT, waiting_bytes=waiting_bytes)
@@ -109,7 +109,7 @@ async def test_rows_that_have_waited_for_a_process_find_their_input_held_and_wai
         ReceiverServer("127.0.0.1:0", secret=members.secret) as receiver,
         SenderServer(secret=members.secret) as sender,
         asyncio.TaskGroup() as group,
-        aclosing(CallLine(CIRCUIT, 0, sender, receiver)) as line,
+        aclosing(CallConnection(CIRCUIT, 0, sender, receiver)) as line,
     ):
         (member,) = members.members
         data = ipc(rows(member.inputs["a"], range(3)))
@@ -128,7 +128,7 @@ async def test_rows_that_have_waited_for_a_process_find_their_input_held_and_wai
 async def test_whoever_waits_for_an_answer_has_one_when_nobody_is_asked_any_more(tmp_path: Path) -> None:
     """As where other members have taken the place of one that was away."""
     async with asyncio.timeout(60), ReceiverServer("127.0.0.1:0") as receiver, SenderServer() as sender:
-        async with aclosing(CallLine(CIRCUIT, 0, sender, receiver)) as line:
+        async with aclosing(CallConnection(CIRCUIT, 0, sender, receiver)) as line:
             asking = asyncio.create_task(line.next_sequence("a", "p"))
 
             async def waits() -> bool:

@@ -15,7 +15,7 @@ from nebuli.steps.member.member_store import LOG
 from nebuli.store import Store
 from nebuli.store.errors import Damaged
 from placement.plan import BoundSource
-from placement.stepped import Feed, Share
+from placement.stepped_plan import Feed, Share
 from topology import Column, CsvSource, DataType, GeneratorSource, PhysicalSource
 
 NAMES = st.sets(st.from_regex(r"[a-zé\[]{1,6}", fullmatch=True), min_size=1, max_size=12)

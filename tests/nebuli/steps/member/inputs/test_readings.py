@@ -26,7 +26,7 @@ from nebuli.steps.member.inputs.step_inputs import StepInputs
 from nebuli.store import Store
 from nebuli.store.errors import StorageError, Unclear
 from placement.plan import BoundSource
-from placement.stepped import Feed
+from placement.stepped_plan import Feed
 from tests.support.keeper import Keeper, numbers
 from tests.support.sizes import seeds
 from tests.support.stores import Plan, faulty_store

@@ -19,7 +19,7 @@ from nebuli.steps.member.inputs import feeds
 from nebuli.steps.member.inputs.readings import ReplayableSources
 from nebuli.store import Store
 from placement.plan import BoundSource
-from placement.stepped import TIME, Feed
+from placement.stepped_plan import TIME, Feed
 from topology import SOURCES, Column, DataType
 
 COLUMNS = (Column(name="n", type=DataType.INT64),)

@@ -1,4 +1,4 @@
-"""`PassingOn`: requests to circuits, from a worker's HTTP server to the processes of their coordinators, and answers.
+"""`CircuitProxy` hands requests of a worker's HTTP server to the coordinators' processes, and their answers back.
 
 The first part of a path is the id of a query, as in ``/ID/stats``. What goes through is neither read nor kept: whoever
 takes an answer slowly slows down the process that gives it.
@@ -29,7 +29,7 @@ _OF_THE_WORKER = {b"date", b"server"}
 _READ_BYTES = 1 << 16
 
 
-class PassingOn:
+class CircuitProxy:
     """An ASGI app. ``socket_of`` says where the process of a query listens; raises Problem where there is none."""
 
     def __init__(self, socket_of: Callable[[str], Path]) -> None:

@@ -62,27 +62,27 @@ def _free_address() -> str:
 # -- steps in which nothing is exchanged
 
 
-async def first_trades(work: Work, ready: Ready) -> Result:
-    """Member 0's side of `second_trades`."""
+async def first_exchanges(work: Work, ready: Ready) -> Result:
+    """Member 0's side of `second_exchanges`."""
     async with _first(ready) as exchange:
-        await _trades(exchange, work)
+        await _exchange_times(exchange, work)
     return Result(work.options["steps"])
 
 
-async def second_trades(work: Work, told: str) -> Result:
+async def second_exchanges(work: Work, told: str) -> Result:
     """Steps of so many exchanges each, of Z-sets without rows."""
     async with _second(told) as exchange:
-        times = await _trades(exchange, work)
+        times = await _exchange_times(exchange, work)
     return Result(work.options["steps"], percentiles(times[WARM_UP:]))
 
 
-async def _trades(exchange: Exchange, work: Work) -> Sequence[float]:
+async def _exchange_times(exchange: Exchange, work: Work) -> Sequence[float]:
     nothing: list[pa.RecordBatch | None] = [rows_of("left", np.arange(0))] * 2
     times = []
     for step in range(WARM_UP + work.options["steps"]):
         began = time.perf_counter()
         for index in range(work.options["exchanges"]):
-            await exchange.trade(step, index, nothing)
+            await exchange.all_to_all(step, index, nothing)
         times.append(time.perf_counter() - began)
     return times
 
@@ -121,7 +121,7 @@ async def _stepped(circuit: SteppedCircuit, exchange: Exchange, number: int) -> 
             return
         answer = None
         if isinstance(asked, Sending):
-            came = await exchange.trade(number, asked.index, asked.parts, asked.senders, asked.receivers)
+            came = await exchange.all_to_all(number, asked.index, asked.parts, asked.senders, asked.receivers)
             answer = [asked.parts[0].slice(0, 0) if part is None else part for part in came]
 
 
@@ -159,9 +159,9 @@ async def _large(exchange: Exchange, member: int, rows: pa.RecordBatch, steps: i
     before = _peak_mb()
     times = []
     for step in range(1 + steps):
-        await exchange.trade(step, 0, nothing)
+        await exchange.all_to_all(step, 0, nothing)
         began = time.perf_counter()
-        came = await exchange.trade(step, 1, parts)
+        came = await exchange.all_to_all(step, 1, parts)
         times.append(time.perf_counter() - began)
         part = came.pop(1 - member)
         assert part is not None

@@ -25,7 +25,7 @@ from nebuli.dataflow import (
     operators,
     rows,
     state,
-    stepped,
+    stepped_circuit,
     zset,
 )
 from nebuli.dataflow.joins import join, outer_join
@@ -152,7 +152,7 @@ def test_each_operator_is_what_brute_force_says(
     """Also where all hashes collide, and where a step is worked on in many pieces."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hashing, "hash_rows", hash_rows)
-        for module in (rows, zset, join, outer_join, state, stepped):
+        for module in (rows, zset, join, outer_join, state, stepped_circuit):
             patch.setattr(module, "MAX_BATCH_ROWS", most)
         patch.setattr(state, "_MUCH_ROWS", most)
         check(one(kind, index), all_steps, members, spread, seed)
@@ -177,7 +177,7 @@ def test_sums_of_floats_are_the_same_to_the_bit(hash_rows: Any, monkeypatch: pyt
     graph.finish()
     found = set()
     for seed in range(12):
-        for module in (zset, stepped):  # also where the work comes in many pieces
+        for module in (zset, stepped_circuit):  # also where the work comes in many pieces
             monkeypatch.setattr(module, "MAX_BATCH_ROWS", 7 if seed % 3 else 65536)
         members = Members(graph.plan(1 + seed % 4), seed, SOURCES)
         given_ = [members.step({"a": ugly(60, step)}) for step in range(4)]
@@ -261,7 +261,7 @@ def test_others_have_their_turn_between_pieces_of_bounded_size() -> None:
     graph.add_sink(graph.add_aggregate("a", ("k",), {"g": "max(g)", "x": "sum(x)", "n": "count(*)"}))
     circuit = SteppedCircuit(graph.plan(1), 0)
     rows_, seen = 300_000, list[int]()
-    pushes = {"join": join.Join.push, "aggregate": stepped.Aggregate.push}
+    pushes = {"join": join.Join.push, "aggregate": stepped_circuit.Aggregate.push}
     with pytest.MonkeyPatch.context() as patch:
         for kind, push in pushes.items():
 
@@ -269,7 +269,7 @@ def test_others_have_their_turn_between_pieces_of_bounded_size() -> None:
                 seen.append(batch.num_rows)
                 return push(self, port, batch)
 
-            patch.setattr(join.Join if kind == "join" else stepped.Aggregate, "push", counted)
+            patch.setattr(join.Join if kind == "join" else stepped_circuit.Aggregate, "push", counted)
         turns = sum(1 for _ in circuit.step({name: of_input(circuit, name, rows_) for name in SOURCES}))
     assert sum(seen) == 3 * rows_
     assert max(seen) < 2 * rows.MAX_BATCH_ROWS
@@ -398,7 +398,7 @@ def test_what_is_given_and_taken_back_in_a_step_moves_no_time_above_a_join() -> 
 ENTIRELY = """
 import sys
 sys.path[:0] = [{root!r}]
-from tests.nebuli.dataflow.test_stepped import entirely
+from tests.nebuli.dataflow.test_stepped_circuit import entirely
 print(entirely())
 """
 
@@ -440,7 +440,7 @@ def shuffled(graph: Graph, seed: int) -> SteppedPlan:
 
 
 def test_members_may_have_the_operators_of_their_plan_in_any_order() -> None:
-    """They ask for the same trades in the same order."""
+    """They ask for the same exchanges in the same order."""
     graph = Graph()
     graph.add_sink(graph.add_join(["a", "b"], ("k",)))
     graph.add_sink(graph.add_aggregate("a", *AGGREGATES[0]))

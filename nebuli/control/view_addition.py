@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from nebuli.control.deployment import Active, Fleet
     from placement.plan import Addition
-    from placement.stepped import AnyFragment
+    from placement.stepped_plan import AnyFragment
 
 __all__ = ["add_views"]
 

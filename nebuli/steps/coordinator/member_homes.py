@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from nebuli.steps.coordinator.line import Line
+    from nebuli.steps.coordinator.member_connection import MemberConnection
     from nebuli.steps.member.member_order import MemberOrder
     from netchannel import ReceiverServer
 
@@ -59,7 +59,7 @@ class Home(Protocol):
     def members(
         self,
         orders: Sequence[MemberOrder],
-        lines: Sequence[Line],
+        lines: Sequence[MemberConnection],
         receiver: ReceiverServer,
         done: Callable[[], int],
     ) -> Members:

@@ -21,7 +21,7 @@ _HOLD = "last"
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class SinkPosition:
     """A sink of this ``kind`` has all steps below ``step``: ``text`` is where it is then, in its own words.
 
     ``rows`` is how many rows these steps have given out.
@@ -33,7 +33,7 @@ class Position:
     rows: int
 
 
-class Delivered:
+class SinkPositions:
     """The last position of one sink. A shard, whose times are the numbers of the positions that there were."""
 
     def __init__(self, store: Store, shard: Shard) -> None:
@@ -45,15 +45,15 @@ class Delivered:
         """Open it, made if it is not there."""
         return cls(store, await store.create_shard(name, _SCHEMA, keeps="updates"))
 
-    async def last(self) -> Position | None:
+    async def last(self) -> SinkPosition | None:
         """The position that was kept last; None if there is none."""
         upper = self._shard.upper
         if not upper:
             return None
         ((_, rows),) = await self._shard.read(upper - 1, upper)
-        return Position(*(column[0].as_py() for column in rows.columns[:4]))
+        return SinkPosition(*(column[0].as_py() for column in rows.columns[:4]))
 
-    async def keep(self, position: Position) -> None:
+    async def keep(self, position: SinkPosition) -> None:
         """Keep a position, durably, instead of the one before. Raises LogTaken if another process has kept one."""
         upper = self._shard.upper
         row = [[position.step], [position.kind], [position.text], [position.rows], [1]]

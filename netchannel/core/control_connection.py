@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from xxhash import xxh3_64_intdigest
 
 from netchannel.errors import HandshakeError, ProtocolError
-from netchannel.reporting import encodable, log, printable
+from netchannel.log_texts import encodable, log, printable
 from netchannel.statistics import PeerStatistics
 from netchannel.wire import messages
 from netchannel.wire.envelope import MESSAGE_LIMIT, STRANGER_LIMIT, MessageParser, encode

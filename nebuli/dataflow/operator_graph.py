@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from nebuli.dataflow.aggregates.aggregate import Aggregate
 from nebuli.dataflow.errors import DataflowError
 from nebuli.dataflow.joins.join import Join
-from nebuli.dataflow.placed_operators import Node, check_event_time
+from nebuli.dataflow.placed_operators import OperatorNode, check_event_time
 from nebuli.dataflow.progress import BEGINNING, END, Origin, Progress, combined
 from nebuli.dataflow.window import Window
 from nebuli.limits import DEFAULT_MAX_STATE_BYTES
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class _Node(Node):
+class _Node(OperatorNode):
     """Who reads an operator, at which port, and how many of its inputs are open.
 
     ``inputs`` is how far event time has come at each port, ``progress`` what they make together; where a watermark
@@ -38,7 +38,7 @@ class _Node(Node):
     port: int = 0
 
 
-class Circuit:
+class OperatorGraph:
     """Runs the operators of a fragment, given with inputs before their readers and the root last.
 
     It is synchronous and for one thread at a time. Each push is worked off through all operators; an

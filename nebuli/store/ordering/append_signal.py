@@ -23,7 +23,7 @@ _REMEDIES = {
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class FileBell:
+class AppendSignal:
     """Hears writes to a file by inotify: nothing is polled, and nothing is left behind by one that is killed."""
 
     def __init__(self, path: Path) -> None:

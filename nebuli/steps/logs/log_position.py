@@ -1,4 +1,4 @@
-"""`Standing`: what of an input log is still to come, and who has given what: with it another log goes on there."""
+"""`LogPosition`: what of an input log is still to come, and who has given what: with it another log goes on there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class LogPosition:
     """Where a log stands between two steps.
 
     ``waiting`` are the rows that count for no step yet, added, by handle; ``producers`` what is remembered of who sent

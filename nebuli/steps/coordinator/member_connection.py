@@ -1,4 +1,4 @@
-"""`Line`: a coordinator's connection to one member, made again as long as the coordinator lives."""
+"""`MemberConnection`: a coordinator's connection to one member, made again as long as the coordinator lives."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BUFFER = BufferPolicy(max_bytes=1 << 22)
 _FAULT = FaultPolicy(retry=AWAY_S)
 
 
-class Beside(Protocol):
+class SessionObserver(Protocol):
     """What else a coordinator's process and a member say to each other while they have a session."""
 
     def reach(self, session: str, address: str) -> None:
@@ -38,12 +38,12 @@ class Beside(Protocol):
         """It is lost."""
 
 
-class Line:
+class MemberConnection:
     """Tells ``happen`` when the member can be told something, what it says, and when it is lost.
 
     ``address`` is where the member's receiver is reached; without one, it is waited for until `reach` says it.
-    ``answer_to`` is where the coordinator's is, if others reach it elsewhere than it listens. ``beside`` hears of each
-    session, and of its end unless that is the line's.
+    ``answer_to`` is where the coordinator's is, if others reach it elsewhere than it listens. ``observer``
+    hears of each session, and of its end unless the connection ends it.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Line:
         receiver: ReceiverServer,
         *,
         answer_to: str | None = None,
-        beside: Beside | None = None,
+        observer: SessionObserver | None = None,
     ) -> None:
         self.member = member
         self.address = address
@@ -63,7 +63,7 @@ class Line:
         self._sender = sender
         self._receiver = receiver
         self._answer_to = answer_to
-        self._beside = beside
+        self._beside = observer
         self._changed = asyncio.Event()
         self._session: asyncio.Task[str] | None = None
         self._why = ""

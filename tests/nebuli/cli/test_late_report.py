@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from nebuli.cli.late import LateRows
+from nebuli.cli.late_report import LateReport
 from nebuli.connectors.errors import RowsWithoutTime
 from nebuli.rpc.status import FragmentState, FragmentStatus
 from placement.plan import SparkEngine
@@ -113,7 +113,7 @@ def test_rows_without_a_time_are_not_late_and_fail_a_run_that_is_to_fail(tmp_pat
 def warnings(engine: SparkEngine | None = None, **dropped: dict[str, int]) -> list[str]:
     """Those of a fragment whose window goes by ``t``."""
     plan = fragment(source("a"), window("w", "a", 60, 60, 0)).model_copy(update={"engine": engine})
-    rows = LateRows()
+    rows = LateReport()
     rows.report(plan, FragmentStatus("1", plan.id, FragmentState.FINISHED, **dropped))
     return rows.warnings()
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from netchannel.core.backoff import Backoff
-from netchannel.core.control import FOR_MEMBERS
+from netchannel.core.control_connection import FOR_MEMBERS
 from netchannel.core.dialer import DialedControl, Dialer
 from netchannel.core.retries import Episode
 from netchannel.errors import ChannelInUse, HandshakeError, ProtocolError
-from netchannel.reporting import log, printable
+from netchannel.log_texts import log, printable
 from netchannel.statistics import PeerStatistics
 from netchannel.wire import messages
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .tombstones import Tombstone
 
 
-class Membership(Dialer):
+class NodeMembership(Dialer):
     """The node that this process is a member of, by the address at which it takes members.
 
     It is told of all channels and services that are registered here, and anew after each connection. ``port`` is where
@@ -149,7 +149,7 @@ class NodeControl(DialedControl):
     purpose = FOR_MEMBERS
     up = "%s: is a member of the node of %s"
 
-    def __init__(self, node: Membership) -> None:
+    def __init__(self, node: NodeMembership) -> None:
         super().__init__(node, node.address)
         self._owner = node
 

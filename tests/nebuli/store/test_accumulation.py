@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from nebuli.dataflow.zset import weighted
-from nebuli.store.shards import adding_up
-from nebuli.store.shards.adding_up import Piece, each_once, none_taken_back
+from nebuli.store.shards import accumulation
+from nebuli.store.shards.accumulation import Piece, each_once, none_taken_back
 
 _KINDS = {
     "numbers and texts": pa.schema([("n", pa.int64()), ("s", pa.string())]),
@@ -56,7 +56,7 @@ def rows_of(table: pa.Table | pa.RecordBatch) -> list[tuple[Any, ...]]:
 def test_contents_are_what_all_rows_add_up_to(
     schema: pa.Schema, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adding_up, "_ROWS_AT_ONCE", 16)
+    monkeypatch.setattr(accumulation, "_ROWS_AT_ONCE", 16)
     generator = random.Random(seed)
     distinct = generator.choice([5, 400])
     whole = sorted({row(schema, generator, distinct) for _ in range(200)}, key=str)
@@ -77,9 +77,9 @@ def test_contents_are_what_all_rows_add_up_to(
 
 def test_rows_that_nobody_took_back_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     compared = []
-    consolidate = adding_up.consolidate
+    consolidate = accumulation.consolidate
     monkeypatch.setattr(
-        adding_up,
+        accumulation,
         "consolidate",
         lambda rows: compared.append(sum(map(len, rows))) or consolidate(rows),
     )

@@ -8,10 +8,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from nebuli.rpc.status import FragmentStatus
-    from placement.stepped import AnyFragment
+    from placement.stepped_plan import AnyFragment
 
 
-class LateRows:
+class LateReport:
     """Follows the statuses of fragments, of which the last ones count."""
 
     def __init__(self) -> None:

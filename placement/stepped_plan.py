@@ -235,7 +235,7 @@ class MemberFragment(_StepFragment):
         return {each.id: each.target for each in self.plan.outputs if homes[each.id] == self.member}
 
 
-class CoordinatorFragment(_StepFragment):
+class CoordinatorPlacement(_StepFragment):
     """The coordinator at a node; ``addresses`` are the members' nodes, in the members' order."""
 
     type: Literal["coordinator"] = "coordinator"
@@ -243,5 +243,5 @@ class CoordinatorFragment(_StepFragment):
     checkpoint_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-StepFragment = MemberFragment | CoordinatorFragment
+StepFragment = MemberFragment | CoordinatorPlacement
 AnyFragment = Fragment | StepFragment

@@ -1,7 +1,7 @@
-"""Trades: what the members of a circuit send to one another within a step.
+"""Exchanges: what the members of a circuit send to one another within a step.
 
-A trade is asked for by its circuit, which knows no network: it gives a ``Sending`` out and goes on with what came
-from all members. All members ask for the same trades in the same order, in every step, whether they have rows or not.
+An exchange is asked for by its circuit, which knows no network: it gives a ``Sending`` out and goes on with what came
+from all members. All members ask for the same exchanges in the same order, in every step, with rows or without.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from nebuli.dataflow.keys.coding import is_coded, plain_rows
 from nebuli.dataflow.steps.origins import Seen
 from nebuli.dataflow.steps.row_combiner import combined
 from nebuli.dataflow.zset import empty, portions, weighted
-from placement.stepped import ExchangeOperator, GatherOperator, ShardOperator
+from placement.stepped_plan import ExchangeOperator, GatherOperator, ShardOperator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from numpy.typing import NDArray
 
-    from placement.stepped import Exchanging
+    from placement.stepped_plan import Exchanging
 
     PartOf = Callable[[NDArray[np.uint64], int], NDArray[np.int64]]
 
@@ -34,12 +34,12 @@ Received = Sequence[pa.RecordBatch]
 
 _HALF = np.uint64(32)
 WATERMARKS = weighted(pa.schema([(name, pa.int64()) for name in Seen._fields]))
-"""What is traded of event time: a row for each place where a watermark begins, in their order."""
+"""The event time that members exchange: a row for each place where a watermark begins, in their order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """The ``index``-th trade of a step: a Z-set for each member, in their order.
+    """The ``index``-th exchange of a step: a Z-set for each member, in their order.
 
     Only ``senders`` have rows to send, and only to ``receivers``; the parts for others are without rows. A member that
     is among neither goes on at once, with Z-sets without rows.
@@ -51,7 +51,7 @@ class Sending:
     receivers: Sequence[int]
 
 
-class Trade:
+class ExchangeParts:
     """What an operator of a plan sends of rows with ``schema``, and to whom."""
 
     def __init__(self, operator: Exchanging, index: int, schema: pa.Schema, members: int) -> None:

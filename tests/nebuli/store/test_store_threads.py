@@ -10,17 +10,17 @@ from functools import partial
 import pytest
 
 from nebuli.store.errors import StoreClosed
-from nebuli.store.work import Work
+from nebuli.store.store_threads import StoreThreads
 
 
 @pytest.fixture
-async def work() -> AsyncIterator[Work]:
-    made = Work()
+async def work() -> AsyncIterator[StoreThreads]:
+    made = StoreThreads()
     yield made
     await made.close(lambda: None)
 
 
-async def test_calls_are_made_one_after_the_other_and_off_the_loop(work: Work) -> None:
+async def test_calls_are_made_one_after_the_other_and_off_the_loop(work: StoreThreads) -> None:
     made: list[tuple[int, int]] = []
 
     def call(number: int) -> int:
@@ -33,13 +33,15 @@ async def test_calls_are_made_one_after_the_other_and_off_the_loop(work: Work) -
     assert thread != threading.get_ident()
 
 
-async def test_whoever_asked_gets_the_error(work: Work) -> None:
+async def test_whoever_asked_gets_the_error(work: StoreThreads) -> None:
     with pytest.raises(ZeroDivisionError):
         await work.in_order(lambda: 1 // 0)
     assert await work.in_order(lambda: 1) == 1
 
 
-async def test_a_call_that_is_cancelled_goes_on_and_one_that_has_not_begun_is_not_made(work: Work) -> None:
+async def test_a_call_that_is_cancelled_goes_on_and_one_that_has_not_begun_is_not_made(
+    work: StoreThreads,
+) -> None:
     made: list[str] = []
     failed: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: failed.append(context))
@@ -63,7 +65,7 @@ async def test_a_call_that_is_cancelled_goes_on_and_one_that_has_not_begun_is_no
 
 async def test_what_was_asked_for_is_done_before_it_is_closed_and_nothing_is_after() -> None:
     made: list[str] = []
-    work = Work()
+    work = StoreThreads()
     before = {each.name for each in threading.enumerate()}
     assert "nebuli-store" in before
     asked = asyncio.create_task(work.in_order(made.append, "asked"))
@@ -85,8 +87,8 @@ def test_a_loop_that_is_closed_meanwhile_is_told_nothing(monkeypatch: pytest.Mon
         go_on.wait()
         return threading.current_thread()
 
-    async def leave() -> Work:
-        work = Work()
+    async def leave() -> StoreThreads:
+        work = StoreThreads()
         asked = asyncio.create_task(work.in_order(slow))
         await asyncio.to_thread(began.wait)
         asked.cancel()

@@ -1,4 +1,4 @@
-"""`CoordinatorLines`: a member's connections to the coordinators that greet it."""
+"""`CoordinatorConnections`: a member's connections to the coordinators that greet it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nebuli.steps.protocol.messages import FromCoordinator, FromMember
     from netchannel import ReceiverServer, SenderServer
 
-    Told = Callable[[FromCoordinator, "CoordinatorLine"], None]
+    Told = Callable[[FromCoordinator, "CoordinatorConnection"], None]
     Serve = Callable[[str, str], Awaitable[None]]
 
 _log = logging.getLogger("nebuli.steps.member")
@@ -30,7 +30,7 @@ _GRACE_S = 2.5
 _BUFFER = BufferPolicy(max_bytes=1 << 22)
 
 
-class CoordinatorLine:
+class CoordinatorConnection:
     """One session with one coordinator."""
 
     def __init__(self, greeting: channels.Greeting) -> None:
@@ -72,7 +72,7 @@ class CoordinatorLine:
             )
 
 
-class CoordinatorLines:
+class CoordinatorConnections:
     """Hears greetings, and from then on what the coordinator says, which goes to ``told``.
 
     Several may be connected at once: the member's own side of the protocol says whom it follows. ``serve`` is called
@@ -95,7 +95,7 @@ class CoordinatorLines:
         self._receiver = receiver
         self._told = told
         self._serve = serve
-        self._lines: dict[CoordinatorLine, asyncio.Task[None]] = {}
+        self._lines: dict[CoordinatorConnection, asyncio.Task[None]] = {}
         self._greeted = asyncio.Event()
 
     def say_to_all(self, message: FromMember) -> None:
@@ -150,7 +150,7 @@ class CoordinatorLines:
 
     def _begin(self, greeting: channels.Greeting, failure: asyncio.Future[None]) -> None:
         self._greeted.set()
-        line = CoordinatorLine(greeting)
+        line = CoordinatorConnection(greeting)
         task = asyncio.create_task(self._session(line))
         self._lines[line] = task
 
@@ -161,7 +161,7 @@ class CoordinatorLines:
 
         task.add_done_callback(ended)
 
-    async def _session(self, line: CoordinatorLine) -> None:
+    async def _session(self, line: CoordinatorConnection) -> None:
         """What is said and what is asked beside end together: the coordinator greets again, and has both anew."""
         both = [
             asyncio.ensure_future(self._serve(line.session, line.address)),

@@ -1,4 +1,4 @@
-"""`CallLine`: a coordinator's way to the logs of a member, whose processes come and go."""
+"""`CallConnection`: a coordinator's way to the logs of a member, whose processes come and go."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class _Question:
         return ask.encode_asked(self.number, asked)
 
 
-class CallLine:
+class CallConnection:
     """Asks whichever process the member has; what the last one left without an answer is asked of the next one again.
 
     `reach` says that there is a session with a process, and where that is; `drop` that the session is over.

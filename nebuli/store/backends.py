@@ -22,7 +22,7 @@ AWAY_S = 120.0
 """How long a server that is away is waited for."""
 
 
-def seams_at(place: StorePlace, *, away_s: float = AWAY_S) -> tuple[Ordering, Blobs]:
+def backends_at(place: StorePlace, *, away_s: float = AWAY_S) -> tuple[Ordering, Blobs]:
     """New ones, not opened."""
     if isinstance(place, Path):
         return SqliteOrdering(place), FileBlobs(place / "blobs")

@@ -36,7 +36,7 @@ def service_conflict(service_id: str, holder: str) -> str:
     )
 
 
-class Members:
+class NodeMembers:
     """The other processes of this node, and the channels and services that they have.
 
     Each channel has one process. Whoever claims it first keeps it, with one exception: when this process was started
@@ -164,7 +164,7 @@ class MemberControl(AcceptedControl):
     role, other_role = b"node", b"member"
     features = frozenset((messages.CALLS,))
 
-    def __init__(self, core: Core, connections: Connections, members: Members, remote: str) -> None:
+    def __init__(self, core: Core, connections: Connections, members: NodeMembers, remote: str) -> None:
         super().__init__(core, connections, remote)
         self._members = members
         self.port = 0

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nebuli.dataflow import Circuit, DataflowError, zset
+from nebuli.dataflow import DataflowError, OperatorGraph, zset
 from nebuli.dataflow.aggregates import extremes
 from nebuli.dataflow.keys import hashing
 from nebuli.dataflow.rows import MAX_BATCH_ROWS
@@ -207,7 +207,7 @@ def test_what_a_join_makes_of_one_batch_is_never_all_in_memory() -> None:
     left, right = source_of(plan, "l"), source_of(plan, "r")
     plan.operators.append(JoinOperator(id="j", inputs=(left, right), on=("k",)))
     root = NetworkSink(id="root", input="j", channel="out", address="nowhere")
-    circuit, rows = Circuit([*plan.operators, root]), 2000
+    circuit, rows = OperatorGraph([*plan.operators, root]), 2000
     one = _of_floats(np.arange(float(rows)), 1)
     assert list(circuit.push(left, one)) == []
     seen = held = 0
@@ -306,7 +306,7 @@ def _of_floats(values: NDArray[np.float64], weight: int) -> pa.RecordBatch:
     return pa.record_batch([pa.array(each) for each in [*columns, weights]], schema=ZSETS)
 
 
-def _result(circuit: Circuit, changes: Changes, *, ends_early: bool = False) -> pa.RecordBatch:
+def _result(circuit: OperatorGraph, changes: Changes, *, ends_early: bool = False) -> pa.RecordBatch:
     """The rows that remain of all that came out; a source ends behind its last change, or all of them at the end."""
     out = [zset.empty(circuit.schema)]
     last = {source: number for number, (source, _) in enumerate(changes)}

@@ -1,4 +1,4 @@
-"""Trades: every row gets to one member, which depends on nothing but its key; and all members ask for the same."""
+"""Exchanges: every row gets to one member, which depends on nothing but its key; and all members ask for the same."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from nebuli.dataflow import Received, Sending, SteppedCircuit, arrow_schema, zset
 from nebuli.dataflow.keys.hashing import hash_rows
+from nebuli.dataflow.steps.exchange_parts import ExchangeParts, owners_of
 from nebuli.dataflow.steps.origins import Seen
-from nebuli.dataflow.steps.trades import Trade, owners_of
-from placement.stepped import AlignOperator, ExchangeOperator, GatherOperator, ShardOperator
+from placement.stepped_plan import AlignOperator, ExchangeOperator, GatherOperator, ShardOperator
 from tests.nebuli.dataflow.dealing import Members, Row, rows_of
 from tests.nebuli.dataflow.graphs import COLUMNS, ROWS, SOURCES, Graph
 from tests.support.stepping import run_alone
@@ -112,8 +112,8 @@ def batch_of(rows: list[Row]) -> pa.RecordBatch:
     return pa.record_batch([*columns, pa.array([1] * len(rows), pa.int64())], schema=SCHEMA)
 
 
-def sending(trade: Trade, batches: list[pa.RecordBatch]) -> Sending:
-    work = trade.of_rows(batches)
+def sending(exchange: ExchangeParts, batches: list[pa.RecordBatch]) -> Sending:
+    work = exchange.of_rows(batches)
     try:
         while True:
             next(work)
@@ -129,8 +129,8 @@ def test_an_exchange_gives_each_row_to_the_member_of_its_key(
     batches: list[list[Row]], members: int, by: tuple[str, ...]
 ) -> None:
     """DBSP-DIST-6: equal keys meet at one member, whoever had them and in whatever batch."""
-    trade = Trade(ExchangeOperator(id="e", input="s", by=by), 3, SCHEMA, members)
-    sent = sending(trade, [batch_of(rows) for rows in batches])
+    exchange = ExchangeParts(ExchangeOperator(id="e", input="s", by=by), 3, SCHEMA, members)
+    sent = sending(exchange, [batch_of(rows) for rows in batches])
     assert (sent.index, sent.senders, sent.receivers) == (3, tuple(range(members)), tuple(range(members)))
     found = Counter[Row]()
     for member, part in enumerate(sent.parts):
@@ -143,13 +143,13 @@ def test_an_exchange_gives_each_row_to_the_member_of_its_key(
 
 def test_who_takes_part_is_said() -> None:
     rows = [batch_of([(number, "a", 0.5, 1) for number in range(100)])]
-    shard = sending(Trade(ShardOperator(id="s", input="a", by=("k",), member=2), 0, SCHEMA, 4), rows)
+    shard = sending(ExchangeParts(ShardOperator(id="s", input="a", by=("k",), member=2), 0, SCHEMA, 4), rows)
     assert (shard.senders, shard.receivers) == ((2,), (0, 1, 2, 3))
     assert all(part.num_rows > 10 for part in shard.parts)
-    gather = sending(Trade(GatherOperator(id="g", input="a", member=1), 0, SCHEMA, 3), rows)
+    gather = sending(ExchangeParts(GatherOperator(id="g", input="a", member=1), 0, SCHEMA, 3), rows)
     assert (gather.senders, gather.receivers) == ((0, 1, 2), (1,))
     assert [part.num_rows for part in gather.parts] == [0, 100, 0]
-    align = Trade(AlignOperator(id="a", input="s"), 5, SCHEMA, 2).of_watermarks(
+    align = ExchangeParts(AlignOperator(id="a", input="s"), 5, SCHEMA, 2).of_watermarks(
         [Seen(1, 2, 3), Seen(-2, -3, -1)]
     )
     assert (align.index, align.senders, align.receivers) == (5, (0, 1), (0, 1))

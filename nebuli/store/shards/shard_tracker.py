@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from nebuli.store.shards.shard_state import ShardState
 
 
-class Tracked:
+class ShardTracker:
     """A shard's ``state``, which follows the ordering; it may be behind it, never ahead."""
 
     def __init__(self, name: str, state: ShardState) -> None:

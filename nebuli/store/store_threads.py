@@ -22,7 +22,7 @@ _Asked = tuple["asyncio.Future[Any]", "Callable[..., Any]", tuple[Any, ...]]
 _BLOB_THREADS = 4
 
 
-class Work:
+class StoreThreads:
     """A cancelled call goes on to its end, unheard. Made on an event loop. Closed by the store."""
 
     def __init__(self) -> None:

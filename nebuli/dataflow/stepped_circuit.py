@@ -18,12 +18,19 @@ from nebuli.dataflow.progress import GREATEST
 from nebuli.dataflow.rows import MAX_BATCH_ROWS
 from nebuli.dataflow.steps import saved_runs
 from nebuli.dataflow.steps.contents import Contents
+from nebuli.dataflow.steps.exchange_parts import (
+    ExchangeParts,
+    Received,
+    Sending,
+    by_hash,
+    together,
+    watermarks_of,
+)
 from nebuli.dataflow.steps.fingerprint import fingerprint_of
 from nebuli.dataflow.steps.member_operators import StepNode, built
 from nebuli.dataflow.steps.origins import idle_after, reached_by
 from nebuli.dataflow.steps.resharding import Sharing, put_together
 from nebuli.dataflow.steps.saved_runs import CIRCUIT, Kept, Loading, Saved, Tables, identity, table_of
-from nebuli.dataflow.steps.trades import Received, Sending, Trade, by_hash, together, watermarks_of
 from nebuli.dataflow.zset import (
     canonical,
     canonical_and_hashes,
@@ -44,17 +51,17 @@ if TYPE_CHECKING:
     from nebuli.dataflow.state import Run
     from nebuli.dataflow.steps.origins import SourceRows, StepOrigin
     from nebuli.dataflow.steps.resharding import Counting, Numbers
-    from placement.stepped import SteppedPlan
+    from placement.stepped_plan import SteppedPlan
 
 
 @dataclass(frozen=True, slots=True)
-class Aside:
+class Offload:
     """What has to be done before a step goes on, and takes seconds: by any thread, while nobody asks the circuit."""
 
     do: Callable[[], None]
 
 
-Work = Generator[Sending | Aside | None, Received | None, None]
+Work = Generator[Sending | Offload | None, Received | None, None]
 _NO_SOURCES: Mapping[str, Mapping[str, SourceRows]] = MappingProxyType({})
 _OF_STATE = 4
 """A quarter of what an operator may hold is kept of each output, where nobody says another bound."""
@@ -126,14 +133,14 @@ class SteppedCircuit:
         sources: Mapping[str, Mapping[str, SourceRows]] = _NO_SOURCES,
         *,
         ended: bool = False,
-    ) -> Generator[Sending | Aside | None, Received | None, dict[str, pa.RecordBatch]]:
+    ) -> Generator[Sending | Offload | None, Received | None, dict[str, pa.RecordBatch]]:
         """Compute a step. Returns a Z-set for each output, with every row once; only one member has rows of it.
 
         ``sources`` are all of this member's that event time waits for, by input and name, also those without rows in
         the step; of ``inputs`` it does not.
 
         Gives None after a piece of work, where others may have their turn, ``Sending`` where it needs what comes from
-        other members: it is resumed with that; and ``Aside`` for whoever runs it to do before it is resumed. Pieces are
+        other members: it is resumed with that; and ``Offload`` for its caller to do before it is resumed. Pieces are
         bounded, except that one group of an aggregate is worked on at once, and so is what an output has in a step.
 
         ``ended``: no input has anything after this step, at any member. Event time comes to its end.
@@ -147,9 +154,9 @@ class SteppedCircuit:
         for id_, node in self._nodes.items():
             if id_ in arrived:
                 yield from self._take_in(node, arrived[id_])
-            elif node.trade is not None:
-                work = self._trade if node.collects else self._align
-                yield from work(node, node.trade)
+            elif node.exchange is not None:
+                work = self._exchange if node.collects else self._align
+                yield from work(node, node.exchange)
                 if ended:
                     _end_times(node.origins)
             elif node.window is not None:
@@ -302,21 +309,21 @@ class SteppedCircuit:
         for origin in self._origins:
             origin.source = None
 
-    def _trade(self, node: StepNode, trade: Trade) -> Work:
+    def _exchange(self, node: StepNode, exchange: ExchangeParts) -> Work:
         """Send rows to the members that they belong to, and go on with what comes."""
         rows = node.taken(0)
         if self.members > 1:
-            sending = yield from trade.of_rows(rows)
+            sending = yield from exchange.of_rows(rows)
             rows = list((yield from _answered(sending)))
         for batch in portions(rows):
             self._give(node, batch)
             yield None
 
-    def _align(self, node: StepNode, trade: Trade) -> Work:
+    def _align(self, node: StepNode, exchange: ExchangeParts) -> Work:
         """Have watermarks be where they are by what all members have seen."""
         seen = [[each.origin.seen for each in node.origins if each.origin is not None]]
         if self.members > 1:
-            seen = [watermarks_of(each) for each in (yield from _answered(trade.of_watermarks(seen[0])))]
+            seen = [watermarks_of(each) for each in (yield from _answered(exchange.of_watermarks(seen[0])))]
         for origin, of_members in zip(node.origins, zip(*seen, strict=True), strict=True):
             origin.reached = max(origin.reached, reached_by(of_members))
 
@@ -343,7 +350,7 @@ class SteppedCircuit:
         for port, _ in enumerate(node.waiting):
             batches = node.taken(port)
             if batches and (state := join.looked_up(port)).owes_much:
-                yield Aside(state.sort_now)
+                yield Offload(state.sort_now)
             for batch in portions(batches):
                 if not node.cancels:
                     yield from self._pass_on(node, join.push(port, batch))

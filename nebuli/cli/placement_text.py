@@ -6,14 +6,14 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from placement.stepped import MemberFragment
+from placement.stepped_plan import MemberFragment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from placement import Decomposition, Exact, Fragment, Placement
     from placement.partial.kept_rows import Kept
-    from placement.stepped import StepFragment
+    from placement.stepped_plan import StepFragment
 
 
 def as_json(placement: Placement, decomposition: Decomposition) -> str:
