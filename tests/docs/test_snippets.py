@@ -87,10 +87,10 @@ def test_there_is_something_to_run_on_every_page_of_tutorials_and_how_tos() -> N
     assert "README.md" in run
 
 
-def test_commands_of_the_readme_are_targets_of_the_makefile() -> None:
-    text = (ROOT / "README.md").read_text("utf-8")
-    named = set(re.findall(r"`make (\w+)`|^\$ make (\w+)", text, re.MULTILINE))
-    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+def test_commands_of_the_readme_and_for_contributors_are_targets_of_the_makefile() -> None:
+    text = "".join((ROOT / page).read_text("utf-8") for page in ("README.md", "CONTRIBUTING.md"))
+    named = set(re.findall(r"`make ([\w-]+)[^`]*`|^\$ make ([\w-]+)", text, re.MULTILINE))
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
     assert {"demo", "test"} <= {first or second for first, second in named} <= targets
 
 
