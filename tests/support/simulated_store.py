@@ -67,7 +67,7 @@ class SimulatedStore:
                 patch.setattr(module, "time", time)
             patch.setattr(clock, "random", Random(f"{self.seed} clock"))
             patch.setattr(os, "urandom", Random(f"{self.seed} ids").randbytes)
-            patch.setattr(access, "Work", lambda: Threads(self))
+            patch.setattr(access, "StoreThreads", lambda: Threads(self))
             patch.setattr(compaction, "ENTRIES", _ENTRIES)
             for module in (payloads, inserts):
                 patch.setattr(module, "INLINE_BYTES", _INLINE_BYTES)
