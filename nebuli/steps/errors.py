@@ -155,8 +155,8 @@ class StepFailed(Exception):
             )
         else:
             super().__init__(
-                f"step {step} of {of} cannot be computed: {why}. To go on without what was pushed for it, which is put "
-                f"into a file, run the query again with --skip-step {step} (nebuli run)"
+                f"step {step} of {of} cannot be computed: {why}. To continue without the rows that fail, which are "
+                f"put into a file, run the query again with --skip-step {step} (nebuli run)"
             )
 
 

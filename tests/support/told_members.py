@@ -23,6 +23,7 @@ from nebuli.steps.logs.epoch_log import EpochLog
 from nebuli.steps.logs.output_log import OutputLog
 from nebuli.steps.member.calls.call_inbox import CallInbox
 from nebuli.steps.member.coordinator_connections import CoordinatorConnections
+from nebuli.steps.member.inputs.left_out import LeftOut
 from nebuli.steps.member.member import Member
 from nebuli.steps.member.member_order import MemberOrder
 from nebuli.steps.member.member_service import opened
@@ -95,7 +96,7 @@ class Members:
     """``query``'s members in a folder, which goes on where it was; on ``hosts`` of them, in turn."""
 
     def __init__(
-        self, query: SteppedQuery, folder: Path, *, hosts: int = 1, skipped_steps: Iterable[int] = ()
+        self, query: SteppedQuery, folder: Path, *, hosts: int = 1, left_out: Iterable[LeftOut] = ()
     ) -> None:
         self.query = query
         self.folder = folder
@@ -104,7 +105,7 @@ class Members:
         self.coordinator_lines: dict[int, CoordinatorConnections] = {}
         self.secret = secrets.token_urlsafe()
         self._hosts = hosts
-        self._skipped_steps = tuple(skipped_steps)
+        self._left_out = tuple(left_out)
         self._stacks: dict[int, AsyncExitStack] = {}
 
     async def __aenter__(self) -> Self:
@@ -127,7 +128,7 @@ class Members:
             listen=listen or f"127.100.{member % self._hosts + 1}.1:0",
             secret=self.secret,
             max_state_bytes=DEFAULT_MAX_STATE_BYTES,
-            skipped_steps=self._skipped_steps,
+            left_out=self._left_out,
         )
         stack = self._stacks[member] = AsyncExitStack()
         found = await stack.enter_async_context(opened(order))

@@ -153,9 +153,9 @@ class ProgressInSteps:
 
 
 def _skipped(left_out: SkippedRows) -> str:
-    rows = "1 row that was" if left_out.rows == 1 else f"{left_out.rows:,} rows that were"
+    rows = "1 row" if left_out.rows == 1 else f"{left_out.rows:,} rows"
     text = (
-        f"step {left_out.step:,} is computed without {rows} pushed into {left_out.input}, as --skip-step asked: see "
+        f"step {left_out.step:,} is computed without {rows} of input {left_out.input}, as --skip-step asked: see "
         f"{left_out.file}"
     )
     if left_out.outputs:

@@ -148,7 +148,7 @@ def step_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 type=click.IntRange(min=0),
                 multiple=True,
                 metavar="N",
-                help="Leave out what was pushed for step N of a query in steps, which cannot be computed, and put it "
+                help="Leave out the rows of step N of a query in steps with which it cannot be computed, and put them "
                 "into a file. Once for each step.",
             ),
         )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from nebuli.dataflow.errors import DataflowError
 from nebuli.dataflow.operators import Stateless
 from nebuli.dataflow.steps.member_operators import built
@@ -12,8 +14,6 @@ from placement.plan import BoundSink, WindowOperator
 from topology import NullSink
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from nebuli.dataflow.steps.member_operators import StepNode
     from placement.stepped_plan import SteppedPlan
 
@@ -47,6 +47,23 @@ class Trial:
                         # Rows whose window is over go no further in the circuit.
                         if made.num_rows and not isinstance(reader.plan, WindowOperator):
                             waiting.append((reader, made))
+
+    def parted(self, input_: str, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+        """The rows that pass, and those that fail on their own."""
+        waiting, fit, unfit = [rows], [rows.slice(0, 0)], [rows.slice(0, 0)]
+        while waiting:
+            part = waiting.pop()
+            try:
+                self.check(input_, part)
+            except DataflowError:
+                if part.num_rows == 1:
+                    unfit.append(part)
+                else:
+                    half = part.num_rows // 2
+                    waiting += [part.slice(half), part.slice(0, half)]
+            else:
+                fit.append(part)
+        return pa.concat_batches(fit), pa.concat_batches(unfit)
 
 
 def _check_sink(sink: StepNode, batch: pa.RecordBatch) -> None:

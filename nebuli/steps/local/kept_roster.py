@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from nebuli.steps.coordinator.member_homes import Home, Members
     from nebuli.steps.local.kept_state import KeptState
     from nebuli.steps.logs.output_log import OutputLog
+    from nebuli.steps.member.inputs.left_out import LeftOut
     from nebuli.steps.stepped_query import SteppedQuery
     from nebuli.store.store_url import StorePlace
     from netchannel import ReceiverServer, SenderServer
@@ -39,7 +40,7 @@ class Surroundings:
     late: Late
     keep_output_bytes: int | None
     keep_contents_bytes: int | None
-    skipped_steps: tuple[int, ...]
+    left_out: tuple[LeftOut, ...]
     sender: SenderServer
     receiver: ReceiverServer
     secret: str
@@ -151,7 +152,7 @@ class KeptRoster:
             late=around.late,
             keep_output_bytes=around.keep_output_bytes,
             keep_contents_bytes=around.keep_contents_bytes,
-            skipped_steps=around.skipped_steps,
+            left_out=around.left_out,
             takeover=takeover,
         )
 

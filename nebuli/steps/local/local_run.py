@@ -48,7 +48,7 @@ class LocalRun(CircuitRun[int]):
     members there are, at first and whenever that changes. ``late``: what is done about rows whose window is over.
     ``keep_output_bytes``: how much each member keeps of the output that its sinks have had; None: all.
     ``keep_contents_bytes``: of what each output adds up to, for queries; None: a quarter of ``max_state_bytes``.
-    ``skip_steps``: rows that were pushed for these are left out from now on. Where the folder has the state of another
+    ``skip_steps``: rows of these are left out from now on. Where the folder has the state of another
     number of members than the query's, the run continues with these, and, if it ``scales``, with the query's.
 
     Entering raises StateOfAnother, StateInUse, StateGone, FolderUnusable, FolderOfOthers, NotScaled, StepNotSkipped,
@@ -141,7 +141,7 @@ class LocalRun(CircuitRun[int]):
             late=self._late,
             keep_output_bytes=self._keep_output_bytes,
             keep_contents_bytes=self._keep_contents_bytes,
-            skipped_steps=tuple(sorted({each.step for each in self.skipped})),
+            left_out=tuple(each.rule for each in self.skipped),
             sender=sender,
             receiver=receiver,
             secret=secret,

@@ -1,4 +1,4 @@
-"""Steps whose pushed rows are left out (``--skip-step``): noted at the state's place, the rows put into files."""
+"""Steps whose rows are left out (``--skip-step``): noted at the state's place, the rows put into files."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from nebuli.durable_files import sync_directory
 from nebuli.steps.errors import StepNotSkipped
 from nebuli.steps.logs.input_log import InputLog
 from nebuli.steps.logs.zset_sums import added
+from nebuli.steps.member.inputs.left_out import LeftOut, LeftOutRows
+from nebuli.steps.member.inputs.readings import ReplayableSources
 from nebuli.steps.member.member_store import LOG, own_output_log
 from nebuli.steps.member.saved_state import SavedState
 from nebuli.store import Store
@@ -38,7 +40,8 @@ class SkippedRows(NamedTuple):
     """Rows of an input that are left out of a step, and the file that has them, an Arrow IPC file.
 
     ``outputs`` had been written for the step by their members, while another one could not compute it: as all that
-    is in an output, what came of the rows there stays.
+    is in an output, what came of the rows there stays. ``unfit``: these are the rows that fail on their own, and the
+    others count.
     """
 
     step: int
@@ -46,6 +49,12 @@ class SkippedRows(NamedTuple):
     rows: int
     file: str
     outputs: list[str]
+    unfit: bool = False
+
+    @property
+    def rule(self) -> LeftOut:
+        """What members are told."""
+        return LeftOut(self.step, self.input, self.unfit)
 
 
 class SkippedSteps:
@@ -66,9 +75,10 @@ class SkippedSteps:
     async def add(
         self, steps: Sequence[int], query: SteppedQuery, places: Sequence[StorePlace]
     ) -> list[SkippedRows]:
-        """Leave out what was pushed for these steps, durably; all that is left out then.
+        """Leave out rows of these steps, durably; all that is left out then.
 
-        Nothing happens for steps that are left out already. Raises StepNotSkipped, StorageError, OSError.
+        Nothing happens for steps that are left out already. Relative paths of sources start where this process is.
+        Raises StepNotSkipped, InputError, StorageError, OSError.
         """
         known = await self.known()
         new = sorted({*steps} - {each.step for each in known})
@@ -77,12 +87,14 @@ class SkippedSteps:
         async with AsyncExitStack() as stack:
             stores = [await stack.enter_async_context(Store.at(place)) for place in places]
             members = await _Members.of(query, stores)
-            rows = {step: await members.pushed(step) for step in new}
-        for step, of_inputs in rows.items():
+            rows = {step: await members.unusable(step) for step in new}
+        for step, (unfit, of_inputs) in rows.items():
             for input_, batch in of_inputs.items():
                 file = self._folder / f"skipped-{step}-{quote(input_, safe='')}.arrow"
                 await asyncio.to_thread(_write, file, batch)
-                known.append(SkippedRows(step, input_, batch.num_rows, str(file), members.written(step)))
+                known.append(
+                    SkippedRows(step, input_, batch.num_rows, str(file), members.written(step), unfit)
+                )
         said = json.dumps([each._asdict() for each in known], indent=2)
         await asyncio.to_thread(self._notes.write, SKIPPED, said.encode())  # last: the files are there then
         return known
@@ -92,8 +104,13 @@ class _Members:
     """What the stores of all members say."""
 
     def __init__(
-        self, logs: Sequence[InputLog], outputs: Sequence[OutputLog | None], checkpoint: int
+        self,
+        query: SteppedQuery,
+        logs: Sequence[InputLog],
+        outputs: Sequence[OutputLog | None],
+        checkpoint: int,
     ) -> None:
+        self._query = query
         self._logs = logs
         self._outputs = outputs
         self._checkpoint = checkpoint
@@ -108,10 +125,26 @@ class _Members:
         ]
         found = [{*await SavedState(store.state_store(LOG)).checkpoints()} for store in stores]
         common = set.intersection(*found)
-        return cls(logs, outputs, max(each.step for each in common) if common else 0)
+        return cls(query, logs, outputs, max(each.step for each in common) if common else 0)
 
-    async def pushed(self, step: int) -> dict[str, pa.RecordBatch]:
-        """What was pushed for a step, by input. Raises StepNotSkipped."""
+    async def unusable(self, step: int) -> tuple[bool, dict[str, pa.RecordBatch]]:
+        """Those rows of a step that fail on their own, by input, or else all, and which it is.
+
+        Raises StepNotSkipped, InputError, StorageError.
+        """
+        self._check(step)
+        rows = await self._rows(step)
+        if not rows:
+            raise StepNotSkipped(step, "it has no rows")
+        rules = [LeftOut(step, input_, unfit=True) for input_ in rows]
+        unfit = LeftOutRows(self._query.plan, rules)
+        found = {input_: _together(unfit.left_out(step, input_, parts)) for input_, parts in rows.items()}
+        failing = {input_: batch for input_, batch in found.items() if batch.num_rows}
+        if failing:
+            return True, failing
+        return False, {input_: _together(parts) for input_, parts in rows.items()}
+
+    def _check(self, step: int) -> None:
         last = max(log.last for log in self._logs)
         if step >= last:
             raise StepNotSkipped(step, f"no rows are of that step yet, as the log ends below step {last}")
@@ -127,22 +160,33 @@ class _Members:
                 "it was computed, and its output may have been read: take its rows back by a push with negative "
                 "weights",
             )
+
+    async def _rows(self, step: int) -> dict[str, list[pa.RecordBatch]]:
+        """What was logged for a step, and what sources have for it, by input."""
         parts: dict[str, list[pa.RecordBatch]] = {}
-        for each in self._logs:
-            if each.first <= step < each.last:
-                for input_, rows in (await each.logged(step)).items():
-                    if rows.num_rows:
-                        parts.setdefault(input_, []).append(rows)
-        if not parts:
-            raise StepNotSkipped(
-                step, "nothing was pushed for it: its rows come from sources, and are not left out"
-            )
-        return {input_: added(rows, rows[0].schema) for input_, rows in sorted(parts.items())}
+        for log, feeds in zip(self._logs, self._query.feeds, strict=True):
+            if not log.first <= step < log.last:
+                continue
+            for input_, rows in (await log.logged(step)).items():
+                parts.setdefault(input_, []).append(rows)
+            async with ReplayableSources(feeds, log, {}) as readings:
+                for input_, sources in (await readings.rows(step)).items():
+                    for each in sources.values():
+                        parts.setdefault(input_, []).extend(each.rows)
+        return {
+            input_: batches
+            for input_, batches in sorted(parts.items())
+            if any(each.num_rows for each in batches)
+        }
 
     def written(self, step: int) -> list[str]:
         """The outputs that have the step already."""
         logs = [log for log in self._outputs if log is not None and log.last > step]
         return sorted(output for log in logs for output in log.schemas if output != TIME)
+
+
+def _together(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    return added(batches, batches[0].schema)
 
 
 def _write(file: Path, rows: pa.RecordBatch) -> None:

@@ -13,6 +13,7 @@ from nebuli.steps.errors import ExchangeFailed, MemberError, StepFailed
 from nebuli.steps.logs.output_log import time_row
 from nebuli.steps.member.calls.pins import Pins
 from nebuli.steps.member.exchange import Exchange
+from nebuli.steps.member.inputs.left_out import LeftOutRows
 from nebuli.steps.member.inputs.step_inputs import StepInputs
 from nebuli.steps.protocol import member_actions as do
 from nebuli.steps.protocol.errors import CoordinationError
@@ -24,7 +25,7 @@ from placement.plan import window_times
 from placement.stepped_plan import TIME
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Container, Generator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from nebuli.steps.logs.input_log import InputLog
     from nebuli.steps.logs.output_log import OutputLog
     from nebuli.steps.member.coordinator_connections import CoordinatorConnection, CoordinatorConnections
+    from nebuli.steps.member.inputs.left_out import LeftOut
     from nebuli.steps.member.inputs.readings import ReplayableSources
     from nebuli.steps.member.saved_state import SavedState
     from nebuli.steps.protocol.member_states import MemberState
@@ -71,7 +73,7 @@ class Member:
         fails_late: bool = False,
         keep_output_bytes: int | None = None,
         keep_contents_bytes: int | None = None,
-        skipped_steps: Container[int] = (),
+        left_out: Iterable[LeftOut] = (),
     ) -> None:
         self.number = member
         self.address = address or receiver.address
@@ -85,7 +87,7 @@ class Member:
         self._state = state
         self.readings = readings
         """Its sources that can be read again."""
-        self._inputs = StepInputs(log, readings, skipped_steps)
+        self._inputs = StepInputs(log, readings, LeftOutRows(plan, left_out))
         self._max_state_bytes = max_state_bytes
         self._fails_late = fails_late
         self._keep_output_bytes = keep_output_bytes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
+from nebuli.steps.member.inputs.left_out import LeftOut
 from nebuli.steps.member.scaling.layout import Takeover
 from nebuli.store.store_url import StorePlace
 from placement.plan import Late
@@ -16,9 +17,8 @@ class MemberOrder(BaseModel):
     ``store`` is the place of its logs and versions, ``listen`` where its receiver listens. Paths of sources start at
     the process's working directory. ``external``: some inputs are pushed into, and do not end. ``late``: what is done
     about rows whose window is over. ``keep_output_bytes``: how much it keeps of the output that sinks have had;
-    None: all. ``keep_contents_bytes``: see `nebuli.dataflow.SteppedCircuit`. ``skipped_steps``: what was logged
-    for them is left out, the same at all members. ``takeover``: from whom it takes what it
-    begins with, if it has nothing yet.
+    None: all. ``keep_contents_bytes``: see `nebuli.dataflow.SteppedCircuit`. ``left_out``: rows that do not count, the
+    same at all members. ``takeover``: from whom it takes what it begins with, if it has nothing yet.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -35,5 +35,5 @@ class MemberOrder(BaseModel):
     late: Late = Late.COUNT
     keep_output_bytes: int | None = None
     keep_contents_bytes: int | None = None
-    skipped_steps: tuple[int, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
     takeover: Takeover | None = None

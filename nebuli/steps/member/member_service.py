@@ -53,7 +53,7 @@ async def opened(
             fails_late=order.late is Late.FAIL,
             keep_output_bytes=order.keep_output_bytes,
             keep_contents_bytes=order.keep_contents_bytes,
-            skipped_steps=frozenset(order.skipped_steps),
+            left_out=order.left_out,
         )
         yield await stack.enter_async_context(opening)
 

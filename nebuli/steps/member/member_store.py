@@ -16,10 +16,11 @@ from nebuli.store import Store
 from placement.stepped_plan import TIME
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Container, Mapping, Sequence
+    from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 
     import pyarrow as pa
 
+    from nebuli.steps.member.inputs.left_out import LeftOut
     from nebuli.store.store_url import StorePlace
     from netchannel import ReceiverServer, SenderServer
     from placement.stepped_plan import Feed, SteppedPlan
@@ -54,14 +55,13 @@ async def opened_member(
     fails_late: bool = False,
     keep_output_bytes: int | None = None,
     keep_contents_bytes: int | None = None,
-    skipped_steps: Container[int] = (),
+    left_out: Iterable[LeftOut] = (),
 ) -> AsyncIterator[Member]:
     """The member of this number, which reads ``feeds``. Raises StorageError.
 
     ``address`` is where others reach the receiver, if not where that says. ``fails_late``: it fails at the first row
     that is late. ``keep_output_bytes``: how much it keeps of the output that sinks have had; None: all.
-    ``keep_contents_bytes``: see `nebuli.dataflow.SteppedCircuit`. ``skipped_steps``: what was logged for
-    them is left out.
+    ``keep_contents_bytes``: see `nebuli.dataflow.SteppedCircuit`. ``left_out``: rows that do not count.
     """
     async with contextlib.AsyncExitStack() as stack:
         store = await stack.enter_async_context(Store.at(place))
@@ -88,5 +88,5 @@ async def opened_member(
             fails_late=fails_late,
             keep_output_bytes=keep_output_bytes,
             keep_contents_bytes=keep_contents_bytes,
-            skipped_steps=skipped_steps,
+            left_out=left_out,
         )

@@ -87,9 +87,9 @@ async def test_a_query_goes_on_without_the_step_that_it_cannot_compute(
     ended = await asyncio.to_thread(again.end)
     file = tmp_path / "state" / f"skipped-{step}-sales.arrow"
     assert ended.exit_code == 0, ended.stderr
-    assert f"step {step} is computed without 1 row that was pushed into sales" in ended.stderr
+    assert f"step {step} is computed without 1 row of input sales" in ended.stderr
     assert json.loads(ended.stdout)["skipped_rows"] == [
-        {"step": step, "input": "sales", "rows": 1, "file": str(file), "outputs": []}
+        {"step": step, "input": "sales", "rows": 1, "file": str(file), "outputs": [], "unfit": False}
     ]
     assert (tmp_path / "small.csv").read_text("utf-8").splitlines() == ['"shop","amount"', '"a",5']
     with pa.ipc.open_file(file) as rows:

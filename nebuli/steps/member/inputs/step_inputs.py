@@ -4,33 +4,34 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nebuli.dataflow.steps.origins import SourceRows
 from nebuli.store.errors import LogTaken
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping
+    from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
 
-    from nebuli.dataflow.steps.origins import SourceRows
     from nebuli.steps.logs.input_log import InputLog
+    from nebuli.steps.member.inputs.left_out import LeftOutRows
     from nebuli.steps.member.inputs.readings import ReplayableSources
 
 
 class StepInputs:
     """What ``log`` says that counts, with the rows that it has, and those that ``readings`` have.
 
-    Of steps that are ``skipped`` only these count: what was logged for them is left out.
+    Rows that are ``left_out`` of a step do not count.
     """
 
-    def __init__(self, log: InputLog, readings: ReplayableSources, skipped: Container[int] = ()) -> None:
+    def __init__(self, log: InputLog, readings: ReplayableSources, left_out: LeftOutRows) -> None:
         self._log = log
-        self._skipped = skipped
+        self._left_out = left_out
         self._readings = readings
         self._last = log.last
 
     def leaves_out(self, step: int) -> bool:
-        """Whether the rows that were logged for a step are left out of it."""
-        return step in self._skipped
+        """Whether rows are left out of a step."""
+        return step in self._left_out
 
     def check_whose(self) -> None:
         """Raise LogTaken where another process has fixed steps: what was read here is not what counts for them."""
@@ -39,8 +40,8 @@ class StepInputs:
 
     async def of(
         self, step: int, *, replayed: bool, ended: bool
-    ) -> tuple[Mapping[str, pa.RecordBatch], Mapping[str, Mapping[str, SourceRows]]]:
-        """What counts for a step, as a circuit takes it: a Z-set for each input, and what sources have besides.
+    ) -> tuple[Mapping[str, Sequence[pa.RecordBatch]], Mapping[str, Mapping[str, SourceRows]]]:
+        """What counts for a step, as a circuit takes it: Z-sets for each input, and what sources have besides.
 
         The next step is fixed by it, with all that has come in.
 
@@ -52,10 +53,20 @@ class StepInputs:
         if not replayed:
             self._readings.leave_replay()
         logged = await self._logged(step, replayed=replayed, ended=ended)
-        if step in self._skipped:
-            logged = {}
-        inputs = {key: rows for key, rows in logged.items() if rows.num_rows}
-        return inputs, await self._readings.rows(step)
+        inputs: dict[str, Sequence[pa.RecordBatch]] = {
+            key: [rows] for key, rows in logged.items() if rows.num_rows
+        }
+        sources = await self._readings.rows(step)
+        if step in self._left_out:
+            inputs = {key: self._left_out.kept(step, key, rows) for key, rows in inputs.items()}
+            sources = {key: self._kept(step, key, rows) for key, rows in sources.items()}
+        return inputs, sources
+
+    def _kept(self, step: int, input_: str, sources: Mapping[str, SourceRows]) -> Mapping[str, SourceRows]:
+        return {
+            source: SourceRows(self._left_out.kept(step, input_, each.rows), each.awaited)
+            for source, each in sources.items()
+        }
 
     async def _logged(self, step: int, *, replayed: bool, ended: bool) -> dict[str, pa.RecordBatch]:
         if step < self._log.last:

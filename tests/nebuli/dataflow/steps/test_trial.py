@@ -96,6 +96,26 @@ def test_a_row_taken_back_is_unfit_if_it_reaches_a_sink_that_appends_through_ope
     assert_tried(plan, rows_of(plan, *rows), "a row is taken back" if is_unfit and mode == "append" else None)
 
 
+@pytest.mark.parametrize(
+    ("operator", "numbers", "unfit"),
+    [
+        (DIVIDES, [1, 2, 3], []),
+        (DIVIDES, [0, 1, 2, 0, 3, 4, 0], [0, 0, 0]),
+        (CASTS, [*range(100, 140)], [*range(128, 140)]),
+        (CASTS, [128], [128]),
+        (None, [1, 2], []),
+    ],
+)
+def test_rows_that_fail_on_their_own_are_told_from_the_others(
+    operator: dict[str, Any] | None, numbers: list[int], unfit: list[int]
+) -> None:
+    plan = plan_of(operator, "final", 1)
+    fit, rest = Trial(plan).parted("a", rows_of(plan, *((number, 1) for number in numbers)))
+    assert rest.column("n").to_pylist() == unfit
+    assert fit.column("n").to_pylist() == [number for number in numbers if number not in unfit]
+    assert rest.schema == fit.schema == SteppedCircuit(plan, 0).inputs["a"]
+
+
 def assert_tried(plan: SteppedPlan, rows: pa.RecordBatch, error: str | None) -> None:
     trial = Trial(plan)
     for _ in range(2):  # it keeps nothing

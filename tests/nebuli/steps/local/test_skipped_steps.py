@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
 import pytest
 
 from nebuli.steps.errors import StepNotSkipped
 from nebuli.steps.local.skipped_steps import SkippedRows, SkippedSteps
+from nebuli.steps.member.inputs.left_out import LeftOut
 from nebuli.steps.protocol.errors import MemberFailed
 from nebuli.steps.stepped_query import SteppedQuery
 from nebuli.store.notes import Notes
 from placement import check_stepped
+from tests.support.commands import nebuli
 from tests.support.documents import op
 from tests.support.documents import query as query_of
 from tests.support.told_members import TOPOLOGY, Members, pushed_query, until_running
@@ -74,7 +80,7 @@ async def test_a_step_that_cannot_be_computed_is_left_out_at_all_members_and_sta
     with pa.ipc.open_file(left_out[0].file) as file:
         assert file.read_all().to_pylist() == [{"n": 40_008, "k": 8, "_weight": 1}]
     for last in (2, 3):  # a later run is told of it by the state
-        circuit = Members(query, tmp_path, skipped_steps=[each.step for each in await steps.known()])
+        circuit = Members(query, tmp_path, left_out=[each.rule for each in await steps.known()])
         async with circuit, circuit.coordinated() as coordinator:
             await until_running(coordinator)
             await circuit.push_numbers(0, [last])
@@ -96,12 +102,11 @@ async def made(circuit: Members, steps: int) -> list[pa.RecordBatch]:
     return found
 
 
-async def test_a_step_without_pushed_rows_is_not_left_out(tmp_path: Path) -> None:
-    """As where all of its rows come from sources, which this does not leave out."""
+async def test_a_step_without_rows_is_not_left_out(tmp_path: Path) -> None:
     query = summed(1, AFTER_SUMS["a cast"])
     async with Members(query, tmp_path) as circuit:
         await circuit.members[0].log.fix(0)
-    with pytest.raises(StepNotSkipped, match="--skip-step 0: nothing was pushed for it"):
+    with pytest.raises(StepNotSkipped, match="--skip-step 0: it has no rows"):
         await SkippedSteps(Notes(tmp_path), tmp_path).add([0], query, places(circuit))
 
 
@@ -125,7 +130,7 @@ async def test_outputs_that_have_the_step_are_named(tmp_path: Path) -> None:
     await write("rows")
     (left_out,) = await steps.add([0], query, places(circuit))
     assert (left_out.rows, left_out.outputs) == (1, ["rows"])
-    kept = Members(query, tmp_path / "kept", skipped_steps=[0])
+    kept = Members(query, tmp_path / "kept", left_out=[LeftOut(0, "a")])
     shutil.copytree(tmp_path, kept.folder, ignore=shutil.ignore_patterns("kept"))
     async with kept, kept.coordinated() as coordinator:  # what was written stays, and the query continues
         await until_running(coordinator)
@@ -135,3 +140,73 @@ async def test_outputs_that_have_the_step_are_named(tmp_path: Path) -> None:
     await write("sums")
     with pytest.raises(StepNotSkipped, match="it was computed"):
         await SkippedSteps(Notes(tmp_path / "other"), tmp_path).add([0], query, places(circuit))
+
+
+FAULTS = {
+    "a cast of a string": ("CAST(v AS BIGINT)", "x"),
+    "a cast to a smaller type": ("CAST(CAST(v AS BIGINT) AS TINYINT)", "128"),
+    "an overflow": ("CAST(v AS BIGINT) * 2", "9223372036854775807"),
+    "a division": ("100 // CAST(v AS BIGINT)", "0"),
+    "a date": ("CAST('2026-01-' || v AS DATE)", "32"),
+}
+"""Expressions over a column of strings, and a string with which each cannot be computed."""
+WRITERS = {"CSV": pyarrow.csv.write_csv, "Parquet": pyarrow.parquet.write_table}
+
+
+@pytest.mark.parametrize(
+    ("fault", "type_", "members"),
+    [*((fault, "CSV", "2") for fault in FAULTS), *(("a division", type_, "1") for type_ in WRITERS)],
+)
+def test_rows_of_files_that_cannot_be_computed_are_left_out_and_all_others_count(
+    fault: str, type_: str, members: str, tmp_path: Path
+) -> None:
+    """The rows that fail go to a file; the input that does not fail has all of its rows in the same step."""
+    expression, bad = FAULTS[fault]
+    values = ["10", "11", bad, "12", "10", bad]
+    keys = [f"k{number}" for number in range(len(values))]
+    WRITERS[type_](pa.table({"k": keys, "v": values}), tmp_path / "in")
+    WRITERS[type_](pa.table({"k": keys, "name": [key.upper() for key in keys]}), tmp_path / "names")
+    (tmp_path / "topology.yaml").write_text(
+        f"""
+logical:
+  - {{name: values, schema: [{{name: k, type: string}}, {{name: v, type: string}}]}}
+  - {{name: names, schema: [{{name: k, type: string}}, {{name: name, type: string}}]}}
+nodes:
+  - address: 127.0.0.1:27900
+    physical:
+      - {{logical: values, type: {type_}, path: in}}
+      - {{logical: names, type: {type_}, path: names}}
+    sinks: [{{name: out, type: CSV, path: out.csv, mode: append}}]
+""",
+        "utf-8",
+    )
+    operators = [
+        op("source", "values", logical="values"),
+        op("source", "names", logical="names"),
+        op("project", "made", input="values", columns={"k": "k", "made": expression}),
+        op("join", "named", inputs=["made", "names"], on=["k"]),
+        op("sink", "out", input="named", sink="out"),
+    ]
+    (tmp_path / "query.json").write_text(json.dumps({"operators": operators}), "utf-8")
+    files = [tmp_path / "topology.yaml", tmp_path / "query.json"]
+    run = ("run", *files, "--stepped", "--state", tmp_path / "state", "--members", members)
+    failed = nebuli(*run, "--json", directory=tmp_path)
+    assert failed.exit_code == 2, failed.stderr
+    assert "Traceback" not in failed.stderr
+    said = re.search(
+        r"step (\d+) of input values cannot be computed: operator made: .*--skip-step \1", failed.error
+    )
+    assert said, failed.error
+    continued = nebuli(*run, "--skip-step", said[1], "--json", directory=tmp_path)
+    later = nebuli(*run, "--json", directory=tmp_path)
+    for ended in (continued, later):
+        assert ended.exit_code == 0, ended.stderr
+        (left_out,) = json.loads(ended.stdout)["skipped_rows"]
+        assert (left_out["input"], left_out["rows"], left_out["unfit"]) == ("values", 2, True)
+        assert f"step {said[1]} is computed without 2 rows of input values" in ended.stderr
+    with pa.ipc.open_file(left_out["file"]) as file:
+        assert file.read_all().select(["k", "v"]).to_pylist() == [
+            {"k": key, "v": value} for key, value in zip(keys, values, strict=True) if value == bad
+        ]
+    names = sorted(pyarrow.csv.read_csv(tmp_path / "out.csv").column("name").to_pylist())
+    assert names == [key.upper() for key, value in zip(keys, values, strict=True) if value != bad]
