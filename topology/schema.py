@@ -63,8 +63,8 @@ SQL_NAMES = {
 _DECIMAL = re.compile(r"(decimal|numeric)\b.*", re.IGNORECASE)
 
 
-def _named(name: object) -> object:
-    """The type that SQL calls so; other names as they are."""
+def type_named(name: object) -> object:
+    """The type that SQL calls so; other names as they are. Raises ValueError for one that is not supported yet."""
     if not isinstance(name, str) or isinstance(name, DataType):
         return name
     if _DECIMAL.fullmatch(name.strip()):
@@ -82,7 +82,7 @@ class Column(BaseModel):
     name: str = Field(min_length=1)
     type: Annotated[
         DataType,
-        BeforeValidator(_named),
+        BeforeValidator(type_named),
         WithJsonSchema({"enum": [*dict.fromkeys([*map(str, DataType), *SQL_NAMES])], "type": "string"}),
     ]
 

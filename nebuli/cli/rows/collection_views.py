@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,16 +16,18 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from nebuli.store.collections.controller import CollectionStatus
-    from topology import Schema
+    from topology import DataType, Schema
+
+_COMMA = re.compile(r",(?![^(]*\))")
+"""Between columns, and not within the brackets of a type."""
 
 
 def columns_from(text: str) -> Schema:
     """The columns of ``--schema``. Raises UsageError."""
-    from topology import Column, DataType
-    from topology.consistency import did_you_mean
+    from topology import Column
 
     found: dict[str, Column] = {}
-    for each in text.split(","):
+    for each in _COMMA.split(text):
         name, colon, type_ = (part.strip() for part in each.partition(":"))
         if not (name and colon and type_):
             raise click.UsageError(
@@ -32,13 +35,25 @@ def columns_from(text: str) -> Schema:
             )
         if name in found:
             raise click.UsageError(f"--schema: there are two columns {name}")
-        if type_ not in [*DataType]:
-            raise click.UsageError(
-                f"--schema: expected one of {', '.join(DataType)} as type of {name}, got {type_!r}"
-                f"{did_you_mean(type_, map(str, DataType))}"
-            )
-        found[name] = Column(name=name, type=DataType(type_))
+        found[name] = Column(name=name, type=_type_from(name, type_))
     return tuple(found.values())
+
+
+def _type_from(name: str, type_: str) -> DataType:
+    from topology import DataType
+    from topology.consistency import did_you_mean
+    from topology.schema import type_named
+
+    try:
+        found = str(type_named(type_))
+    except ValueError as error:
+        raise click.UsageError(f"--schema: the type of {name}: {error}") from None
+    if found not in [*DataType]:
+        raise click.UsageError(
+            f"--schema: expected one of {', '.join(DataType)}, or what SQL calls them, as type of {name}, got "
+            f"{type_!r}{did_you_mean(type_, map(str, DataType))}"
+        )
+    return DataType(found)
 
 
 def columns_of(name: str, schema: pa.Schema) -> Schema:
