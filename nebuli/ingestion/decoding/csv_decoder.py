@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from nebuli.connectors.errors import short
-from nebuli.connectors.formats.csv_quotes import Quotes
+from nebuli.connectors.formats.csv_quotes import Quotes, null_groups
 from nebuli.connectors.formats.instants import TimestampInvalid, instants, instants_or_nulls
 from nebuli.connectors.formats.message_bytes import UTF8_MARK, MessageBytes, has
 from nebuli.dataflow import zset
@@ -24,7 +24,7 @@ from nebuli.ingestion.message_addresses import PAYLOAD
 from .decoder import Decoder, Facts, bytes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -41,6 +41,13 @@ _IN_ROW = re.compile(r"Row #(\d+)")
 _Kind = Literal["zoned", "naive", "texts"]
 
 
+class _Way(NamedTuple):
+    """How timestamps are parsed, and whether texts are parsed apart, see `null_groups`."""
+
+    timestamps: _Kind
+    split: bool
+
+
 @dataclass(frozen=True, slots=True)
 class _Layout:
     """How many values a line has, and where among them the columns are."""
@@ -50,7 +57,10 @@ class _Layout:
 
 
 class CsvDecoder(Decoder):
-    """Rows of CSV in each message: one, as a rule, with or without its line end; a blank line is none.
+    """Rows of CSV in each message: one, as a rule, with or without its line end.
+
+    They are those that the CSV source of a topology reads of the same bytes: a blank line is a row where a line has one
+    value, and none where it has more, and a text in quotes is not null.
 
     With a header, the message at address 0 of a part is that: columns are found by its names, others are passed over.
     It is recorded, so that whoever begins behind it knows it. Without one, a line has the columns of the schema in
@@ -62,9 +72,12 @@ class CsvDecoder(Decoder):
         self.schema = schema
         self._settings = settings
         self._source = source
-        self._kinds: list[_Kind] = ["zoned", "naive", "texts"]  # the one that was right last is tried first
-        if not any(pa.types.is_timestamp(type_) for type_ in schema.types):
-            self._kinds = ["zoned"]
+        is_timed = any(pa.types.is_timestamp(type_) for type_ in schema.types)
+        kinds: Sequence[_Kind] = ("zoned", "naive", "texts") if is_timed else ("zoned",)
+        splits = (False, True) if len(null_groups(schema, split=True)) > 1 else (False,)
+        self._ways = [
+            _Way(kind, split) for split in splits for kind in kinds
+        ]  # the last right one comes first
 
     async def facts(self, messages: Messages, known: Mapping[str, bytes]) -> Facts:
         """The header of the part, if its message is among these."""
@@ -129,7 +142,7 @@ class CsvDecoder(Decoder):
     ) -> tuple[pa.RecordBatch, NDArray[np.int64]] | None:
         if alone or not _one_row_each(payloads):
             return None
-        filled = np.flatnonzero(~payloads.blank)
+        filled = np.flatnonzero(payloads.lengths if layout.values == 1 else ~payloads.blank)
         if not len(filled):
             return zset.empty(self.schema), filled
         longest = int(payloads.lengths.max(initial=0))
@@ -145,13 +158,14 @@ class CsvDecoder(Decoder):
         """The rows of one message, however many are in it."""
         place = messages.place(row, self._source)
         if int(messages.addresses[row]) != 0 and payload.startswith(UTF8_MARK):
-            payload = b"\n" + payload  # it is a mark at the begin of a file, and of a value elsewhere
+            payload = UTF8_MARK + payload  # it is a mark at the begin of a file, and of a value elsewhere
         if _is_open(payload):
             raise MessageInvalid(
                 f"{place}: a value in quotes has no end in the message; a row has to be in one: "
                 f"{short(payload.decode(errors='replace'))!r}"
             )
-        if not payload.strip(b"\r\n").removeprefix(UTF8_MARK):  # Arrow calls that an empty file
+        rest = payload if layout.values == 1 else payload.strip(b"\r\n")
+        if not rest.removeprefix(UTF8_MARK):  # Arrow calls that an empty file
             return zset.empty(self.schema), np.empty(0, dtype=np.int64)
         try:
             rows = self._parsed(pa.py_buffer(payload), layout, len(payload))
@@ -160,32 +174,41 @@ class CsvDecoder(Decoder):
         return rows, np.full(rows.num_rows, row, dtype=np.int64)
 
     def _parsed(self, data: pa.Buffer, layout: _Layout, longest: int) -> pa.RecordBatch:
-        kinds = self._kinds  # another thread may set others
-        for kind in kinds:
+        ways = self._ways  # another thread may set others
+        for way in ways:
             try:
-                rows = self._parsed_as(kind, data, layout, longest)
+                rows = self._parsed_as(way, data, layout, longest)
             except pa.ArrowInvalid:
-                if kind == kinds[-1]:
+                if way == ways[-1]:
                     raise
                 continue
-            if kind != kinds[0]:  # texts, which take every kind, stay the last resort
-                self._kinds = [kind, *(each for each in kinds if each != kind)]
+            if way != ways[0]:
+                self._ways = [way, *(each for each in ways if each != way)]
             return rows
-        raise AssertionError("there is a kind")
+        raise AssertionError("there is a way")
 
-    def _parsed_as(self, kind: _Kind, data: pa.Buffer, layout: _Layout, longest: int) -> pa.RecordBatch:
-        types = {field.name: _type_to_parse(field.type, kind) for field in self.schema}
-        columns = self._table(data, layout, types, longest)
+    def _parsed_as(self, way: _Way, data: pa.Buffer, layout: _Layout, longest: int) -> pa.RecordBatch:
+        columns: dict[str, pa.Array] = {}
+        for names, quoted_nulls in null_groups(self.schema, split=way.split):
+            types = {name: _type_to_parse(self.schema.field(name).type, way.timestamps) for name in names}
+            parsed = self._table(data, layout, types, longest, quoted_nulls=quoted_nulls)
+            columns |= zip(names, parsed, strict=True)
         made = [
             (instants(each, field.type) if pa.types.is_string(each.type) else each.cast(field.type))
             if pa.types.is_timestamp(field.type)
             else each
-            for each, field in zip(columns, self.schema, strict=True)
+            for field, each in ((field, columns[field.name]) for field in self.schema)
         ]
         return pa.record_batch(made, schema=self.schema)
 
     def _table(
-        self, data: pa.Buffer, layout: _Layout, types: Mapping[str, pa.DataType], longest: int
+        self,
+        data: pa.Buffer,
+        layout: _Layout,
+        types: Mapping[str, pa.DataType],
+        longest: int,
+        *,
+        quoted_nulls: bool = True,
     ) -> list[pa.Array]:
         """The columns ``types``, of that type."""
         table = pa.csv.read_csv(
@@ -195,12 +218,15 @@ class CsvDecoder(Decoder):
                 use_threads=data.size > _BLOCK_BYTES,  # with more than one, complaints name no row
                 block_size=max(_BLOCK_BYTES, 2 * longest),
             ),
-            parse_options=pa.csv.ParseOptions(newlines_in_values=has(_QUOTE, data)),
+            parse_options=pa.csv.ParseOptions(
+                newlines_in_values=has(_QUOTE, data), ignore_empty_lines=layout.values > 1
+            ),
             convert_options=pa.csv.ConvertOptions(
                 column_types={str(layout.places[name]): type_ for name, type_ in types.items()},
                 include_columns=[str(layout.places[name]) for name in types],
                 null_values=list(self._settings.nulls),
                 strings_can_be_null=True,
+                quoted_strings_can_be_null=quoted_nulls,
             ),
         )
         return [_one_array(each) for each in table.columns]

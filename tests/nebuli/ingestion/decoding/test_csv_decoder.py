@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nebuli.connectors.errors import RowInvalid
+from nebuli.connectors.formats.csv_lines import CsvLines
 from nebuli.ingestion.decoding.csv_decoder import CsvDecoder
 from nebuli.ingestion.definition import CsvFormat
 from nebuli.ingestion.errors import MessageInvalid
@@ -168,7 +170,7 @@ VALUE = st.one_of(
 def test_what_the_csv_module_writes_is_read_however_it_is_cut(
     rows: list[tuple[str, str]], ends: list[str], blank: set[int], cuts: list[int]
 ) -> None:
-    """With line ends in quotes, and without; None is an empty value. A row of two empty values is one, too."""
+    """With line ends in quotes, and without; None is an empty value without quotes. Two of them are a row, too."""
     lines, expected = [], []
     for address, row in enumerate(rows):
         if address in blank:
@@ -179,10 +181,53 @@ def test_what_the_csv_module_writes_is_read_however_it_is_cut(
         quoting = csv.QUOTE_ALL if breaks else csv.QUOTE_MINIMAL
         csv.writer(text, lineterminator=ends[address], quoting=quoting).writerow(row)
         lines.append(text.getvalue().encode())
-        expected.append((address, {"a": row[0] or None, "b": row[1] or None}))
+        empty = "" if breaks else None  # in quotes it is a text
+        expected.append((address, {"a": row[0] or empty, "b": row[1] or empty}))
     schema = pa.schema([("a", pa.string()), ("b", pa.string())])
     some = decoder(schema)
     assert outcome(lambda each: some.decode(each, {}), in_cuts(payloads(lines), cuts)) == expected
+
+
+QUOTED = st.sampled_from(["", '""', "NA", '"NA"', "7", '"7"', '"a\nb"', '"a""b"'])
+"""Values as they may be written."""
+NUMBERS = st.sampled_from(["", '""', "NA", '"NA"', "7", '"7"'])
+TIMES = st.sampled_from(["", '""', "NA", '"NA"', "2026-01-31 10:00:00", '"2026-01-31T10:00:00Z"'])
+
+
+@pytest.mark.parametrize(
+    "types",
+    [
+        (pa.string(),),
+        (pa.int64(),),
+        (pa.string(), pa.int64()),
+        (pa.string(), pa.timestamp("us", "UTC"), pa.int64(), pa.binary()),
+        (pa.timestamp("us", "UTC"), pa.int64()),
+    ],
+    ids=str,
+)
+@given(data=st.data(), nulls=st.sampled_from([("",), ("NA",), ("", "NA"), ()]))
+@settings(deadline=None, max_examples=60)
+def test_rows_are_those_that_a_source_of_a_topology_reads(
+    types: tuple[pa.DataType, ...], data: st.DataObject, nulls: tuple[str, ...]
+) -> None:
+    """Nulls and texts in quotes, and blank lines where a row has one value; also what is refused."""
+    schema = pa.schema([(f"c{place}", type_) for place, type_ in enumerate(types)])
+    values = [
+        TIMES if pa.types.is_timestamp(type_) else NUMBERS if pa.types.is_integer(type_) else QUOTED
+        for type_ in types
+    ]
+    rows = data.draw(st.lists(st.tuples(*values), max_size=6))
+    lines = [(",".join(row) + "\n").encode() for row in rows]
+    settings_ = CsvFormat(type="CSV", header=False, nulls=nulls)
+    try:
+        expected = (
+            CsvLines(schema, nulls, "fail").read(b"".join(lines), begins=True).to_pylist() if lines else []
+        )
+    except RowInvalid:
+        with pytest.raises(MessageInvalid):
+            CsvDecoder(schema, settings_, source="s").decode(payloads(lines), {})
+        return
+    assert CsvDecoder(schema, settings_, source="s").decode(payloads(lines), {}).rows.to_pylist() == expected
 
 
 @given(
