@@ -33,7 +33,7 @@ _LARGEST_NOTE = 1 << 20
 
 
 class Holder(BaseModel):
-    """The user of a file, as it stands in a lock."""
+    """The user of a file, as it stands in a lock; a source that is ingested has no fragment."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -43,6 +43,8 @@ class Holder(BaseModel):
     path: str
 
     def __str__(self) -> str:
+        if not self.fragment:
+            return f"source {self.query} at {self.node}, as {self.path}"
         return f"query {self.query}, fragment {self.fragment} at {self.node}, as {self.path}"
 
 

@@ -7,6 +7,7 @@ import errno
 import glob
 import logging
 import os
+import socket
 import stat
 import time
 from abc import abstractmethod
@@ -16,6 +17,8 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from nebuli.connectors.sinks.sink_locks import SinkLock
+from nebuli.connectors.sinks.used_files import UsedFiles
 from nebuli.ingestion.errors import AddressGone, IngestionError, SourceAway, SourceUnusable
 from nebuli.ingestion.source_reader import SourceReader
 
@@ -86,6 +89,8 @@ class PolledFiles(SourceReader, Generic[PartT]):
         self._pool = ThreadPoolExecutor(2, thread_name_prefix=f"files of {name}")
         self._turn: asyncio.Future[Messages | None] | None = None
         self._is_closed = False
+        self._note: SinkLock | None = None
+        """In which sinks on this machine find that it is read."""
         self._turning = Lock()
         self._measuring = Lock()
 
@@ -96,6 +101,7 @@ class PolledFiles(SourceReader, Generic[PartT]):
 
     async def open(self, at: Mapping[str, int]) -> None:
         """As `SourceReader.open`; a file of a pattern that is not there any more is taken as done, with a warning."""
+        self._note_use()
         await self._in_thread(lambda: self._open(at))
 
     async def next(self) -> Messages:
@@ -122,6 +128,23 @@ class PolledFiles(SourceReader, Generic[PartT]):
             self._is_closed = True
             self._pool.submit(self._let_go)
             self._pool.shutdown(wait=False)
+        if self._note is not None:
+            self._note.release()
+            self._note = None
+
+    def _note_use(self) -> None:
+        if self._note is not None:
+            return
+        used = UsedFiles(
+            query=self._name,
+            fragment="",
+            node=socket.gethostname(),
+            directory=Path.cwd(),
+            reads=(self._path,),
+            writes=(),
+        )
+        if (note := used.written()) is not None:
+            self._note = SinkLock(*note)
 
     async def _in_thread(self, work: Callable[[], _Result]) -> _Result:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)

@@ -17,6 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nebuli.connectors.errors import SinkInUse
+from nebuli.connectors.sinks.sink_locks import take_files
 from nebuli.ingestion.definition import FileOrigin
 from nebuli.ingestion.errors import AddressGone, SourceAway, SourceUnusable
 from nebuli.ingestion.message_addresses import PAYLOAD
@@ -414,3 +416,23 @@ async def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     with pytest.raises(SourceAway, match=r"none cannot be read: No such file"):
         async with opened(tmp_path / "none" / "*.csv"):
             pass
+
+
+@pytest.mark.parametrize("pattern", ["sales.csv", "*.csv"])
+async def test_no_sink_writes_over_a_file_that_is_ingested(pattern: str, tmp_path: Path) -> None:
+    """By its path, a link, a hard link, and a name that the pattern would match; when the source ends, it may."""
+    path = tmp_path / "sales.csv"
+    path.write_text("a\n", "utf-8")
+    (tmp_path / "link").symlink_to(path)
+    (tmp_path / "hard").hardlink_to(path)
+    used = [path, tmp_path / "link", tmp_path / "hard", tmp_path / "x" / ".." / "sales.csv"]
+    (tmp_path / "x").mkdir()
+    if pattern != path.name:
+        used.append(tmp_path / "new.csv")
+    async with opened(tmp_path / pattern):
+        for each in used:
+            with pytest.raises(SinkInUse, match=r"is read by source orders at .*: stop that query"):
+                take_files([str(each)], "q", "o", "here:1")
+    for each in used:
+        for lock in take_files([str(each)], "q", "o", "here:1"):
+            lock.release()
