@@ -80,16 +80,26 @@ def second_roots(outlines: Sequence[Outline]) -> Iterator[tuple[Location, str]]:
         yield other.path, f"{message}: make it a query of its own, or {onward}"
 
 
-def second_readers(outlines: Sequence[Outline]) -> Iterator[tuple[Location, str]]:
-    """The inputs that are read already, where a query is to run free."""
+def second_readers(
+    outlines: Sequence[Outline], unrepeatable: Mapping[str, str] | None = None
+) -> Iterator[tuple[Location, str]]:
+    """The inputs that are read already, where a query is to run free; only these, if some are ``unrepeatable``.
+
+    With one root the others are repeated for each of their readers.
+    """
     reader: dict[str, Outline] = {}
     for outline in outlines:
         for path, child in outline.inputs:
-            if child in reader:
+            if child not in reader:
+                reader[child] = outline
+            elif unrepeatable is None:
                 message = f"{outline}: {child!r} is read by {reader[child]} already; a query that runs free is a tree"
                 yield path, f"{message}: repeat what both read under other ids, or {_IN_STEPS}"
-            else:
-                reader[child] = outline
+            elif child in unrepeatable:
+                message = (
+                    f"{outline}: {child!r} is read by {reader[child]} already, and {unrepeatable[child]}"
+                )
+                yield path, f"{message}: {_IN_STEPS}, or read from a file"
 
 
 def bottom_up(inputs: Mapping[str, Sequence[str]], *roots: str) -> list[str]:

@@ -60,7 +60,20 @@ SQL_NAMES = {
     "timestamp with time zone": DataType.TIMESTAMP,
 }
 """DuckDB's names of the types, in any case; not its int8, which has eight bytes."""
+_OF_TYPES = {type_: name.upper() for name, type_ in reversed(SQL_NAMES.items())} | {
+    DataType.INT32: "INTEGER",
+    DataType.UINT32: "UINTEGER",
+    DataType.FLOAT32: "FLOAT",
+    DataType.STRING: "VARCHAR",
+    DataType.BINARY: "BLOB",
+    DataType.BOOL: "BOOLEAN",
+}
 _DECIMAL = re.compile(r"(decimal|numeric)\b.*", re.IGNORECASE)
+
+
+def sql_name(type_: DataType) -> str:
+    """DuckDB's name of a type, as it prints it."""
+    return _OF_TYPES[type_]
 
 
 def type_named(name: object) -> object:

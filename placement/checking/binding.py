@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from placement.checking.event_time import EventTimes
 from placement.checking.needed_columns import narrow
 from placement.checking.policies import Policies
+from placement.checking.repeated_inputs import MAX_OPERATORS, repeated, unrepeatable
 from placement.checking.schemas import (
     RESERVED,
     DividedOperator,
@@ -275,11 +276,15 @@ class _FreeBinder(_Binder):
 
     def plan(self) -> BoundPlan:
         outlines = self._query.outlines
+        roots = [each.id for each in roots_of(outlines)]
         for path, message in second_roots(outlines):
             self._mistakes[self._query.mistake(path, message)] = MultipleSinks
-        for path, message in second_readers(outlines):
+        only_once = None if len(roots) > 1 else unrepeatable(self._ids, self._physical)
+        for path, message in second_readers(outlines, only_once):
             self._mistakes[self._query.mistake(path, message)] = MultipleReaders
-        self._bind_all([each.id for each in roots_of(outlines)])
+        if not self._mistakes:
+            self._repeat(roots[0])
+        self._bind_all(roots)
         attached = [each for each in self._operators.values() if isinstance(each, BoundSource)]
         self._narrow({each.id for each in attached if each.physical.columns_by_name})
         operators = {
@@ -297,6 +302,20 @@ class _FreeBinder(_Binder):
             self._policies,
             self._spark_masters,
         )
+
+    def _repeat(self, root: str) -> None:
+        """Have each operator with several readers once for each of them."""
+        found = repeated(self._ids, root)
+        if found is None:
+            message = (
+                f"its parts that are read several times come to more than {MAX_OPERATORS:,} operators; run it in "
+                f"steps, where each is computed once (nebuli run --stepped --state DIR)"
+            )
+            self._mistakes[self._query.mistake(("operators",), message)] = MultipleReaders
+            return
+        self._ids, origins = found
+        self._places = {key: self._places[origin] for key, origin in origins.items()}
+        self._policies = self._policies.repeated(origins)
 
     def _add(self, operator: InnerOperator) -> None:
         super()._add(operator)

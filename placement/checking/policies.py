@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from topology import ChannelPolicies
@@ -36,6 +36,11 @@ class Policies:
         of_nodes = {node.address: node.channels for node in topology.nodes}
         operators = frozenset(operator.id for operator in query.operators)
         return cls(query.channels.of, query.channels, of_nodes, topology.channels, operators)
+
+    def repeated(self, origins: Mapping[str, str]) -> Policies:
+        """The policies where operators are repeated: each has those of the one that it repeats."""
+        of = {key: self.of_operators[each] for key, each in origins.items() if each in self.of_operators}
+        return replace(self, of_operators=of, operators=frozenset(origins))
 
     def at(self, node: str, operator: str) -> ChannelPolicies:
         """The policies of the channel with the output of ``operator``, at its end on ``node``."""

@@ -23,6 +23,7 @@ from placement.sql.typed_tree import ColumnRef
 from placement.sql.typing_rules import MOMENTS
 from topology import Column, DataType, Schema
 from topology.consistency import did_you_mean, listed
+from topology.schema import sql_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -119,7 +120,12 @@ def _filtered(operator: FilterOperator, schema: Schema, faults: list[Fault]) -> 
         faults.append((("predicate",), str(error)))
     else:
         if kind is not DataType.BOOL:
-            faults.append((("predicate",), f"the predicate {operator.predicate!r} is {kind}; expected bool"))
+            faults.append(
+                (
+                    ("predicate",),
+                    f"the predicate {operator.predicate!r} is {sql_name(kind)}; expected BOOLEAN",
+                )
+            )
     return schema
 
 
@@ -156,7 +162,9 @@ def _aggregated(operator: AggregateOperator, schema: Schema, faults: list[Fault]
 def _windowed(operator: WindowOperator, schema: Schema, faults: list[Fault]) -> Schema:
     time = _column(schema, operator.time, ("time",), faults)
     if time is not None and time.type not in MOMENTS:
-        faults.append((("time",), f"column {time.name!r} is {time.type}; expected {' or '.join(MOMENTS)}"))
+        faults.append(
+            (("time",), f"column {time.name!r} is {sql_name(time.type)}; expected DATE or TIMESTAMP")
+        )
     added = (Column(name=name, type=DataType.TIMESTAMP) for name in WINDOW_COLUMNS)
     return _unique((*schema, *added), ("input",), faults)
 
@@ -182,7 +190,7 @@ def _difference(ours: Schema, theirs: Schema) -> str:
     """How two schemas differ first, as "5 columns, but there are 4" or "a int64, but it is b string"."""
     for our, their in zip(ours, theirs, strict=False):
         if our != their:
-            return f"{our.name} {our.type}, but it is {their.name} {their.type}"
+            return f"{our.name} {sql_name(our.type)}, but it is {their.name} {sql_name(their.type)}"
     return f"{len(ours)} columns, but there are {len(theirs)}"
 
 
@@ -200,7 +208,7 @@ def _check_join(operator: JoinOperator, inputs: Sequence[Schema], faults: list[F
         ]
         types = {column.type for _, column in found}
         if len(types) > 1:
-            shown = ", ".join(f"{column.type} in {child}" for child, column in found)
+            shown = ", ".join(f"{sql_name(column.type)} in {child}" for child, column in found)
             faults.append((("on", index), f"key {key!r} has different types: {shown}"))
         if key in operator.on[:index]:
             faults.append((("on", index), f"key {key!r} is given twice"))

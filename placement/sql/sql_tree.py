@@ -9,14 +9,28 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from placement.sql.typed_tree import ExpressionError
+from topology.consistency import did_you_mean
 
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr
 
-_FUNCTION_NAMES = (
-    "abs, round, floor, ceil, sqrt, ln, exp, power, upper, lower, length, trim, concat, substring, "
-    "starts_with, contains, coalesce, ifnull, nullif, if, greatest, least, extract, date_part, date_trunc"
-)
+FUNCTION_NAMES = (
+    "abs", "round", "floor", "ceil", "sqrt", "ln", "exp", "power", "upper", "lower", "length", "trim", "concat",
+    "substring", "starts_with", "contains", "coalesce", "ifnull", "nullif", "if", "greatest", "least", "extract",
+    "date_part", "date_trunc", "year", "quarter", "month", "day", "hour", "minute", "second", "dayofweek", "dayofyear",
+)  # fmt: skip
+"""By DuckDB's names; it has other names of some, which are read as well."""
+_INSTEAD = {
+    "count_if": "write count(*) FILTER (WHERE ...)",
+    "countif": "write count(*) FILTER (WHERE ...)",
+    "left": "write substring(text, 1, length)",
+    "mean": "write avg",
+    "mod": "write %",
+    "now": "a query has no clock; compare with a column, or with a constant",
+    "sign": "write CASE WHEN x > 0 THEN 1 WHEN x < 0 THEN -1 ELSE 0 END",
+}
+"""What to write for functions that there are not."""
+AGGREGATE_NAMES = ("count", "sum", "avg", "min", "max")
 _REFUSALS: tuple[tuple[tuple[type, ...], str], ...] = (
     ((exp.Query, exp.Exists, exp.Subquery), "a subquery is not supported: {}"),
     ((exp.AggFunc,), "{} is an aggregate, where a value of one row is expected; use an aggregate operator"),
@@ -54,6 +68,15 @@ def only(node: Expr, *known: str) -> None:
         raise ExpressionError(f"not supported in {sql_of(node)}: {', '.join(extra)}")
 
 
+def unknown_function(name: str) -> str:
+    """The message for a function that there is not: with the nearest one, else with all."""
+    known = [*FUNCTION_NAMES, *AGGREGATE_NAMES]
+    instead = _INSTEAD.get(name) or did_you_mean(name, known).strip() or f"supported are {', '.join(known)}"
+    return (
+        f"unknown function {name}; {instead}" if instead[0] != "(" else f"unknown function {name} {instead}"
+    )
+
+
 def unsupported(node: Expr) -> ExpressionError:
     """The error for a node that no handler knows, with what to write instead where there is something."""
     for kinds, message in _REFUSALS:
@@ -61,5 +84,5 @@ def unsupported(node: Expr) -> ExpressionError:
             return ExpressionError(message.format(sql_of(node)))
     name = sql_of(node).partition("(")[0].lower()
     if isinstance(node, exp.Func) and name.isidentifier():
-        return ExpressionError(f"unknown function {name}; supported are {_FUNCTION_NAMES}")
+        return ExpressionError(unknown_function(name))
     return ExpressionError(f"{type(node).__name__} is not supported: {sql_of(node)}")

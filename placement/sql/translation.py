@@ -189,8 +189,11 @@ def _negate(t: Translator, node: Expr) -> Node:
 
 
 def _is(t: Translator, node: Expr) -> Node:
+    if isinstance(node.expression, exp.Boolean):
+        tested = rules.coerce(t.translate(node.this), T.BOOL, sql_of(node))
+        return rules.comparison("not_distinct", tested, t.translate(node.expression), sql_of(node))
     if not isinstance(node.expression, exp.Null):
-        raise ExpressionError(f"IS is supported with NULL only: {sql_of(node)}")
+        raise ExpressionError(f"IS is supported with NULL, TRUE and FALSE only: {sql_of(node)}")
     value = t.translate(node.this)
     if value.type is None:
         return Literal(True, T.BOOL)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from placement.sql.typed_tree import Call, ExpressionError, Literal, Node
 from topology.schema import DataType as T
+from topology.schema import sql_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,7 +51,7 @@ def integer_literal(value: int) -> Literal:
         least, greatest = integer_range(type_)
         if least <= value <= greatest:
             return Literal(value, type_, adapts=True)
-    raise ExpressionError(f"the number {value} is beyond the range of int64 and uint64")
+    raise ExpressionError(f"the number {value} is beyond the range of BIGINT and UBIGINT")
 
 
 def cast(node: Node, to: T, sql: str) -> Node:
@@ -62,8 +63,10 @@ def cast(node: Node, to: T, sql: str) -> Node:
     if node.type == to or node.type is None:
         return node
     if to not in _CASTS[node.type]:
-        allowed = ", ".join(_CASTS[node.type]) or "nothing"
-        raise ExpressionError(f"{node.sql} is {node.type} and cannot be cast to {to}, only to {allowed}")
+        allowed = ", ".join(map(sql_name, _CASTS[node.type])) or "nothing"
+        raise ExpressionError(
+            f"{node.sql} is {sql_name(node.type)} and cannot be cast to {sql_name(to)}, only to {allowed}"
+        )
     return Call("cast", (node,), to, sql)
 
 
@@ -81,13 +84,23 @@ def coerce(node: Node, to: T, what: str) -> Node:
 def expect(node: Node, allowed: Sequence[T], what: str) -> None:
     """Refuses a node whose type is none of ``allowed``; NULL fits all."""
     if node.type is not None and node.type not in allowed:
-        expected = allowed[0] if len(allowed) == 1 else "one of " + ", ".join(allowed)
-        raise ExpressionError(f"type mismatch: {what} needs {expected}, but {node.sql} is {node.type}")
+        names = [*map(sql_name, allowed)]
+        expected = (
+            "a number"
+            if allowed == NUMBERS
+            else names[0]
+            if len(names) == 1
+            else f"one of {', '.join(names)}"
+        )
+        raise ExpressionError(
+            f"type mismatch: {what} needs {expected}, but {node.sql} is {sql_name(node.type)}"
+        )
 
 
 def mismatch(what: str, node: Node, needed: T) -> ExpressionError:
     """The error for a node of another type than ``what`` needs."""
-    return ExpressionError(f"type mismatch: {what} needs {needed}, but {node.sql} is {node.type or 'NULL'}")
+    found = "NULL" if node.type is None else sql_name(node.type)
+    return ExpressionError(f"type mismatch: {what} needs {sql_name(needed)}, but {node.sql} is {found}")
 
 
 def common_type(a: T, b: T) -> T | None:
@@ -122,7 +135,7 @@ def arithmetic(function: str, a: Node, b: Node, sql: str) -> Node:
     if function == "divide" and type_ in INTEGERS:
         type_ = T.FLOAT64
     elif function == "integer_divide" and type_ in FLOATS:
-        raise ExpressionError(f"{sql} divides {type_}; // is for integers, use / or cast")
+        raise ExpressionError(f"{sql} divides {sql_name(type_)}; // is for integers, use / or cast")
     elif (
         type_ in INTEGERS
         and type_ not in {a.type, b.type}
@@ -177,7 +190,8 @@ def _widen(so_far: T, node: Node, what: str) -> T:
     type_ = common_type(so_far, _known(node))
     if type_ is None:
         raise ExpressionError(
-            f"type mismatch: {what} has {so_far} beside {node.sql}, which is {node.type}; cast one of them"
+            f"type mismatch: {what} has {sql_name(so_far)} and {node.sql}, which is {sql_name(_known(node))}; "
+            "cast one of them"
         )
     return type_
 
@@ -214,7 +228,9 @@ def _coerce_literal(node: Literal, to: T, what: str) -> Literal:
 def _in_range(number: int, to: T, what: str) -> int:
     least, greatest = integer_range(to)
     if not least <= number <= greatest:
-        raise ExpressionError(f"{what} needs {to}, whose range {least} to {greatest} does not hold {number}")
+        raise ExpressionError(
+            f"{what} needs {sql_name(to)}, whose range {least} to {greatest} does not hold {number}"
+        )
     return number
 
 
@@ -227,7 +243,7 @@ def _moment(text: str, to: T) -> Literal:
         return Literal(moment.replace(tzinfo=moment.tzinfo or dt.UTC).astimezone(dt.UTC), to)
     except (ValueError, OverflowError):
         example = "2013-01-31" if to == T.DATE else "2013-01-31 18:30:00"
-        raise ExpressionError(f"{text!r} is not a {to}; write it like '{example}'") from None
+        raise ExpressionError(f"{text!r} is not a {sql_name(to)}; write it like '{example}'") from None
 
 
 def _numeric_operand(node: Node, type_: T, sql: str) -> Node:

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
+from placement.sql.typing_rules import common_type
 from placement.statements.carets import Unsupported, shown
-from placement.statements.relations import Named, Relation, column, free_name, in_columns_of
+from placement.statements.relations import Named, Relation, cast, column, free_name, in_columns_of
+from topology.schema import sql_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -26,6 +28,8 @@ class _Pair:
 
     left: Expr
     right: Expr
+    at: Expr
+    """Where that is said."""
     using: str = ""
     """By what both are named where one name was said for them."""
 
@@ -62,10 +66,12 @@ def joined(
             join,
         )
     names = _names(pairs)
-    lefts, rights = [each.left for each in pairs], [each.right for each in pairs]
+    lefts, rights = _of_one_type(operators, left, right, pairs)
     # Where a row may be without one of a side, what the side was joined by is null, and the join's column is not.
     left = _side(operators, left, lefts, names, own=how in ("right", "full"), taken={*names})
     right = _side(operators, right, rights, names, own=how in ("left", "full"), taken={*names, *left.width})
+    if left.operator == right.operator:
+        right = operators.again(right)
     id_ = operators.add("join", "join", join, inputs=[left.operator, right.operator], on=names)
     if how != "inner":
         operators.made[-1]["how"] = how
@@ -76,11 +82,36 @@ def joined(
     return found, others
 
 
+def _of_one_type(
+    operators: Operators, left: Relation, right: Relation, pairs: Sequence[_Pair]
+) -> tuple[list[Expr], list[Expr]]:
+    """What each side is joined by, cast to what holds the values of both. Raises Unsupported."""
+    lefts, rights = [each.left for each in pairs], [each.right for each in pairs]
+    for index, pair in enumerate(pairs):
+        one, other = operators.type_of(left, pair.left), operators.type_of(right, pair.right)
+        if one is None or other is None or one == other:
+            continue
+        both = common_type(one, other)
+        if both is None:
+            raise Unsupported(
+                f"{shown(pair.left)} is {sql_name(one)}, and {shown(pair.right)} is {sql_name(other)}: cast one",
+                pair.at,
+            )
+        lefts[index] = pair.left if one == both else cast(pair.left, both)
+        rights[index] = pair.right if other == both else cast(pair.right, both)
+    return lefts, rights
+
+
 def how_of(join: exp.Join) -> str:
     """How it joins, in the words of a query file. Raises Unsupported."""
     kind = str(join.args.get("method") or join.args.get("kind") or "").upper()
     if kind not in ("", "INNER", "OUTER", "CROSS"):
-        raise Unsupported(f"{kind} JOIN is not supported", join)
+        instead = {
+            "NATURAL": "USING (x), with the columns of one name",
+            "SEMI": "a JOIN with SELECT DISTINCT",
+        }
+        instead["ANTI"] = "a LEFT JOIN and IS NULL"
+        raise Unsupported(f"{kind} JOIN is not supported: write {instead.get(kind, 'JOIN ... ON')}", join)
     return _HOW[str(join.args.get("side") or "").upper()]
 
 
@@ -89,7 +120,8 @@ def _using(left: Relation, right: Relation, join: exp.Join) -> list[_Pair]:
     for name in join.args["using"]:
         one = exp.Column(this=name.copy())
         one.this.meta.update(name.meta)
-        pairs.append(_Pair(column(left.find(one).column), column(right.find(one).column), name.name))
+        first, second = left.find(one), right.find(one)
+        pairs.append(_Pair(column(first.column), column(second.column), one, first.name))
     return pairs
 
 
@@ -121,7 +153,7 @@ def _pair(condition: Expr, left: Relation, right: Relation) -> _Pair | None:
         return None
     for one, other in ((condition.this, condition.expression), (condition.expression, condition.this)):
         if is_of(one, left, right) and is_of(other, right, left):
-            return _Pair(in_columns_of(one, left), in_columns_of(other, right))
+            return _Pair(in_columns_of(one, left), in_columns_of(other, right), condition)
     return None
 
 
@@ -188,16 +220,21 @@ def _side(
 def _named(
     left: Relation, right: Relation, pairs: Sequence[_Pair], names: Sequence[str]
 ) -> tuple[Named, ...]:
-    """The columns of both; one that was said by a single name for both is one, in front."""
-    used = {pair.using: name for pair, name in zip(pairs, names, strict=True) if pair.using}
-    merged, others = [], []
-    for using, name in used.items():
-        of_both = [each for side in (left, right) for each in side.named if each.name == using]
-        tables = frozenset().union(*(each.tables for each in of_both if each.column == name))
-        merged.append(Named(using, tables, name))
-    for each in (*left.named, *right.named):
-        if each.name not in used:
-            others.append(each)
-        elif each.column != used[each.name]:
-            others.append(replace(each, is_behind_table=True))
-    return (*merged, *others)
+    """The columns of both; one that was said by a single name for both is one, where the left one is."""
+    used = {pair.using.casefold(): name for pair, name in zip(pairs, names, strict=True) if pair.using}
+    found: list[Named] = []
+    for side in (left, right):
+        for each in side.named:
+            merged = used.get(each.name.casefold())
+            if merged is None or each.is_behind_table:
+                found.append(each)
+            elif side is right:
+                if each.column != merged:
+                    found.append(replace(each, is_behind_table=True))
+            else:
+                of_right = [it for it in right.named if it.name.casefold() == each.name.casefold()]
+                both = frozenset().union(*(it.tables for it in (each, *of_right) if it.column == merged))
+                found.append(Named(each.name, both, merged))
+                if each.column != merged:
+                    found.append(replace(each, is_behind_table=True))
+    return tuple(found)

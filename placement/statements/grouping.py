@@ -44,7 +44,8 @@ def grouped(
     by = _Keys(relation, keys, items)
     calls = _Calls(by, relation, items, having)
     if not by.names and not calls.names:
-        raise Unsupported("HAVING without GROUP BY and without an aggregate: say it in WHERE", having)
+        calls.names["COUNT(*)"], calls.trees["COUNT(*)"] = "count", exp.Count(this=exp.Star())
+        calls.places["COUNT(*)"] = at  # HAVING alone makes all rows one group
     computed = {name: key for name, key in by.names.items() if not _is(key, name)}
     if computed:
         read = {each.name for call in calls.names for each in calls.trees[call].find_all(exp.Column)}
@@ -160,6 +161,10 @@ def _aggregate_of(call: Expr) -> Expr:
 def _unfiltered(call: Expr) -> Expr:
     """A call without ``FILTER``: of what does not pass it is given null, which no aggregate counts."""
     if not isinstance(call, exp.Filter):
+        extreme = isinstance(call, exp.Min | exp.Max) and isinstance(call.this, exp.Distinct)
+        if extreme and len(call.this.expressions) == 1:  # the least of different values is that of all
+            call = call.copy()
+            call.set("this", call.this.expressions[0])
         return call
     aggregate: Expr = call.this.copy()
     condition = call.expression.this

@@ -4,24 +4,36 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from pydantic import Field, TypeAdapter
 from sqlglot import exp
 from sqlglot.dialects.duckdb import DuckDB
 
+from placement.checking.schemas import output_schema
+from placement.plan import RowOperator, SourceOperator
+from placement.sql.translation import Translator
+from placement.sql.typed_tree import ExpressionError
 from placement.statements.carets import Unsupported, begin_of
+from topology import Column, DataType
 from topology.consistency import did_you_mean, listed
+from topology.schema import sql_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from sqlglot.expressions import Expr
 
+    from placement.checking.schemas import Fault
+    from topology import Schema
     from topology.mistakes import Location
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _KEYWORDS = frozenset(DuckDB.Tokenizer.KEYWORDS)
 _ID_LIMIT = 150
+_OPERATOR: TypeAdapter[SourceOperator | RowOperator] = TypeAdapter(
+    Annotated[SourceOperator | RowOperator, Field(discriminator="type")]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +65,21 @@ class Relation:
         """The columns of all of them, as they are sought; of no operator."""
         return cls("", tuple(named for each in relations for named in each.named), ())
 
-    def called(self, table: str) -> Relation:
-        """The same under the name of a table."""
-        return replace(self, named=tuple(replace(each, tables=frozenset({table})) for each in self.named))
+    def called(self, table: str, columns: Sequence[Expr] = ()) -> Relation:
+        """The same under the name of a table, the first columns under these names. Raises Unsupported."""
+        if len(columns) > len(self.named):
+            raise Unsupported(
+                f"{table} has {len(self.named)} columns, and {len(columns)} names are given: expected as many at most",
+                columns[len(self.named)],
+            )
+        names = [each.name for each in columns] + [each.name for each in self.named[len(columns) :]]
+        return replace(
+            self,
+            named=tuple(
+                replace(each, name=name, tables=frozenset({table}))
+                for name, each in zip(names, self.named, strict=True)
+            ),
+        )
 
     def filtered(self, operator: str) -> Relation:
         """The same columns of an operator that reads this one."""
@@ -68,31 +92,40 @@ class Relation:
             return found[0]
         wanted = f"{column.table}.{column.name}" if column.table else column.name
         if len(found) > 1:
-            tables = sorted({table for each in found for table in each.tables})
-            raise Unsupported(
-                f"column {wanted} is in several tables: write "
-                + " or ".join(f"{each}.{column.name}" for each in tables),
-                column,
-            )
-        if column.table and not any(column.table in each.tables for each in self.named):
+            raise Unsupported(self._ambiguous(wanted, found), column)
+        if column.table and not any(_is_in(column.table, each.tables) for each in self.named):
             tables = sorted({table for each in self.named for table in each.tables})
             raise Unsupported(
                 f"unknown table {column.table!r}{did_you_mean(column.table, tables)}; expected {listed(tables)}",
                 column,
             )
-        names = [each.name for each in self.named if not column.table or column.table in each.tables]
+        names = [each.name for each in self.named if not column.table or _is_in(column.table, each.tables)]
         raise Unsupported(
             f"unknown column {wanted!r}{did_you_mean(column.name, names)}; expected {listed(names)}", column
         )
 
     def candidates(self, column: exp.Column) -> list[Named]:
-        """The columns that may be meant."""
-        return [
+        """The columns that may be meant: those of the name as it is written, else those of it in another case."""
+        folded = column.name.casefold()
+        found = [
             each
             for each in self.named
-            if each.name == column.name
-            and (column.table in each.tables if column.table else not each.is_behind_table)
+            if each.name.casefold() == folded
+            and (_is_in(column.table, each.tables) if column.table else not each.is_behind_table)
         ]
+        exact = [each for each in found if each.name == column.name]
+        return exact or found
+
+    @staticmethod
+    def _ambiguous(wanted: str, found: Sequence[Named]) -> str:
+        """The message for a name that several columns have."""
+        tables = sorted({table for each in found for table in each.tables})
+        if len(tables) < len(found):
+            names = sorted({each.name for each in found})
+            return f"column {wanted} may be {' or '.join(names)}: give one another name, by AS"
+        return f"column {wanted} is in several tables: write " + " or ".join(
+            f"{table}.{found[0].name}" for table in tables
+        )
 
 
 def identifier(name: str) -> exp.Identifier:
@@ -120,10 +153,23 @@ def text_of(node: Expr) -> str:
     return node.sql(dialect="duckdb")
 
 
-class Operators:
-    """The operators of a statement, as a query file has them, and where in the text each comes from."""
+def _is_in(table: str, tables: Iterable[str]) -> bool:
+    """Whether a table is one of these, in any case."""
+    return table.casefold() in {each.casefold() for each in tables}
 
-    def __init__(self) -> None:
+
+class Operators:
+    """The operators of a statement, as a query file has them, and where in the text each comes from.
+
+    ``sources`` are the columns of the logical sources.
+    """
+
+    def __init__(self, sources: Mapping[str, Schema]) -> None:
+        self._sources = sources
+        self._schemas: dict[str, Schema | None] = {}
+        self._numbers: dict[str, int] = {}
+        self.queries: dict[int, Relation] = {}
+        """What a query gives that ``WITH`` names, by the identity of its tree: it is made once."""
         self.made: list[dict[str, Any]] = []
         self.begins: dict[Location, int] = {}
         self._ids: set[str] = set()
@@ -133,6 +179,7 @@ class Operators:
         base = re.sub(r"[^!-=?-~]+", "-", wanted)[:_ID_LIMIT] or type_
         id_ = free_name(base, self._ids)
         self._ids.add(id_)
+        self._numbers[id_] = len(self.made)
         self.mark(at, len(self.made))
         self.made.append({"id": id_, "type": type_, **fields})
         return id_
@@ -146,6 +193,8 @@ class Operators:
 
     def filter(self, wanted: str, relation: Relation, condition: Expr) -> Relation:
         """Keep the rows of which a condition is true."""
+        if isinstance(condition.unnest(), exp.Null):
+            condition = cast(condition, DataType.BOOL)
         predicate = text_of(in_columns_of(condition, relation))
         id_ = self.add(wanted, "filter", condition, input=relation.operator, predicate=predicate)
         self.mark(condition, "predicate")
@@ -158,6 +207,49 @@ class Operators:
             return Relation.of(relation.operator, [*columns])
         id_ = self.add(wanted, "project", at, input=relation.operator, columns=texts)
         return Relation.of(id_, [*columns])
+
+    def given(self, id_: str) -> dict[str, Any]:
+        """An operator as a query file has it."""
+        return self.made[self._numbers[id_]]
+
+    def types(self, relation: Relation) -> dict[str, DataType]:
+        """The types of a relation's columns; none where a mistake keeps them from being known."""
+        return {each.name: each.type for each in self._schema(relation.operator) or ()}
+
+    def _schema(self, id_: str) -> Schema | None:
+        if id_ not in self._schemas:
+            operator = _OPERATOR.validate_python(self.given(id_))
+            if isinstance(operator, SourceOperator):
+                self._schemas[id_] = self._sources[operator.logical]
+            else:
+                inputs = [self._schema(each) for each in operator.children]
+                known = [each for each in inputs if each is not None]
+                faults: list[Fault] = []
+                schema = output_schema(operator, known, faults) if len(known) == len(inputs) else ()
+                self._schemas[id_] = schema if len(known) == len(inputs) and not faults else None
+        return self._schemas[id_]
+
+    def type_of(self, relation: Relation, node: Expr) -> DataType | None:
+        """The type of an expression over a relation's columns; None where a mistake keeps it from being known."""
+        types = self.types(relation)
+        if isinstance(node, exp.Column):
+            return types.get(node.name)
+        try:
+            schema = tuple(Column(name=name, type=type_) for name, type_ in types.items())
+            return Translator(schema).translate(node).type
+        except ExpressionError:
+            return None
+
+    def again(self, relation: Relation) -> Relation:
+        """The same rows of an operator of their own, for one that reads them twice."""
+        columns = {each: text_of(column(each)) for each in relation.width}
+        id_ = self.add("again", "project", None, input=relation.operator, columns=columns)
+        return relation.filtered(id_)
+
+
+def cast(node: Expr, to: DataType) -> Expr:
+    """``CAST(node AS to)``."""
+    return exp.Cast(this=node, to=exp.DataType.build(sql_name(to), dialect="duckdb"))
 
 
 def free_name(wanted: str, taken: Iterable[str]) -> str:

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
+from placement.sql.sql_tree import sql_of, unknown_function
+from placement.sql.translation import AGGREGATES
+from placement.sql.typing_rules import common_type
 from placement.statements.carets import Unsupported, shown
 from placement.statements.equi_joins import conditions_of, how_of, is_of, joined
 from placement.statements.grouping import Selected, grouped, has_aggregates
-from placement.statements.relations import Operators, Relation, column, in_columns_of
-from placement.statements.windows import is_window, windowed
+from placement.statements.item_names import name_of, with_aliases
+from placement.statements.relations import Operators, Relation, cast, column, in_columns_of
+from placement.statements.windows import WINDOWS, is_window, windowed
+from topology import DataType
 from topology.consistency import did_you_mean, listed
+from topology.schema import sql_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from sqlglot.expressions import Expr
 
+_NULL = "CAST(NULL AS INT)"
+"""A NULL that is given no type."""
 _READ = {"expressions", "from_", "joins", "where", "group", "having", "distinct", "with_"}
 _WORDS = {
     "order": "ORDER BY",
@@ -42,38 +51,59 @@ class Scope:
     """The columns of each."""
     queries: Mapping[str, tuple[Expr, Scope]]
 
-    def source(self, table: exp.Table) -> Sequence[str]:
-        """The columns of a source. Raises Unsupported where there is none of that name."""
-        if table.name not in self.sources:
+    def query(self, name: str) -> str | None:
+        """The name of the query that is meant, if one is."""
+        return _named(name, self.queries)
+
+    def source(self, table: exp.Table) -> str:
+        """The name of the source that is meant. Raises Unsupported where there is none of that name."""
+        found = _named(table.name, self.sources)
+        if found is None:
             names = [*self.sources, *self.queries]
             raise Unsupported(
                 f"unknown table {table.name!r}{did_you_mean(table.name, names)}; expected {listed(names)}",
                 table,
             )
-        return self.sources[table.name]
+        return found
+
+
+def _named(name: str, known: Iterable[str]) -> str | None:
+    """The one of this name, else the one of it in another case."""
+    folded = {each.casefold(): each for each in known}
+    return name if name in folded.values() else folded.get(name.casefold())
 
 
 def selected(operators: Operators, query: Expr, scope: Scope) -> Relation:
     """What a query gives, its columns named as they are called. Raises Unsupported."""
     if with_ := query.args.get("with_"):
-        scope = _with(with_, scope)
+        scope = with_queries(with_, scope)
     if isinstance(query, exp.Subquery):
         _only(query, {"this", "with_", "alias"})
         return selected(operators, query.this, scope)
     if isinstance(query, exp.Union):
         return _union(operators, query, scope)
+    if isinstance(query, exp.SetOperation):
+        word = type(query).__name__.upper()
+        instead = "a JOIN and a DISTINCT" if word == "INTERSECT" else "a LEFT JOIN and IS NULL"
+        raise Unsupported(f"{word} is not supported: write {instead}", query)
     if not isinstance(query, exp.Select):
         raise Unsupported(f"expected SELECT, got {shown(query)}", query)
     return _select(operators, query, scope)
 
 
-def _with(with_: Expr, scope: Scope) -> Scope:
+def with_queries(with_: Expr, scope: Scope) -> Scope:
+    """The scope with the queries that ``WITH`` names. Raises Unsupported."""
     if with_.args.get("recursive"):
         raise Unsupported("WITH RECURSIVE is not supported", with_)
+    named: set[str] = set()
     for each in with_.expressions:
-        if each.args["alias"].args.get("columns"):
-            raise Unsupported("name columns in the SELECT of a WITH, by AS", each)
-        scope = replace(scope, queries={**scope.queries, each.alias: (each.this, scope)})
+        if each.alias.casefold() in named:
+            raise Unsupported(f"WITH names {each.alias} twice: give one another name", each)
+        named.add(each.alias.casefold())
+        queries = {
+            name: query for name, query in scope.queries.items() if name.casefold() != each.alias.casefold()
+        }
+        scope = replace(scope, queries={**queries, each.alias: (each, scope)})
     return scope
 
 
@@ -90,14 +120,72 @@ def _union(operators: Operators, union: exp.Union, scope: Scope) -> Relation:
                 f"SELECT {number} ({', '.join(part.width)})",
                 union,
             )
-    same = [
-        operators.project("named", each, dict(zip(first.width, map(column, each.width), strict=True)), union)
-        for each in parts
-    ]
-    id_ = operators.add("union", "union", union, inputs=[each.operator for each in same])
+    types = _common_types(operators, parts, union)
+    same = [_alike(operators, each, first.width, types, union) for each in parts]
+    id_ = operators.add("union", "union", union, inputs=_apart(operators, same))
     if union.args.get("distinct"):
         id_ = operators.add("distinct", "distinct", union, input=id_)
     return Relation.of(id_, first.width)
+
+
+def _common_types(operators: Operators, parts: Sequence[Relation], union: Expr) -> list[DataType | None]:
+    """The type of each column that holds those of all parts; None where one is not known, which is said elsewhere."""
+    every = [operators.types(each) for each in parts]
+    if not all(every):
+        return [None] * len(parts[0].width)
+    found: list[DataType | None] = []
+    for index, name in enumerate(parts[0].width):
+        of_parts = [
+            types[part.width[index]]
+            for part, types in zip(parts, every, strict=True)
+            if not _is_null(operators, part, part.width[index])
+        ]
+        if not of_parts:
+            found.append(DataType.INT32)
+            continue
+        first: DataType | None = of_parts[0]
+        type_ = reduce(_common, of_parts[1:], first)
+        if type_ is None:
+            shown_types = " and ".join(dict.fromkeys(map(sql_name, of_parts)))
+            raise Unsupported(f"UNION of {shown_types} in its column {name}: cast one of them", union)
+        found.append(type_)
+    return found
+
+
+def _common(a: DataType | None, b: DataType | None) -> DataType | None:
+    return None if a is None or b is None else common_type(a, b)
+
+
+def _is_null(operators: Operators, part: Relation, name: str) -> bool:
+    """Whether a column is a NULL that nobody gave a type."""
+    given = operators.given(part.operator)
+    return given["type"] == "project" and bool(given["columns"][name] == _NULL)
+
+
+def _alike(
+    operators: Operators,
+    part: Relation,
+    names: Sequence[str],
+    types: Sequence[DataType | None],
+    at: Expr,
+) -> Relation:
+    """A part of a union with the names and types of all."""
+    own = operators.types(part)
+    columns = {}
+    for name, wanted, each in zip(names, types, part.width, strict=True):
+        if wanted is not None and _is_null(operators, part, each):
+            columns[name] = cast(exp.Null(), wanted)
+        else:
+            columns[name] = column(each) if wanted in (None, own[each]) else cast(column(each), wanted)
+    return operators.project("named", part, columns, at)
+
+
+def _apart(operators: Operators, parts: Sequence[Relation]) -> list[str]:
+    """The operators of the parts, each another one."""
+    found: list[str] = []
+    for each in parts:
+        found.append(operators.again(each).operator if each.operator in found else each.operator)
+    return found
 
 
 def _parts(union: Expr, *, distinct: bool) -> Iterator[Expr]:
@@ -115,17 +203,16 @@ def _parts(union: Expr, *, distinct: bool) -> Iterator[Expr]:
 
 def _select(operators: Operators, select: exp.Select, scope: Scope) -> Relation:
     _only(select, _READ)
-    where = select.args.get("where")
-    for part in (*select.expressions, where, select.args.get("group"), select.args.get("having")):
-        if part is not None:
-            _check_expression(part)
-    if where is not None and has_aggregates([where]):
-        raise Unsupported("an aggregate in WHERE, which is of single rows: say it in HAVING", where)
-    relation = _from(operators, select, scope, [] if where is None else [*conditions_of(where.this)])
+    for name in ("expressions", "where", "group", "having"):
+        part = select.args.get(name)
+        for each in part if isinstance(part, list) else [part]:
+            if each is not None:
+                _check_expression(each)
+    relation = _from(operators, select, scope)
     items = _items(select, relation)
     having = select.args.get("having")
-    having = None if having is None else having.this
     keys = _keys(select, items, relation)
+    having = None if having is None else _having(having.this, items, keys, relation)
     wanted = [*items.values()] if having is None else [*items.values(), having]
     if keys or having is not None or has_aggregates(wanted):
         relation, items = grouped(
@@ -134,15 +221,30 @@ def _select(operators: Operators, select: exp.Select, scope: Scope) -> Relation:
         columns = items
     else:
         columns = {name: in_columns_of(each, relation) for name, each in items.items()}
+    columns = {name: _typed(each) for name, each in columns.items()}
     found = operators.project("select", relation, columns, select)
     if operators.made[-1]["id"] == found.operator:
         for name, each in items.items():
             operators.mark(each, "columns", name)
     if distinct := select.args.get("distinct"):
         if distinct.args.get("on"):
-            raise Unsupported("DISTINCT ON is not supported", distinct)
+            raise Unsupported(
+                "DISTINCT ON is not supported: write GROUP BY, with an aggregate of the rest", distinct
+            )
         found = Relation.of(operators.add("distinct", "distinct", select, input=found.operator), found.width)
     return found
+
+
+def _having(condition: Expr, items: Mapping[str, Expr], keys: Sequence[Expr], relation: Relation) -> Expr:
+    """The condition of ``HAVING``, in which a column that is not grouped by may be the name of what is selected."""
+    columns = [in_columns_of(each, relation) for each in keys if isinstance(each, exp.Column)]
+    grouped_by = [each for each in relation.named if column(each.column) in columns]
+    return with_aliases(condition, items, replace(relation, named=tuple(grouped_by)), into_aggregates=False)
+
+
+def _typed(item: Expr) -> Expr:
+    """An item with a type: a NULL is an INTEGER, as in DuckDB."""
+    return cast(exp.Null(), DataType.INT32) if isinstance(item.unnest(), exp.Null) else item
 
 
 def _check_expression(node: Expr) -> None:
@@ -152,10 +254,14 @@ def _check_expression(node: Expr) -> None:
             raise Unsupported(f"a window function is not supported: {shown(each)}", each)
         if isinstance(each, exp.Query | exp.Exists):
             raise Unsupported("a subquery in an expression is not supported: join with what it gives", each)
+        is_unknown = isinstance(each, exp.Anonymous) and each.name.lower() != "date_part"
+        if is_unknown or (isinstance(each, exp.AggFunc) and type(each) not in AGGREGATES):
+            name = each.name if is_unknown else sql_of(each).partition("(")[0]
+            raise Unsupported(unknown_function(name.lower()), each)
 
 
-def _from(operators: Operators, select: exp.Select, scope: Scope, conditions: list[Expr]) -> Relation:
-    """The rows of all tables for which these conditions are true, each as early as it can be looked at."""
+def _from(operators: Operators, select: exp.Select, scope: Scope) -> Relation:
+    """The rows of all tables that ``WHERE`` is true for, each as early as it can be looked at."""
     first = select.args.get("from_")
     if first is None:
         raise Unsupported("SELECT without FROM: name the table that rows come from", select)
@@ -163,9 +269,11 @@ def _from(operators: Operators, select: exp.Select, scope: Scope, conditions: li
     tables = [_table(operators, first.this, scope), *(_table(operators, each.this, scope) for each in joins)]
     names: set[str] = set()
     for table, at in zip(tables, [first, *joins], strict=True):
-        if twice := names & _tables(table):
+        own = {each.casefold() for each in _tables(table)}
+        if twice := names & own:
             raise Unsupported(f"two tables are named {min(twice)}: give one another name, by AS", at)
-        names |= _tables(table)
+        names |= own
+    conditions = _where(select, Relation.together(tables))
     if all(how_of(each) == "inner" for each in joins):
         tables, conditions = _narrowed(operators, tables, conditions)
     relation = tables[0]
@@ -177,6 +285,18 @@ def _from(operators: Operators, select: exp.Select, scope: Scope, conditions: li
     if conditions:
         relation = operators.filter("where", relation, exp.and_(*conditions, copy=False))
     return relation
+
+
+def _where(select: exp.Select, tables: Relation) -> list[Expr]:
+    """The conditions of ``WHERE``, which may name what is selected."""
+    where = select.args.get("where")
+    if where is None:
+        return []
+    aliases = {each.alias: each.this for each in select.expressions if isinstance(each, exp.Alias)}
+    condition = with_aliases(where.this, aliases, tables)
+    if has_aggregates([condition]):
+        raise Unsupported("an aggregate in WHERE, which is of single rows: say it in HAVING", where)
+    return [*conditions_of(condition)]
 
 
 def _narrowed(
@@ -199,28 +319,44 @@ def _tables(relation: Relation) -> set[str]:
 def _table(operators: Operators, table: Expr, scope: Scope) -> Relation:
     """What stands in ``FROM``, under its name."""
     alias = table.args.get("alias")
-    if alias is not None and alias.args.get("columns"):
-        raise Unsupported("name columns in SELECT, by AS", alias)
+    columns = [] if alias is None else alias.args.get("columns") or []
+    name = "" if alias is None else alias.name
     if isinstance(table, exp.Subquery):
         _only(table, {"this", "alias", "with_"})
         found = selected(operators, table, scope)
-        return found.called(alias.name) if alias is not None else found
+        return found.called(name, columns) if name else found
     if not isinstance(table, exp.Table):
         raise Unsupported(f"expected a table, got {shown(table)}", table)
+    if table.args.get("db"):
+        raise Unsupported(
+            f"expected the name of a table alone, got {shown(table)}: leave the schema out", table
+        )
     _only(table, {"this", "alias"})
     if is_window(table.this):
         found = windowed(operators, table.this, lambda given: _given(operators, given, scope))
-        return found.called(alias.name) if alias is not None else found
+        return found.called(name, columns) if name else found
     if not isinstance(table.this, exp.Identifier):
-        raise Unsupported(f"expected a table, TUMBLE or HOP, got {shown(table)}", table)
-    name = table.alias or table.name
-    if table.name in scope.queries:
-        query, of_query = scope.queries[table.name]
-        return selected(operators, query, of_query).called(name)
-    columns = scope.source(table)
-    id_ = operators.add(name, "source", table, logical=table.name)
+        raise Unsupported(
+            f"expected a table, TUMBLE or HOP, got {shown(table)}{did_you_mean(table.this.name, WINDOWS)}",
+            table,
+        )
+    if (query := scope.query(table.name)) is not None:
+        found = _query(operators, *scope.queries[query])
+        return found.called(name or query, columns)
+    logical = scope.source(table)
+    id_ = operators.add(name or logical, "source", table, logical=logical)
     operators.mark(table, "logical")
-    return Relation.of(id_, columns).called(name)
+    return Relation.of(id_, scope.sources[logical]).called(name or logical, columns)
+
+
+def _query(operators: Operators, named: Expr, scope: Scope) -> Relation:
+    """What a query gives that ``WITH`` names, which is made once, however often it is read."""
+    if id(named) not in operators.queries:
+        found = selected(operators, named.this, scope)
+        operators.queries[id(named)] = found.called(
+            named.alias, named.args["alias"].args.get("columns") or []
+        )
+    return operators.queries[id(named)]
 
 
 def _given(operators: Operators, node: Expr, scope: Scope) -> Relation:
@@ -233,13 +369,18 @@ def _given(operators: Operators, node: Expr, scope: Scope) -> Relation:
 
 
 def _items(select: exp.Select, relation: Relation) -> dict[str, Expr]:
-    """What is selected, by its name, in the words of the statement."""
+    """What is selected, by its name, in the words of the statement; a name that is taken gets a number."""
     items: dict[str, Expr] = {}
     for name, each in _each(select.expressions, relation):
-        if name in items:
-            raise Unsupported(f"two columns are named {name}: give one another name, by AS", each)
-        items[name] = each
+        items[_free(name, items)] = with_aliases(each, items, relation)
     return items
+
+
+def _free(name: str, taken: Iterable[str]) -> str:
+    known, found, number = set(taken), name, 1
+    while found in known:
+        found, number = f"{name}_{number}", number + 1
+    return found
 
 
 def _each(nodes: Iterable[Expr], relation: Relation) -> Iterator[tuple[str, Expr]]:
@@ -248,10 +389,8 @@ def _each(nodes: Iterable[Expr], relation: Relation) -> Iterator[tuple[str, Expr
             yield from _all(node, relation)
         elif isinstance(node, exp.Alias):
             yield node.alias, node.this
-        elif isinstance(node, exp.Column):
-            yield node.name, node
         else:
-            raise Unsupported(f"{shown(node)} has no name: write {shown(node)} AS name", node)
+            yield name_of(node, relation), node
 
 
 def _all(star: Expr, relation: Relation) -> Iterator[tuple[str, Expr]]:
@@ -260,8 +399,13 @@ def _all(star: Expr, relation: Relation) -> Iterator[tuple[str, Expr]]:
     if own.args.get("except_") or own.args.get("replace") or own.args.get("rename"):
         raise Unsupported("* with EXCLUDE, REPLACE or RENAME is not supported: name the columns", star)
     table = star.table if isinstance(star, exp.Column) else ""
-    if table and table not in _tables(relation):
-        raise Unsupported(f"unknown table {table!r}; expected {listed(sorted(_tables(relation)))}", star)
+    if table:
+        found, tables = _named(table, _tables(relation)), sorted(_tables(relation))
+        if found is None:
+            raise Unsupported(
+                f"unknown table {table!r}{did_you_mean(table, tables)}; expected {listed(tables)}", star
+            )
+        table = found
     for each in relation.named:
         if each.is_behind_table if not table else table not in each.tables:
             continue

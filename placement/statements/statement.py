@@ -14,7 +14,7 @@ from placement.plan import Origin, Query
 from placement.sql.sql_tree import parsed
 from placement.statements.carets import TextMarks, Unsupported, mistake_at, shown
 from placement.statements.relations import Operators
-from placement.statements.select_statements import Scope, selected
+from placement.statements.select_statements import Scope, selected, with_queries
 from topology.consistency import listed
 from topology.mistakes import Mistake, in_file_order
 from topology.validation import validation_mistakes
@@ -32,15 +32,13 @@ def parse_statement(text: str, topology: Topology, name: str = "query", file: st
 
     Raises InvalidQuery, with the place of what is wrong.
     """
-    operators = Operators()
+    operators = Operators({each.name: each.columns for each in topology.logical})
     try:
         insert = _insert(text, file, topology)
         scope = Scope({each.name: [column.name for column in each.columns] for each in topology.logical}, {})
-        query = insert.expression
         if with_ := insert.args.get("with_"):
-            query = query.copy()
-            query.set("with_", with_.copy())
-        found = selected(operators, query, scope)
+            scope = with_queries(with_, scope)
+        found = selected(operators, insert.expression, scope)
         operators.add(insert.this.name, "sink", insert.this, input=found.operator, sink=insert.this.name)
         operators.mark(insert.this, "sink")
     except Unsupported as error:
@@ -57,7 +55,11 @@ def parse_statement(text: str, topology: Topology, name: str = "query", file: st
 def _insert(text: str, file: str | None, topology: Topology) -> exp.Insert:
     """The statement. Raises InvalidQuery, Unsupported."""
     try:
-        trees = [each for each in sqlglot.parse(text, dialect="duckdb") if each is not None]
+        trees = [
+            each
+            for each in sqlglot.parse(text, dialect="duckdb")
+            if each is not None and not isinstance(each, exp.Semicolon)
+        ]
     except SqlglotError as error:
         details = (getattr(error, "errors", None) or [{}])[0]
         reason = str(details.get("description") or error).partition("\n")[0].rstrip(".")

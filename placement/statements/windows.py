@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from placement.statements.carets import Unsupported, shown
+from topology.consistency import did_you_mean, listed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,10 +22,11 @@ WINDOWS = {
 }
 """What each is given behind the table and the column of time."""
 _USAGE = {
-    "TUMBLE": "TUMBLE(table, time_column, INTERVAL '10 seconds')",
-    "HOP": "HOP(table, time_column, INTERVAL '2 seconds', INTERVAL '10 seconds')",
+    "TUMBLE": "TUMBLE(table, time_column, INTERVAL 10 SECONDS)",
+    "HOP": "HOP(table, time_column, INTERVAL 2 SECONDS, INTERVAL 10 SECONDS)",
 }
-_NAMED = ("lateness", "idle_after")
+_NAMED = ("lateness", "idle_after", "late")
+_SETTINGS = "lateness := INTERVAL 5 SECONDS, idle_after := INTERVAL 1 MINUTE, late := 'late.csv'"
 
 
 def windowed(operators: Operators, call: exp.Anonymous, table: Callable[[Expr], Relation]) -> Relation:
@@ -35,23 +37,38 @@ def windowed(operators: Operators, call: exp.Anonymous, table: Callable[[Expr], 
     lengths = WINDOWS[kind]
     if len(given) != 2 + len(lengths) or not isinstance(given[1], exp.Column):
         raise Unsupported(
-            f"{shown(call)}: expected {_USAGE[kind]}, with lateness => INTERVAL '...' behind it, maybe", call
+            f"{shown(call)}: expected {_USAGE[kind]}, and after it, if wanted, {_SETTINGS}", call
         )
     relation = table(given[0])
     fields = {name: _length(each) for name, each in zip(lengths, given[2:], strict=True)}
     for each in named:
         name = each.this.name.lower()
         if name not in _NAMED:
-            raise Unsupported(f"{name} is nothing that a window takes; expected {' or '.join(_NAMED)}", each)
-        fields[name] = _length(each.expression)
+            raise Unsupported(
+                f"{name} is no setting of a window{did_you_mean(name, _NAMED)}; expected {listed(_NAMED)}",
+                each,
+            )
+        if name in fields:
+            raise Unsupported(f"{name} is given twice: leave one out", each)
+        fields[name] = _path(each.expression) if name == "late" else _length(each.expression)
     time = relation.find(given[1]).column
     id_ = operators.add("window", "window", call, input=relation.operator, time=time, **fields)
     operators.mark(given[1], "time")
     for name, each in zip(lengths, given[2:], strict=True):
         operators.mark(each, name)
+    for each in named:
+        operators.mark(each, each.this.name.lower())
     bounds = ("window_start", "window_end")
     found = type(relation).of(id_, [*relation.width, *bounds])
     return type(relation)(id_, (*relation.named, *found.named[-len(bounds) :]), found.width)
+
+
+def _path(node: Expr) -> str:
+    """The file for late rows."""
+    if not isinstance(node, exp.Literal) or not node.is_string:
+        raise Unsupported(f"expected the path of a CSV file, as 'late.csv', got {shown(node)}", node)
+    path: str = node.this
+    return path
 
 
 def _length(node: Expr) -> str:

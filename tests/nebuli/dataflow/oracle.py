@@ -46,6 +46,14 @@ def query(
     return [str(column[1]) for column in result.description], result.fetchall()
 
 
+def named(
+    sql: str, tables: Mapping[str, pa.Table | pa.RecordBatch]
+) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """The names of the columns, and the rows of a query; raises ``duckdb.Error``."""
+    rows = query(sql, tables)[1]
+    return [str(column[0]) for column in _connection().description], rows
+
+
 @cache
 def _connection() -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect()

@@ -113,6 +113,7 @@ date_trunc('day', t) | date_trunc('minute', t) | date_trunc('second', t) | t + I
 t - INTERVAL '90 minutes'
 d + INTERVAL 1 DAY | d + 1 | 1 + d | d - 1 | d - d | t + INTERVAL 2 WEEKS | d - DATE '2013-01-01' | d + i8
 greatest(i8, i32) | least(i8, i32, 3) | greatest(f, f4) | least(f, f4) | greatest(s, z) | least(d, DATE '2013-01-01')
+b IS TRUE | b IS NOT TRUE | q IS FALSE | (b AND q) IS NOT FALSE
 NULL IS NULL | NULL IS NOT NULL | (NULL IS NULL) AND b | round(f, 308) | round(f, 309) | round(f, -309) | round(f4, 400)
 substring(s, 2, 4294967295) | substring(s, 4294967295) | round(f, 2147483647) | round(f, -2147483648)
 CAST('7.0' AS BIGINT) | CAST('-7.5' AS INT) | CAST('1.5e1' AS TINYINT) | CAST('9e99' AS INT) | CAST(z || '7.5' AS INT)

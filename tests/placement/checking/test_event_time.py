@@ -226,7 +226,7 @@ def test_an_appending_sink_takes_aggregates_over_windows_and_what_is_made_of_the
 @pytest.mark.parametrize(
     ("operators", "said"),
     [
-        ((window("v", "f", "delay"),), "window v: column 'delay' is int64; expected date or timestamp"),
+        ((window("v", "f", "delay"),), "window v: column 'delay' is BIGINT; expected DATE or TIMESTAMP"),
         ((window("v", "f", "time"),), "window v: unknown column 'time'"),
         (
             (window("v", "f"), op("project", "p", input="v", columns={"hour": "hour"}), window("x", "p")),
