@@ -270,3 +270,10 @@ _HANDLERS: dict[type, Callable[[Translator, Expr], Node]] = {
     exp.If: _if,
     exp.Cast: _cast,
 }
+
+
+def is_known(node: Expr) -> bool:
+    """Whether an expression may hold a node of this kind."""
+    return type(node) in _HANDLERS and (
+        not isinstance(node, exp.Anonymous) or node.name.lower() == "date_part"
+    )

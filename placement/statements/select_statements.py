@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from placement.sql.sql_tree import sql_of, unknown_function
-from placement.sql.translation import AGGREGATES
+from placement.sql.sql_tree import sql_of, unknown_function, unsupported
+from placement.sql.translation import AGGREGATES, is_known
 from placement.sql.typing_rules import common_type
 from placement.statements.carets import Unsupported, shown
 from placement.statements.equi_joins import conditions_of, how_of, is_of, joined
@@ -254,10 +254,10 @@ def _check_expression(node: Expr) -> None:
             raise Unsupported(f"a window function is not supported: {shown(each)}", each)
         if isinstance(each, exp.Query | exp.Exists):
             raise Unsupported("a subquery in an expression is not supported: join with what it gives", each)
-        is_unknown = isinstance(each, exp.Anonymous) and each.name.lower() != "date_part"
-        if is_unknown or (isinstance(each, exp.AggFunc) and type(each) not in AGGREGATES):
-            name = each.name if is_unknown else sql_of(each).partition("(")[0]
-            raise Unsupported(unknown_function(name.lower()), each)
+        if isinstance(each, exp.AggFunc) and type(each) not in AGGREGATES:
+            raise Unsupported(unknown_function(sql_of(each).partition("(")[0].lower()), each)
+        if isinstance(each, exp.Func) and not isinstance(each, exp.AggFunc) and not is_known(each):
+            raise Unsupported(str(unsupported(each)), each)
 
 
 def _from(operators: Operators, select: exp.Select, scope: Scope) -> Relation:
