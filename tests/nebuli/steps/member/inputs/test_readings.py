@@ -20,13 +20,14 @@ from nebuli.dataflow import zset
 from nebuli.dataflow.types import arrow_schema
 from nebuli.steps.logs.addresses import Address
 from nebuli.steps.logs.input_log import InputLog
+from nebuli.steps.member.inputs.left_out import LeftOutRows
 from nebuli.steps.member.inputs.readings import ReplayableSources
 from nebuli.steps.member.inputs.replayable_source import ReplayableSource
 from nebuli.steps.member.inputs.step_inputs import StepInputs
 from nebuli.store import Store
 from nebuli.store.errors import StorageError, Unclear
 from placement.plan import BoundSource
-from placement.stepped_plan import Feed
+from placement.stepped_plan import Feed, SteppedPlan
 from tests.support.keeper import Keeper, numbers
 from tests.support.sizes import seeds
 from tests.support.stores import Plan, faulty_store
@@ -37,6 +38,7 @@ COLUMNS = (Column(name="n", type=DataType.INT64),)
 ROWS = 100
 PER_MESSAGE = 5
 NEVER: Mapping[str, float | None] = MappingProxyType({})
+_NOTHING_LEFT_OUT = LeftOutRows(SteppedPlan.model_construct())
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +88,7 @@ class Process:
     def __init__(self, log: InputLog, readings: ReplayableSources) -> None:
         self.log = log
         self.readings = readings
-        self.inputs = StepInputs(log, readings)
+        self.inputs = StepInputs(log, readings, _NOTHING_LEFT_OUT)
         self._let = asyncio.Semaphore(0)
         self._reading = [asyncio.create_task(each.read(self._room, lambda _: None)) for each in readings]
 
