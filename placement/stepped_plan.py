@@ -218,13 +218,15 @@ class Takeover(BaseModel):
 class MemberFragment(_StepFragment):
     """A member at a node, with the sources that it reads there.
 
-    With a ``takeover`` it begins with what others had.
+    With a ``takeover`` it begins with what others had. ``awaits_growth``: event time waits for what a later run finds
+    in sources that grow.
     """
 
     type: Literal["member"] = "member"
     member: Member
     feeds: tuple[Feed, ...]
     takeover: Takeover | None = None
+    awaits_growth: bool = False
     keep_output_bytes: Annotated[int, Field(ge=0)] | None = _KEEP_OUTPUT_BYTES
     """How much it keeps of the output that sinks have had, for programs that read it; None: all."""
 
@@ -236,11 +238,15 @@ class MemberFragment(_StepFragment):
 
 
 class CoordinatorPlacement(_StepFragment):
-    """The coordinator at a node; ``addresses`` are the members' nodes, in the members' order."""
+    """The coordinator at a node; ``addresses`` are the members' nodes, in the members' order.
+
+    ``closes``: event time ends at the end of all inputs.
+    """
 
     type: Literal["coordinator"] = "coordinator"
     addresses: tuple[str, ...]
     checkpoint_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    closes: bool = False
 
 
 StepFragment = MemberFragment | CoordinatorPlacement

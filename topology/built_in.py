@@ -104,6 +104,10 @@ class GeneratorSource(SourceConnector):
         return "never" if self.count is None else "always"
 
     @property
+    def grows(self) -> bool:
+        return False
+
+    @property
     def unpaced(self) -> GeneratorSource:
         return self.model_copy(update={"rows_per_s": None})
 
@@ -175,6 +179,10 @@ class ChannelSource(SourceConnector):
     @property
     def ends(self) -> Literal["perhaps"]:
         return "perhaps"
+
+    @property
+    def grows(self) -> bool:
+        return False  # its stream ends once
 
     @property
     def can_be_read_again(self) -> bool:

@@ -82,6 +82,14 @@ class SourceConnector(Model):
         return "always"
 
     @property
+    def grows(self) -> bool:
+        """Whether a later run may find more after its end, as in a file that is appended to.
+
+        If so, its end is not the end of its event time in a query in steps, see docs/topics/event-time.md.
+        """
+        return True
+
+    @property
     def can_be_read_again(self) -> bool:
         """Whether this one is ``repeatable``, with the keys that it has."""
         return self.repeatable

@@ -121,6 +121,13 @@ def _read_keep_output(
     return KeepOutput(None if value == "all" else size_of(value))
 
 
+close = click.option(
+    "--close",
+    "closes",
+    is_flag=True,
+    help="Have event time of a query in steps end with its inputs: all windows close. Without it those that are open "
+    "wait for rows that a later run finds in its files.",
+)
 keep_output = click.option(
     "--keep-output",
     callback=_read_keep_output,

@@ -47,6 +47,7 @@ def begun(query: DeployedQuery, plan: Query, topology: Topology, members: int) -
         circuit,
         coordinator.checkpoint_s,
         keep_output_bytes=first.keep_output_bytes,
+        closes=not first.awaits_growth,
     )
     found = tuple(
         each.model_copy(

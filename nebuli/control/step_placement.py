@@ -30,10 +30,12 @@ def step_fragments(
     checkpoint_s: float,
     *,
     keep_output_bytes: int | None = DEFAULT_KEEP_OUTPUT_BYTES,
+    closes: bool = False,
 ) -> tuple[StepFragment, ...]:
     """The members, and behind them the coordinator, at the node of the first sink or view. Raises InvalidQuery.
 
-    Inputs that nothing is attached to are for programs to push into.
+    Inputs that nothing is attached to are for programs to push into. ``closes``: event time ends at the end of all
+    inputs, even if a later run may have more of them.
 
     Each node with a source or a sink of the query has a member at least, and as many more go to them in turn as are
     asked for: rows are divided by their keys, whoever reads them.
@@ -48,6 +50,8 @@ def step_fragments(
     _check_dated(plan, topology)
     feeds = _feeds(plan, topology, nodes)
     external = tuple(sorted(each.id for each in plan.inputs if not attached(each, topology)))
+    sources = [feed.source.physical for some in feeds.values() for feed in some]
+    ends = not external and all(each.ends == "always" for each in sources)
     made: list[StepFragment] = [
         MemberFragment(
             id=f"{query.name}/member-{member}",
@@ -58,6 +62,7 @@ def step_fragments(
             member=member,
             feeds=tuple(feeds[member]),
             keep_output_bytes=keep_output_bytes,
+            awaits_growth=ends and not closes,
         )
         for member, node in enumerate(nodes)
     ]
@@ -70,6 +75,7 @@ def step_fragments(
             external=external,
             addresses=tuple(nodes),
             checkpoint_s=checkpoint_s,
+            closes=closes or not (external or any(each.grows for each in sources)),
         )
     )
     return tuple(made)

@@ -61,7 +61,7 @@ class Origin:
 
     def __init__(self, settings: WatermarkOrigin) -> None:
         self._column = settings.time
-        self._lateness = microseconds(settings.lateness)
+        self.lateness = microseconds(settings.lateness)
         self.idle_after_s = None if settings.idle_after is None else microseconds(settings.idle_after) / 1e6
         self.progress = BEGINNING
 
@@ -72,7 +72,7 @@ class Origin:
     def watermark_of(self, batch: pa.RecordBatch) -> int:
         """Where the watermark of a stream is that gives this, and has given nothing before."""
         greatest = pc.max(instants(batch.column(self._column))).as_py()
-        return LEAST if greatest is None else max(greatest - self._lateness, LEAST)
+        return LEAST if greatest is None else max(greatest - self.lateness, LEAST)
 
 
 def instants(column: Any) -> pa.Int64Array:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from nebuli.dataflow.aggregates.aggregate import Aggregate
 from nebuli.dataflow.errors import CircuitChanged, DataflowError, FormatUnknown, StateDamaged
 from nebuli.dataflow.joins.join import Join
-from nebuli.dataflow.progress import GREATEST
+from nebuli.dataflow.progress import GREATEST, LEAST, instants_of
 from nebuli.dataflow.rows import MAX_BATCH_ROWS
 from nebuli.dataflow.steps import saved_runs
 from nebuli.dataflow.steps.contents import Contents
@@ -28,7 +28,7 @@ from nebuli.dataflow.steps.exchange_parts import (
 )
 from nebuli.dataflow.steps.fingerprint import fingerprint_of
 from nebuli.dataflow.steps.member_operators import StepNode, built
-from nebuli.dataflow.steps.origins import idle_after, reached_by
+from nebuli.dataflow.steps.origins import Seen, greatest_of, idle_after, reached_by
 from nebuli.dataflow.steps.resharding import Sharing, put_together
 from nebuli.dataflow.steps.saved_runs import CIRCUIT, Kept, Loading, Saved, Tables, identity, table_of
 from nebuli.dataflow.zset import (
@@ -43,7 +43,7 @@ from nebuli.limits import DEFAULT_MAX_STATE_BYTES
 from placement.steps.whereabouts import divisions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -79,9 +79,10 @@ class SteppedCircuit:
     sources, at whatever members, the least counts, without those that are not waited for. What comes from no source is
     one of them, whoever gets it, once it has begun. Watermarks move at the end of a step, and what they close comes out
     in that step; the step's own rows are judged by the watermark that was there when it began. Of several inputs the
-    least counts. Times count whatever the weights of their rows. An input without event time is not waited for; one
-    with event time is, also if it had no rows yet. There is no clock here: who is idle is what the member says. Late
-    rows are counted; where the plan asks for them, a step's are among what comes out of it.
+    least counts. Times count whatever the weights of their rows. An input with event time is waited for, also if it had
+    no rows yet. One without it has rows of any window: nothing above closes while one of its sources is waited for.
+    There is no clock here: the member decides which sources are waited for. Late rows are counted; where the plan asks
+    for them, a step's are among what comes out of it.
 
     ``keep_contents_bytes``: what is kept of what each output adds up to, for queries; None: a quarter of what an
     operator may hold; 0: nothing. If it were more, nothing is.
@@ -120,12 +121,20 @@ class SteppedCircuit:
         self.views: dict[str, tuple[str, ...]] = {each.id: each.key for each in plan.views}
         """Which of its tables are views, each with the columns by which its rows are found."""
         self._origins = [node.origin for node in self._nodes.values() if node.origin is not None]
-        self.idle_after_s = idle_after(self.inputs, self._origins)
-        """After how long without rows a source is not waited for, of the inputs with which event time begins."""
+        closing = [node for node in self._nodes.values() if node.closes]
+        self._untimed = sorted(frozenset().union(*(node.untimed for node in closing)))
+        self._held: frozenset[str] = frozenset()
+        timed = idle_after(self.inputs, self._origins)
+        self.idle_after_s = {**dict.fromkeys(self._untimed), **timed}
+        """After how long without rows a source is not waited for, of the inputs whose sources event time waits for."""
+        self.untimed = frozenset(self._untimed).difference(timed)
+        """Of these inputs those without event time."""
+        self.open_windows: dict[str, tuple[int, int]] = {}
+        """The windows that `show_open` has found at operators: the earliest start and the latest end."""
         self._nothing = {id_: empty(schema) for id_, schema in self.outputs.items()}
         self._given: dict[str, pa.RecordBatch] = {}
         self._kept = Kept()
-        self._used = self._unfinished = False
+        self._used = self._unfinished = self._shows_open = False
 
     def step(
         self,
@@ -143,10 +152,14 @@ class SteppedCircuit:
         other members: it is resumed with that; and ``Offload`` for its caller to do before it is resumed. Pieces are
         bounded, except that one group of an aggregate is worked on at once, and so is what an output has in a step.
 
-        ``ended``: no input has anything after this step, at any member. Event time comes to its end.
+        ``ended``: event time ends with this step, at all members: every window that has begun is over. A later row is
+        late in these, and opens others.
         """
         self._check_finished()
         self._used = self._unfinished = True
+        self._held = frozenset(
+            id_ for id_ in self._untimed if any(each.awaited for each in sources.get(id_, {}).values())
+        )
         arrived = {
             id_: self._arrived(id_, inputs.get(id_, ()), sources.get(id_, {}))
             for id_ in {**inputs, **sources}
@@ -157,8 +170,6 @@ class SteppedCircuit:
             elif node.exchange is not None:
                 work = self._exchange if node.collects else self._align
                 yield from work(node, node.exchange)
-                if ended:
-                    _end_times(node.origins)
             elif node.window is not None:
                 yield from self._pass_on(node, iter(node.window.take_late()))
             elif node.begins or any(node.waiting):
@@ -166,13 +177,29 @@ class SteppedCircuit:
             if node.origin is not None:
                 node.origin.wait_for(_awaited(node.origin, sources))
                 if not node.aligned:
-                    node.reached = GREATEST if ended else max(node.reached, reached_by([node.origin.seen]))
-            if node.closes and node.due > node.watermark:
-                yield from self._advance(node)
+                    _reach(node, [node.origin.seen])
+            if node.closes and (due := self._due(node, ended=ended)) > node.watermark:
+                yield from self._advance(node, due)
         self._check_views()
         self._unfinished = False
         given, self._given = self._given, {}
         return self._nothing | given
+
+    def show_open(self) -> Generator[Sending | Offload | None, Received | None, dict[str, pa.RecordBatch]]:
+        """Compute what each output has beside its steps if event time ended now; as `step` gives it.
+
+        It sets ``open_windows``. What was saved before stays; the circuit itself is of no use afterwards.
+        """
+        self._shows_open = True
+        shown = yield from self.step({}, ended=True)
+        self._unfinished = True
+        return shown
+
+    def _due(self, node: StepNode, *, ended: bool) -> int:
+        """Where event time is for an operator."""
+        if ended:
+            return max(node.due, node.due_at_end)
+        return node.watermark if node.untimed & self._held else node.due
 
     def _check_views(self) -> None:
         """They hand on what they are given, and are measured here; what they have now can be read."""
@@ -321,11 +348,16 @@ class SteppedCircuit:
 
     def _align(self, node: StepNode, exchange: ExchangeParts) -> Work:
         """Have watermarks be where they are by what all members have seen."""
-        seen = [[each.origin.seen for each in node.origins if each.origin is not None]]
+        own = [each.origin.seen for each in node.origins if each.origin is not None]
+        own += [Seen(LEAST if id_ in self._held else GREATEST, LEAST, LEAST) for id_ in self._untimed]
+        seen = [own]
         if self.members > 1:
-            seen = [watermarks_of(each) for each in (yield from _answered(exchange.of_watermarks(seen[0])))]
-        for origin, of_members in zip(node.origins, zip(*seen, strict=True), strict=True):
-            origin.reached = max(origin.reached, reached_by(of_members))
+            seen = [watermarks_of(each) for each in (yield from _answered(exchange.of_watermarks(own)))]
+        places = [*zip(*seen, strict=True)]
+        for origin, of_members in zip(node.origins, places, strict=False):
+            _reach(origin, of_members)
+        untimed = zip(self._untimed, places[len(node.origins) :], strict=True)
+        self._held = frozenset(id_ for id_, each in untimed if min(each).awaited == LEAST)
 
     def _work_off(self, node: StepNode) -> Work:
         """What an operator has waited for to have all of it."""
@@ -380,10 +412,22 @@ class SteppedCircuit:
             yield from self._pass_on(node, aggregate.begin())
             node.begins = False
 
-    def _advance(self, node: StepNode) -> Work:
+    def _advance(self, node: StepNode, due: int) -> Work:
         """Event time has come to where it is due: give what is complete now."""
-        node.watermark = node.due
-        yield from self._pass_on(node, node.operator.advance(node.watermark))
+        node.watermark = due
+        outputs = node.operator.advance(due)
+        yield from self._pass_on(node, self._noting_open(node, outputs) if self._shows_open else outputs)
+
+    def _noting_open(self, node: StepNode, outputs: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """What an operator gives at its end, whose windows are noted."""
+        closing = node.closing
+        for batch in outputs:
+            if closing is not None and batch.num_rows:
+                ends = instants_of(batch.column(closing.column)) + closing.to_end_us
+                begin, end = self.open_windows.get(node.id, (GREATEST, LEAST))
+                first = int(ends.min()) - node.span_us
+                self.open_windows[node.id] = min(begin, first), max(end, int(ends.max()))
+            yield batch
 
     def _pass_on(self, node: StepNode, outputs: Iterator[pa.RecordBatch]) -> Work:
         """Give what an operator makes to those who read it, each batch before the next is made."""
@@ -418,10 +462,11 @@ def _awaited(origin: StepOrigin, sources: Mapping[str, Mapping[str, SourceRows]]
             yield from (name for name, each in given.items() if each.awaited)
 
 
-def _end_times(origins: Iterable[StepNode]) -> None:
-    for each in origins:
-        if each.origin is not None:
-            each.reached = GREATEST
+def _reach(node: StepNode, seen: Sequence[Seen]) -> None:
+    """Have the watermark of an operator be where it is by what all members know."""
+    if node.origin is not None:
+        node.reached = max(node.reached, reached_by(seen))
+        node.latest = node.origin.time_of(greatest_of(seen))
 
 
 def _answered(sending: Sending) -> Generator[Sending, Received | None, Received]:

@@ -39,7 +39,7 @@ class Window(Stateless):
 
     def __init__(self, settings: WindowOperator, output: Schema) -> None:
         self._time = settings.time
-        self._size = microseconds(settings.size)
+        self.size_us = microseconds(settings.size)
         self._slide = microseconds(settings.slide or settings.size)
         self._schema = weighted(arrow_schema(output))
         self._watermark = LEAST
@@ -58,10 +58,10 @@ class Window(Stateless):
             self.rows_without_time += len(times) - int(has_time.sum())
             self._keep(self._with_windows(batch, ~has_time, None))
         last_starts = times // self._slide * self._slide
-        for back in range(-(-self._size // self._slide)):
+        for back in range(-(-self.size_us // self._slide)):
             starts = last_starts - back * self._slide
-            inside = has_time & (starts + self._size > times)
-            over = starts + self._size <= self._watermark
+            inside = has_time & (starts + self.size_us > times)
+            over = starts + self.size_us <= self._watermark
             if (late := inside & over).any():
                 self.late_rows += int(late.sum())
                 self._keep(self._with_windows(batch, late, starts))
@@ -106,7 +106,7 @@ class Window(Stateless):
             bounds = [pa.nulls(rows.num_rows, instant)] * 2
         else:
             begins = starts[which]
-            bounds = [pa.array(each).cast(instant) for each in (begins, begins + self._size)]
+            bounds = [pa.array(each).cast(instant) for each in (begins, begins + self.size_us)]
         return pa.record_batch([*rows.columns[:-1], *bounds, rows.columns[-1]], schema=self._schema)
 
     def _check(self, times: Instants) -> None:

@@ -19,7 +19,7 @@ from placement.plan import BoundSource
 from placement.stepped_plan import TIME, Feed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from placement import Query, SteppedPlan
     from placement.stepped_plan import InputOperator
@@ -70,6 +70,20 @@ class SteppedQuery:
     def over(self, members: int) -> SteppedQuery:
         """The same query over so many members."""
         return self.divided(self.alone, members, self.given, self.spread)
+
+    @property
+    def grows(self) -> bool:
+        """Whether a later run may have rows to read that this one has not."""
+        return bool(self.external) or any(feed.source.physical.grows for feed in self._all_feeds)
+
+    @property
+    def ends(self) -> bool:
+        """Whether it ends by itself, once all of its sources have."""
+        return not self.external and all(feed.source.physical.ends == "always" for feed in self._all_feeds)
+
+    @property
+    def _all_feeds(self) -> Iterator[Feed]:
+        return (feed for feeds in self.given.values() for feed in feeds)
 
     @property
     def circuit(self) -> str:

@@ -49,8 +49,8 @@ class Disk:
     log: dict[int, Rows] = field(default_factory=dict)
     first: int = 0
     last: int = 0
-    ended: int | None = None
-    """The step of the log in which all inputs had ended."""
+    ends: list[int] = field(default_factory=list)
+    """The steps of the log with which event time ended."""
     arrived: list[int] = field(default_factory=list)
 
     def commit(self, step: int, state: State) -> None:
@@ -128,7 +128,7 @@ class Process:
         match job:
             case do.LookAround(epoch):
                 found = tuple(sorted(self.disk.versions))
-                self.happen(do.Found(epoch, found, self.disk.first, self.disk.last, self.disk.ended))
+                self.happen(do.Found(epoch, found, self.disk.first, self.disk.last, tuple(self.disk.ends)))
             case do.OpenState(epoch, checkpoint, addresses):
                 self._open(epoch, checkpoint, addresses)
             case do.RunStep():
@@ -173,10 +173,10 @@ class Process:
                 f"{self.name} enters step {step}, which was not issued to all in epoch {job.epoch}"
             )
         if step == disk.last:
-            rows = () if job.replayed and not job.ended else tuple(disk.arrived)
+            rows = () if job.replayed else tuple(disk.arrived)
             disk.log[step] = rows
-            if job.ended and disk.ended is None:
-                disk.ended = step
+            if job.ended:
+                disk.ends.append(step)
             disk.last += 1
             if rows:
                 disk.arrived.clear()
@@ -196,7 +196,7 @@ class Process:
         rows = tuple(
             sorted(row for each in self.world.exchanges[job.epoch, job.step].values() for row in each)
         )
-        if job.ended and not any(END in each for each in self.state):
+        if job.ended:
             rows += (END,)
         self.state += (rows,)
         self.world.made[self.member] = max(self.world.made[self.member], job.step + 1)
@@ -413,14 +413,15 @@ class World:
             raise Violation("not all members have stopped")
         if len({max(disk.versions) for disk in self.disks}) > 1:
             raise Violation(f"they stopped at {[max(disk.versions) for disk in self.disks]}")
-        rows = sorted(row for step in self.outputs.values() for row in step)
+        given = sorted(row for step in self.outputs.values() for row in step)
+        rows = [row for row in given if row != END]
         if self.logged_before_the_end is not None:
             if lost := self.logged_before_the_end - {*rows}:
                 raise Violation(f"{lost} were logged before it was told to end, and did not come out")
             if len({*rows}) < len(rows):
                 raise Violation(f"some came out twice: {rows}")
-        elif rows != [END, *range(self.pushed)]:
-            raise Violation(f"of {self.pushed} rows and the end {rows} came out")
+        elif rows != [*range(self.pushed)] or END not in given:
+            raise Violation(f"of {self.pushed} rows and the end {given} came out")
 
     def _turn(self, fault: Callable[[], None] | None) -> None:
         self.turns += 1

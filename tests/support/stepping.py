@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -12,6 +12,7 @@ from nebuli.dataflow.steps.origins import SourceRows
 Inputs = Mapping[str, pa.RecordBatch | Sequence[pa.RecordBatch]]
 Sources = Mapping[str, Mapping[str, SourceRows]]
 Outputs = dict[str, pa.RecordBatch]
+Work = Generator[Sending | Offload | None, Received | None, Outputs]
 
 
 def run_alone(
@@ -22,10 +23,15 @@ def run_alone(
     ended: bool = False,
 ) -> list[Outputs]:
     """A step of all members, with the inputs and the outputs of each; all inputs have ``ended`` in it, or not."""
-    members = [
-        _until(circuit.step(each, own, ended=ended))
+    return run_together(
+        circuit.step(each, own, ended=ended)
         for circuit, each, own in zip(circuits, inputs, sources or [{}] * len(circuits), strict=True)
-    ]
+    )
+
+
+def run_together(works: Iterable[Work]) -> list[Outputs]:
+    """What circuits of all members work on, which exchange with one another; the outputs of each."""
+    members = [_until(work) for work in works]
     outputs: list[Outputs] = []
     answers: list[Received | None] = [None] * len(members)
     while not outputs:
@@ -41,9 +47,7 @@ def run_alone(
     return outputs
 
 
-def _until(
-    step: Generator[Sending | Offload | None, Received | None, Outputs],
-) -> Generator[Sending, Received | None, Outputs]:
+def _until(step: Work) -> Generator[Sending, Received | None, Outputs]:
     """Only what others are asked for: members have no turns to give one another."""
     answer = None
     try:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from nebuli.cli import saved_queries
-from nebuli.cli.bounds import DEFAULT, FilePath, Finite, keep_output
+from nebuli.cli.bounds import DEFAULT, FilePath, Finite, close, keep_output
 from nebuli.cli.commands import completion
 from nebuli.cli.commands.watch import watching
 from nebuli.cli.exits import ExitCode
@@ -75,6 +75,7 @@ class _Settings(NamedTuple):
     members: int | None
     checkpoint_s: float | None
     keep_output: KeepOutput | None
+    closes: bool
 
     @property
     def of_steps(self) -> list[str]:
@@ -86,13 +87,15 @@ class _Settings(NamedTuple):
             given += ["--checkpoint-every", f"{self.checkpoint_s:g}"]
         if self.keep_output is not None:
             given += ["--keep-output", str(self.keep_output)]
+        if self.closes:
+            given.append("--close")
         return given
 
     def check(self) -> None:
         """Raise UsageError where they do not go together."""
-        if not self.stepped and (self.members, self.checkpoint_s, self.keep_output) != (None, None, None):
+        if not self.stepped and self.of_steps:
             raise click.UsageError(
-                "--members, --checkpoint-every and --keep-output are for queries in steps: add --stepped"
+                "--members, --checkpoint-every, --keep-output and --close are for queries in steps: add --stepped"
             )
         if self.stepped and self.on_loss == "replace":
             raise click.UsageError(
@@ -159,6 +162,7 @@ def _placed(plan: Query, model: Topology, id_: str, settings: _Settings) -> tupl
             id_,
             settings.checkpoint_s or CHECKPOINT_S,
             keep_output_bytes=(settings.keep_output or DEFAULT).max_bytes,
+            closes=settings.closes,
         )
     return fragments_of(
         plan,
@@ -186,7 +190,7 @@ def _settings(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(settings=settings, **options)
 
     for option in (
-        keep_output, _checkpoint_s, _members, _stepped, engine_option, _on_loss, strategy_option, seed_option
+        close, keep_output, _checkpoint_s, _members, _stepped, engine_option, _on_loss, strategy_option, seed_option
     ):  # fmt: skip
         given = option(given)
     return given

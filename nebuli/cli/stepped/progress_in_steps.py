@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 import logging
 import time
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
 
     from nebuli.steps.local.skipped_steps import SkippedRows
     from nebuli.steps.protocol.events import Order
+
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 class _Lines(logging.Handler):
@@ -42,6 +47,7 @@ class ProgressInSteps:
         self._saved = 0  # at the beginning there is nothing to be saved, and none to be said
         self._late: dict[tuple[int, str], int] = {}
         self._without_time: dict[tuple[int, str], int] = {}
+        self._open: dict[tuple[int, str], tuple[int, int]] = {}
         self._times: dict[str, str] = {}
         """The column that has the time of rows, by the window that has dropped some."""
         self._skipped: Sequence[SkippedRows] = ()
@@ -82,6 +88,8 @@ class ProgressInSteps:
             case ev.RowsWithoutTime(member, operator, column, rows):
                 self._without_time[member, operator] = rows
                 self._times[operator] = column
+            case ev.StaysOpen(member, operator, begin, end):
+                self._open[member, operator] = begin, end
             case ev.InputsEnded(step):
                 self._step = step
                 self.say(f"all inputs have ended, after {step:,} {'step' if step == 1 else 'steps'}")
@@ -94,6 +102,7 @@ class ProgressInSteps:
         self._epochs = 0
         self._late.clear()
         self._without_time.clear()
+        self._open.clear()
 
     def leave_out(self, skipped: Sequence[SkippedRows]) -> None:
         """Rows are left out of steps, by this run or one before."""
@@ -120,6 +129,24 @@ class ProgressInSteps:
         """How many rows had no time since the circuit's first step, by window."""
         return _by_operator(self._without_time)
 
+    def open_windows(self) -> dict[str, tuple[str, str]]:
+        """From which time to which windows stay open at the end, by operator."""
+        found: dict[str, tuple[int, int]] = {}
+        for (_, operator), (begin, end) in self._open.items():
+            first, last = found.get(operator, (begin, end))
+            found[operator] = min(first, begin), max(last, end)
+        return {key: (_instant(begin), _instant(end)) for key, (begin, end) in sorted(found.items())}
+
+    def done(self) -> str:
+        """The last line of a run that has come to its end, with the windows that it holds open."""
+        windows = ", ".join(
+            f"{begin} to {end} at operator {operator}"
+            for operator, (begin, end) in self.open_windows().items()
+        )
+        if not windows:
+            return "done"
+        return f"done; open windows, which wait for rows of a further run, or for --close: {windows}"
+
     def warnings(self) -> list[str]:
         """Sentences for the end about rows that were dropped: the late ones, and those without a time."""
         found = []
@@ -127,7 +154,7 @@ class ProgressInSteps:
             where = ", ".join(f"{rows:,} at operator {operator}" for operator, rows in late.items())
             found.append(
                 f"late rows, which are not in the result: {sum(late.values()):,}, as their windows were over: {where}; "
-                f"give the window more lateness, and begin anew with another --state"
+                f"rows of later windows had come before them, or a run had closed all with --close"
             )
         if dropped := self.rows_without_time():
             where = ", ".join(without_time(rows, self._times[key], key) for key, rows in dropped.items())
@@ -148,6 +175,7 @@ class ProgressInSteps:
             "epochs": self._epochs,
             "late_rows": self.late_rows(),
             "rows_without_time": self.rows_without_time(),
+            "open_windows": self.open_windows(),
             "skipped_rows": [each._asdict() for each in self._skipped],
         }
 
@@ -161,6 +189,12 @@ def _skipped(left_out: SkippedRows) -> str:
     if left_out.outputs:
         text += f"; not so in {', '.join(left_out.outputs)}, written before, where what came of them stays"
     return text
+
+
+def _instant(at_us: int) -> str:
+    with suppress(OverflowError):
+        return f"{_EPOCH + datetime.timedelta(microseconds=at_us):%Y-%m-%dT%H:%M:%SZ}"
+    return f"{at_us} us since 1970"
 
 
 def _by_operator(rows: Mapping[tuple[int, str], int]) -> dict[str, int]:

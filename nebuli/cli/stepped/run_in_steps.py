@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 from click.core import ParameterSource
 
-from nebuli.cli.bounds import DEFAULT, NOTHING, FilePath, Finite, keep_output, state_place
+from nebuli.cli.bounds import DEFAULT, NOTHING, FilePath, Finite, close, keep_output, state_place
 from nebuli.cli.exits import ExitCode, end_on_termination
 from nebuli.cli.placement_options import say_if_endless
 from nebuli.cli.rows.view_rows import how_to_read
@@ -55,6 +55,7 @@ class Steps(NamedTuple):
     keep_output: KeepOutput | None
     home: str | None
     skip_steps: tuple[int, ...]
+    closes: bool
 
     @property
     def keep_output_bytes(self) -> int | None:
@@ -76,6 +77,7 @@ class Steps(NamedTuple):
             "--keep-output": self.keep_output,
             "--on": self.home,
             "--skip-step": self.skip_steps or None,
+            "--close": self.closes or None,
         }
         given = [name for name, value in others.items() if value is not None]
         if given and not self.stepped:
@@ -151,6 +153,7 @@ def step_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 help="Leave out the rows of step N of a query in steps with which it cannot be computed, and put them "
                 "into a file. Once for each step.",
             ),
+            close,
         )
     ):
         command = option(command)
@@ -224,7 +227,7 @@ def run_in_steps(
     code, error = _outcome(settings, progress)
     _warn(progress, late=late == "warn")
     if code == ExitCode.DONE:
-        progress.say("done")
+        progress.say(progress.done())
     if as_json:
         click.echo(json.dumps({"exit_code": int(code), "error": error, **progress.to_data()}, indent=2))
     return code
@@ -331,6 +334,7 @@ async def _run(settings: _Run, progress: ProgressInSteps) -> None:
             keep_output_bytes=settings.steps.keep_output_bytes,
             keep_contents_bytes=None if settings.steps.is_served else 0,
             skip_steps=settings.steps.skip_steps,
+            closes=settings.steps.closes,
         ) as run:
             progress.leave_out(run.skipped)
             if settings.trust is None:

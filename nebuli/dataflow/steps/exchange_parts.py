@@ -34,7 +34,7 @@ Received = Sequence[pa.RecordBatch]
 
 _HALF = np.uint64(32)
 WATERMARKS = weighted(pa.schema([(name, pa.int64()) for name in Seen._fields]))
-"""The event time that members exchange: a row for each place where a watermark begins, in their order."""
+"""Rows about event time: one for each place where a watermark begins, and one for each input without event time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class ExchangeParts:
         return self._sending([together(part) if part else self._nothing for part in divided])
 
     def of_watermarks(self, seen: Sequence[Seen]) -> Sending:
-        """Tell all members the same."""
+        """Send the same to all members."""
         columns = [*zip(*seen, strict=True), [1] * len(seen)]
         rows = pa.record_batch([pa.array(column, pa.int64()) for column in columns], schema=WATERMARKS)
         return self._sending([rows] * self._members)

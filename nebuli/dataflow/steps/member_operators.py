@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from placement.plan import Closing
     from placement.stepped_plan import SteppedPlan
 
 _FLOATS = (DataType.FLOAT32, DataType.FLOAT64)
@@ -60,10 +61,18 @@ class StepNode(OperatorNode):
     """Whose late rows it gives, once all of the step have passed there."""
     closes: bool = False
     """Whether it is told when event time moves."""
+    closing: Closing | None = None
+    """The windows that it is done with then, where it keeps rows of them."""
     aligned: bool = False
     """Whether members tell one another of the watermark that begins here."""
     reached: int = LEAST
     """Where the watermark is that begins here, for all members."""
+    latest: int = LEAST
+    """The latest time of all rows that came here, at whatever member."""
+    untimed: frozenset[str] = frozenset()
+    """The inputs whose rows reach it without event time: more of them may belong to any window."""
+    span_us: int = 0
+    """The size of the windows that its rows are in."""
     watermark: int = LEAST
     """Where it was told that event time is."""
 
@@ -90,6 +99,12 @@ class StepNode(OperatorNode):
     def due(self) -> int:
         """Where event time is."""
         return min((each.reached for each in self.origins), default=LEAST)
+
+    @property
+    def due_at_end(self) -> int:
+        """Where event time is if it ends: every window that has begun is over, and none that a later row opens."""
+        latest = max((each.latest for each in self.origins), default=LEAST)
+        return latest if latest == LEAST else latest + self.span_us
 
     def taken(self, port: int) -> list[pa.RecordBatch]:
         """What waits at a port, which then waits no more."""
@@ -133,7 +148,7 @@ class _Building:
         inputs = [self._nodes[child] for child in operator.children]
         closing = self._closings.get(operator.id)
         node = StepNode.of(operator, [each.columns for each in inputs], closing, self._max_state_bytes)
-        node.inputs = inputs
+        node.inputs, node.closing = inputs, closing
         if isinstance(operator, BoundSink) and self._keep_contents_bytes:
             node.operator = Contents(operator.id, node.schema, self._keep_contents_bytes)
         elif isinstance(operator, InputOperator) and operator.materialized:
@@ -188,6 +203,10 @@ class _Building:
         for node in self._nodes.values():
             below = {id(each): each for child in node.inputs for each in child.origins}
             node.origins = (node,) if node.origin is not None else tuple(below.values())
+            node.untimed = _untimed_below(node)
+            node.span_us = max((each.span_us for each in node.inputs), default=0)
+            if isinstance(node.operator, Window):
+                node.span_us = node.operator.size_us
             if isinstance(node.plan, AlignOperator):
                 _align(node.origins)
             if node.origin is not None:
@@ -203,6 +222,16 @@ def _window_of(node: StepNode, below: StepNode) -> Window:
     if not isinstance(below.operator, Window):
         raise DataflowError(f"late rows are those of a window, and {below.id} is none", node.id)
     return below.operator
+
+
+def _untimed_below(node: StepNode) -> frozenset[str]:
+    """The inputs whose rows reach an operator without event time, where those of its inputs are known."""
+    own = {node.id} if isinstance(node.plan, InputOperator) else set()
+    found = frozenset(own.union(*(each.untimed for each in node.inputs)))
+    if node.origin is None:
+        return found
+    # A time that is computed from a join: a later row of either input may make rows of any time.
+    return found.difference(node.origin.inputs) if len(found) > 1 else frozenset()
 
 
 def _inputs_of(start: StepNode) -> frozenset[str]:

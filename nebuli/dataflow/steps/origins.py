@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from nebuli.dataflow.progress import GREATEST, LEAST, Origin
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -54,15 +54,20 @@ def reached_by(members: Iterable[Seen]) -> int:
     return min([*awaited, *([max(begun)] if begun else [])], default=max(each.greatest for each in known))
 
 
+def greatest_of(members: Iterable[Seen]) -> int:
+    """The greatest watermark that any source has had, of what all members know."""
+    return max(each.greatest for each in members)
+
+
 class StepOrigin(Origin):
     """Where a watermark begins, with one of its own for each source, whose rows are those that come while it is set.
 
     ``inputs`` are those whose rows come here as they come in, source by source.
     """
 
-    def __init__(self, settings: WatermarkOrigin, inputs: Container[str]) -> None:
+    def __init__(self, settings: WatermarkOrigin, inputs: Iterable[str]) -> None:
         super().__init__(settings)
-        self.inputs = inputs
+        self.inputs = frozenset(inputs)
         self.source: str | None = None
         self._awaited: dict[str, int] = {}
         self._others = self._greatest = LEAST
@@ -75,6 +80,10 @@ class StepOrigin(Origin):
             self._others = max(self._others, reached)
         else:
             self._awaited[self.source] = max(self._awaited.get(self.source, LEAST), reached)
+
+    def time_of(self, watermark: int) -> int:
+        """The time of a row that the watermark has followed to there."""
+        return watermark if watermark == LEAST else watermark + self.lateness
 
     def wait_for(self, sources: Iterable[str]) -> None:
         """From here on wait for these sources, and no other."""

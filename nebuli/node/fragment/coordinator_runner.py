@@ -113,7 +113,9 @@ class CoordinatorRunner(StepRunner):
             epochs = await stack.enter_async_context(Store.at(self._place))
             settings = TriggerSettings(checkpoint_s=order.checkpoint_s, spacing_s=SPACING_S)
             run: CircuitRun[Succession]
-            run = CircuitRun(RunRecord.at(self._place), settings, order.plan, order.external)
+            run = CircuitRun(
+                RunRecord.at(self._place), settings, order.plan, order.external, closes=order.closes
+            )
             self._notes = MemberNotes.at(self._place, order)
             workers = MemberWorkers(self._trust)
             query = query_of(self._status.id)

@@ -132,6 +132,7 @@ class MemberRunner(StepRunner):
                     max_state_bytes=self._max_state_bytes,
                     address=order.node,
                     keep_output_bytes=order.keep_output_bytes,
+                    awaits_growth=order.awaits_growth,
                 )
             )
             await self._look_back(member)
@@ -200,7 +201,7 @@ class MemberRunner(StepRunner):
     def _is_complete(self, member: Member) -> bool:
         """Whether nothing follows: all inputs have ended, or a program has said so."""
         asked = self._inbox is not None and self._inbox.publishes
-        return member.has_ended or asked or self._published == member.log.last
+        return member.completes or asked or self._published == member.log.last
 
     def _ending(self, member: Member) -> tuple[FragmentState, Cause, str]:
         if member.failure is not None:

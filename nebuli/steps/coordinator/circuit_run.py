@@ -47,6 +47,7 @@ class CircuitRun(Generic[_Wanted]):
     """A circuit that runs as long as `run` does, with the members that `begin` finds.
 
     ``record`` knows what was asked for, and how far it came. ``observe`` is called with each order of the coordinator.
+    ``closes``: event time ends at the end of all inputs, or of the run.
     """
 
     def __init__(
@@ -56,6 +57,8 @@ class CircuitRun(Generic[_Wanted]):
         plan: SteppedPlan,
         external: Sequence[str],
         observe: Callable[[Order], None] = lambda order: None,
+        *,
+        closes: bool,
     ) -> None:
         self.external = external
         """The inputs that are pushed into."""
@@ -69,6 +72,7 @@ class CircuitRun(Generic[_Wanted]):
         self._roster: Roster[_Wanted]
         self._settings = settings
         self._observe = observe
+        self._closes = closes
         self._shapes = SteppedCircuit(plan, 0).outputs
         self._now: Generation | None = None
         self._alone = asyncio.Lock()
@@ -241,7 +245,13 @@ class CircuitRun(Generic[_Wanted]):
 
     def _coordinate(self, generation: Generation) -> None:
         known = self.record.known
-        lockstep = Lockstep(generation.plan.members, self._settings, paused=known.paused, over=known.over)
+        lockstep = Lockstep(
+            generation.plan.members,
+            self._settings,
+            paused=known.paused,
+            over=known.over,
+            closes=self._closes,
+        )
         generation.coordinate(lockstep, self._observe, self._record_end)
 
     async def _record_end(self, step: int) -> None:

@@ -41,6 +41,7 @@ class Surroundings:
     keep_output_bytes: int | None
     keep_contents_bytes: int | None
     left_out: tuple[LeftOut, ...]
+    awaits_growth: bool
     sender: SenderServer
     receiver: ReceiverServer
     secret: str
@@ -153,6 +154,7 @@ class KeptRoster:
             keep_output_bytes=around.keep_output_bytes,
             keep_contents_bytes=around.keep_contents_bytes,
             left_out=around.left_out,
+            awaits_growth=around.awaits_growth,
             takeover=takeover,
         )
 

@@ -48,7 +48,8 @@ class LocalRun(CircuitRun[int]):
     members there are, at first and whenever that changes. ``late``: what is done about rows whose window is over.
     ``keep_output_bytes``: how much each member keeps of the output that its sinks have had; None: all.
     ``keep_contents_bytes``: of what each output adds up to, for queries; None: a quarter of ``max_state_bytes``.
-    ``skip_steps``: rows of these are left out from now on. Where the folder has the state of another
+    ``skip_steps``: rows of these are left out from now on. ``closes``: event time ends at the end of all inputs, or of
+    the run, even if a later one may have more of them. Where the folder has the state of another
     number of members than the query's, the run continues with these, and, if it ``scales``, with the query's.
 
     Entering raises StateOfAnother, StateInUse, StateGone, FolderUnusable, FolderOfOthers, NotScaled, StepNotSkipped,
@@ -72,8 +73,17 @@ class LocalRun(CircuitRun[int]):
         keep_output_bytes: int | None = None,
         keep_contents_bytes: int | None = None,
         skip_steps: Sequence[int] = (),
+        closes: bool = False,
     ) -> None:
-        super().__init__(RunRecord(), settings, query.plan, query.external, observe)
+        super().__init__(
+            RunRecord(),
+            settings,
+            query.plan,
+            query.external,
+            observe,
+            closes=closes or not query.grows,
+        )
+        self._awaits_growth = query.ends and not closes
         self._folder = KeptState(state.absolute() if isinstance(state, Path) else state)
         self._directory = directory
         self._home = ThisMachine(directory) if home is None else home
@@ -142,6 +152,7 @@ class LocalRun(CircuitRun[int]):
             keep_output_bytes=self._keep_output_bytes,
             keep_contents_bytes=self._keep_contents_bytes,
             left_out=tuple(each.rule for each in self.skipped),
+            awaits_growth=self._awaits_growth,
             sender=sender,
             receiver=receiver,
             secret=secret,

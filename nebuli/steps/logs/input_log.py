@@ -113,10 +113,9 @@ class InputLog:
         """The step that comes next."""
         return self._remap.last
 
-    @property
-    def ended_at(self) -> int | None:
-        """The last step that `end` was called for; it stays known when the step is trimmed."""
-        return self._remap.ended_at
+    async def ends(self) -> tuple[int, ...]:
+        """The steps that `end` was called for; they stay known when the steps are trimmed."""
+        return await self._remap.ends()
 
     # -- what producers send
 
@@ -284,7 +283,6 @@ class InputLog:
             {handle: await each.read(each.assigned, each.upper) for handle, each in self._arrivals.items()},
             added(producers_, known.schema),
             await self.where(self.last),
-            self.ended_at,
         )
 
     async def stand(self, at: LogPosition) -> None:
@@ -344,9 +342,9 @@ class InputLog:
         await self._remap.pass_over(step)
 
     async def end(self, step: int, read: Mapping[str, Passage] = NOTHING) -> dict[str, pa.RecordBatch]:
-        """The same as `fix`, and the step is, durably, the one in which all inputs have ended: see `ended_at`.
+        """The same as `fix`, and it is durable that event time ends with the step: see `ends`.
 
-        More can be pushed all the same, and a later step be the one. Raises StepOutOfRange.
+        More can be pushed all the same, and later steps be such ones, too. Raises StepOutOfRange.
         """
         return await self._rows(await self._remap.end(step, read))
 

@@ -25,4 +25,3 @@ class LogPosition:
     waiting: Mapping[str, pa.RecordBatch]
     producers: pa.RecordBatch
     addresses: Mapping[str, Address]
-    ended_at: int | None

@@ -15,7 +15,7 @@ from nebuli.steps.logs.zset_sums import added, digest
 from nebuli.store.errors import LogTaken, OutputDiffers, SinceMismatch, StepOutOfRange, UpperMismatch
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
     from nebuli.store.shards.shard import Shard, Span
     from nebuli.store.shards.updates import Update
@@ -52,9 +52,17 @@ class OutputLog:
     """
 
     def __init__(
-        self, name: str, store: Store, shards: Mapping[str, Shard], *, compares: bool, dating: Dating | None
+        self,
+        name: str,
+        store: Store,
+        shards: Mapping[str, Shard],
+        *,
+        compares: bool,
+        dating: Dating | None,
+        windows: Mapping[str, Shard],
     ) -> None:
         self.name = name
+        self._open = windows
         self._dating = dating
         self.schemas = {output: shard.schema for output, shard in shards.items()}
         self._store = store
@@ -70,11 +78,12 @@ class OutputLog:
         *,
         compares: bool = True,
         dating: Dating | None = None,
+        show_open: Collection[str] = (),
     ) -> Self:
         """Open a log, made if it is not there, with these outputs, one at least, and the schemas of their Z-sets.
 
-        ``compares``: what is produced again is compared with what is there. With a ``dating`` steps have times. Raises
-        SchemaMismatch.
+        ``compares``: what is produced again is compared with what is there. With a ``dating`` steps have times.
+        ``show_open``: the outputs that show windows that are open at the end of a run. Raises SchemaMismatch.
         """
         if dating is not None:
             outputs = {**outputs, dating.times: TIMES}
@@ -86,7 +95,32 @@ class OutputLog:
         unheld = {shard: shard.since for shard in shards.values() if _HOLD not in shard.holds}
         if unheld:
             await store.hold(_HOLD, unheld)
-        return cls(name, store, shards, compares=compares, dating=dating)
+        windows = {
+            output: await store.create_shard(f"{name}/open/{output}", outputs[output], keeps="updates")
+            for output in show_open
+        }
+        return cls(name, store, shards, compares=compares, dating=dating, windows=windows)
+
+    async def show_open(self, step: int, outputs: Mapping[str, pa.RecordBatch]) -> None:
+        """Keep what outputs that show open windows have of these before a step, durably; once for each step.
+
+        Raises LogTaken, SchemaMismatch.
+        """
+        for output, shard in self._open.items():
+            if shard.upper <= step:
+                part = shard.part([(step, outputs[output])], shard.upper, step + 1, holds={_HOLD: step})
+                try:
+                    await self._store.append([part])
+                except UpperMismatch as error:
+                    raise LogTaken(shard.name) from error
+
+    async def open_rows(self, output: str, step: int) -> Sequence[pa.RecordBatch]:
+        """The rows of windows that are open before a step, if a run has ended there."""
+        shard = self._open.get(output)
+        if shard is None:
+            return ()
+        await shard.refresh()
+        return [rows for _, rows in await shard.read(step, step + 1)] if shard.upper == step + 1 else ()
 
     @property
     def first(self) -> int:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 _HOLD = "log"
 _SCHEMA = weighted(pa.schema([("handle", pa.string()), ("first", pa.uint64()), ("until", pa.uint64())]))
-_NO_ROWS = weighted(pa.schema([]))
+_NO_COLUMNS = weighted(pa.schema([]))
+_END = pa.record_batch([pa.array([1], pa.int64())], schema=_NO_COLUMNS)
 
 Offsets = dict[str, tuple[int, int]]
 """The first arrival that counts, and the first that does not any more, by handle."""
@@ -33,8 +34,8 @@ Offsets = dict[str, tuple[int, int]]
 class Remap:
     """A shard whose times are steps, of those who fix them one after the other: one member at a time.
 
-    Another shard, which has no rows and is not trimmed, has for its upper the step that follows `ended_at`; and
-    ``sources`` are one more, for what is not logged.
+    Another shard, which is not trimmed, has a row at each step with which event time ended, and for its upper the step
+    that follows the last one; and ``sources`` are one more, for what is not logged.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class Remap:
     async def open(cls, store: Store, name: str, arrivals: Mapping[str, HandleLog]) -> Self:
         """Open that of a log, made if it is not there."""
         shard = await store.create_shard(f"{name}/remap", _SCHEMA, keeps="updates")
-        ends = await store.create_shard(f"{name}/ends", _NO_ROWS, keeps="updates")
+        ends = await store.create_shard(f"{name}/ends", _NO_COLUMNS, keeps="updates")
         sources = await store.create_shard(f"{name}/addresses", addresses.SCHEMA, keeps="updates")
         return cls(
             store,
@@ -81,10 +82,12 @@ class Remap:
         """The step that comes next."""
         return self._shard.upper
 
-    @property
-    def ended_at(self) -> int | None:
-        """The last step that `end` was called for; it stays known when the step is trimmed."""
-        return self._ends.upper - 1 if self._ends.upper else None
+    async def ends(self) -> tuple[int, ...]:
+        """The steps that `end` was called for; they stay known when the steps are trimmed."""
+        if not self._ends.upper:
+            return ()
+        found = {step for step, _ in await self._ends.read(0, self._ends.upper)}
+        return tuple(sorted(found | {self._ends.upper - 1}))  # versions before noted the last one alone
 
     async def refresh(self) -> None:
         """Learn what another process has fixed by now."""
@@ -146,7 +149,7 @@ class Remap:
         return offsets
 
     async def end(self, step: int, read: Mapping[str, Passage] = NOTHING) -> Offsets:
-        """The same, and the step is `ended_at`, unless a later one is. Raises StepOutOfRange."""
+        """The same, and event time ends with the step, which is among the `ends`. Raises StepOutOfRange."""
         if step == self.last:
             await self._fix_next(step, read, *self._mark(step))
         offsets = await self.fix(step)
@@ -158,9 +161,9 @@ class Remap:
         return offsets
 
     def _mark(self, step: int) -> Sequence[NewPart]:
-        """What makes the step `ended_at`, if there is need."""
+        """What has the step among the `ends`, if there is need."""
         upper = self._ends.upper
-        return [self._ends.part([], upper, step + 1)] if upper <= step else []
+        return [self._ends.part([(step, _END)], upper, step + 1)] if upper <= step else []
 
     async def pass_over(self, step: int) -> None:
         """Fix the next step with nothing in it; one that is fixed stays as it is. Raises StepOutOfRange."""
@@ -201,8 +204,6 @@ class Remap:
         if at.step:
             parts.append(self._shard.part([], 0, at.step, holds={_HOLD: at.step}))
             parts.append(self._addresses.beginning(at.step, at.addresses, _HOLD))
-        if at.ended_at is not None:
-            parts.append(self._ends.part([], 0, at.ended_at + 1))
         return parts
 
     async def trim(self, step: int) -> None:

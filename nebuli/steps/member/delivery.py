@@ -280,6 +280,8 @@ class Delivery:
             await self._stop()
         position = None if self._resumable is None else await asyncio.to_thread(self._resumable.sync)
         with self._naming_output():
+            for rows in await self._log.open_rows(self._output, step) if self._is_final else ():
+                self.rows += await asyncio.to_thread(self._sink.write, rows)
             self.rows += await asyncio.to_thread(self._sink.finish)
         self._published = step
         if position is not None:

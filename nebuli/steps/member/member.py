@@ -18,7 +18,8 @@ from nebuli.steps.member.inputs.step_inputs import StepInputs
 from nebuli.steps.protocol import member_actions as do
 from nebuli.steps.protocol.errors import CoordinationError
 from nebuli.steps.protocol.member_machine import MemberMachine
-from nebuli.steps.protocol.messages import Dismiss, Late, Refused, WithoutTime
+from nebuli.steps.protocol.messages import Dismiss, Late, Refused, WindowsOpen, WithoutTime
+from nebuli.steps.protocol.vocabulary import Instant
 from nebuli.store.errors import BeyondEnd, Locked, LogTaken, NotYet, StorageError, StoreBusy, Unclear
 from netchannel import NetChannelError
 from placement.plan import window_times
@@ -54,6 +55,9 @@ _PASSING = (Locked, LogTaken, NotYet, StoreBusy, Unclear)
 
 class Member:
     """One process of a member, from `run` on. All of it is on one event loop, and the circuit on its thread."""
+
+    completes = False
+    """Whether the run ends with the stop that it was asked for last."""
 
     def __init__(
         self,
@@ -160,11 +164,6 @@ class Member:
     def waiting_rows(self) -> int:
         """How many rows have come in and count for no step yet."""
         return self._log.waiting_rows() + self.readings.waiting_rows
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether all inputs had ended in a step that is fixed."""
-        return self._log.ended_at is not None
 
     async def is_saved(self) -> bool:
         """Whether its newest version has all steps of its log."""
@@ -309,7 +308,7 @@ class Member:
                 f"the checkpoint of member {self.number}", found[-1].step, f"input log {log.name}", log.last
             )
         self._inputs.check_whose()
-        self._happen(do.Found(epoch, found, log.first, log.last, log.ended_at))
+        self._happen(do.Found(epoch, found, log.first, log.last, await log.ends()))
 
     async def _work(self, task: do.Task) -> None:
         match task:
@@ -338,8 +337,9 @@ class Member:
             case do.TrimLog(_, step):
                 self.on_checkpoint()
                 await self._trim(step)
-            case do.CloseState(epoch, step):
-                await self._close(step)
+            case do.CloseState(epoch, step, complete):
+                self.completes = complete
+                await self._close(epoch, step)
                 self._say_dropped(epoch)
                 self._happen(do.HasClosed(epoch))
                 self.closed.set()
@@ -430,19 +430,33 @@ class Member:
         if self._outputs is not None and self._keep_output_bytes is not None:
             await self._outputs.trim(step, keep_bytes=self._keep_output_bytes)
 
-    async def _close(self, step: int) -> None:
+    async def _close(self, epoch: int, step: int) -> None:
         """The last version: nothing goes on beside it."""
         try:
             self._circuit.check_sums()
         except DataflowError as error:
             raise StepFailed(None, str(error), inputs_below(self._plan, error.operator)) from error
-        await self.before_close(step)
         self._saved = self._circuit.save()
+        if self.completes and self._plan.closings:
+            await self._show_open(epoch, step)
+        await self.before_close(step)
         await self._state.write(self._saved, step)
         await self._commit()
         if self._exchange is not None:
             exchange, self._exchange = self._exchange, None
             await exchange.close()
+
+    async def _show_open(self, epoch: int, step: int) -> None:
+        """Keep what windows that stay open have for outputs that show them, and report these windows."""
+        self.pins.leave()
+        try:
+            shown = await self._exchanged(step, self._circuit.show_open())
+        except DataflowError as error:
+            raise StepFailed(None, str(error), inputs_below(self._plan, error.operator)) from error
+        if self._outputs is not None:
+            await self._outputs.show_open(step, shown)
+        for operator, (begin, end) in self._circuit.open_windows.items():
+            self._say(WindowsOpen(epoch, operator, Instant(begin), Instant(end)))
 
 
 def inputs_below(plan: SteppedPlan, operator: str | None) -> list[str]:

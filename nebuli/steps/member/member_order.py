@@ -18,7 +18,8 @@ class MemberOrder(BaseModel):
     the process's working directory. ``external``: some inputs are pushed into, and do not end. ``late``: what is done
     about rows whose window is over. ``keep_output_bytes``: how much it keeps of the output that sinks have had;
     None: all. ``keep_contents_bytes``: see `nebuli.dataflow.SteppedCircuit`. ``left_out``: rows that do not count, the
-    same at all members. ``takeover``: from whom it takes what it begins with, if it has nothing yet.
+    same at all members. ``awaits_growth``: event time waits for what a later run finds in sources that grow.
+    ``takeover``: from whom it takes what it begins with, if it has nothing yet.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -36,4 +37,5 @@ class MemberOrder(BaseModel):
     keep_output_bytes: int | None = None
     keep_contents_bytes: int | None = None
     left_out: tuple[LeftOut, ...] = ()
+    awaits_growth: bool = False
     takeover: Takeover | None = None

@@ -54,6 +54,7 @@ async def opened(
             keep_output_bytes=order.keep_output_bytes,
             keep_contents_bytes=order.keep_contents_bytes,
             left_out=order.left_out,
+            awaits_growth=order.awaits_growth,
         )
         yield await stack.enter_async_context(opening)
 

@@ -37,7 +37,14 @@ async def own_output_log(
     if not own:
         return None
     dated = tuple(key for key in plan.dated_outputs if key in own)
-    return await OutputLog.open(store, LOG, own, dating=Dating(TIME, dated) if dated else None)
+    final = {each.id for each in plan.outputs if each.target.mode == "final"}
+    return await OutputLog.open(
+        store,
+        LOG,
+        own,
+        dating=Dating(TIME, dated) if dated else None,
+        show_open=sorted(final & own.keys()) if plan.closings else (),
+    )
 
 
 @contextlib.asynccontextmanager
@@ -56,12 +63,14 @@ async def opened_member(
     keep_output_bytes: int | None = None,
     keep_contents_bytes: int | None = None,
     left_out: Iterable[LeftOut] = (),
+    awaits_growth: bool = False,
 ) -> AsyncIterator[Member]:
     """The member of this number, which reads ``feeds``. Raises StorageError.
 
     ``address`` is where others reach the receiver, if not where that says. ``fails_late``: it fails at the first row
     that is late. ``keep_output_bytes``: how much it keeps of the output that sinks have had; None: all.
     ``keep_contents_bytes``: see `nebuli.dataflow.SteppedCircuit`. ``left_out``: rows that do not count.
+    ``awaits_growth``: event time waits for what a later run finds in sources that grow.
     """
     async with contextlib.AsyncExitStack() as stack:
         store = await stack.enter_async_context(Store.at(place))
@@ -69,7 +78,12 @@ async def opened_member(
         log = await InputLog.open(store, LOG, shapes.inputs)
         await stack.enter_async_context(log)
         readings = ReplayableSources(
-            feeds, log, shapes.idle_after_s, gives_times=plan.homes.get(TIME) == number
+            feeds,
+            log,
+            shapes.idle_after_s,
+            untimed=shapes.untimed,
+            gives_times=plan.homes.get(TIME) == number,
+            awaits_growth=awaits_growth,
         )
         await stack.enter_async_context(readings)
         yield Member(

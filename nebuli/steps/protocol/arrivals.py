@@ -15,12 +15,12 @@ from nebuli.steps.protocol.errors import ProtocolViolated
 class _Member:
     """``rows`` and since when, by the step that they can be in at the earliest; ``logged`` steps, the last excluded.
 
-    All inputs had ended in the step ``logged_end``, if that is one of them; those of this member have if it ``ended``.
+    Event time ended with the steps ``logged_ends``. All inputs of this member have ended if it ``ended``.
     """
 
     rows: dict[int, tuple[int, float]] = field(default_factory=dict)
     logged: range = range(0)
-    logged_end: int | None = None
+    logged_ends: tuple[int, ...] = ()
     ended: bool = False
 
 
@@ -40,10 +40,10 @@ class Arrivals:
         before, since = found.rows.get(step, (0, now))
         found.rows[step] = before + rows, since
 
-    def replay(self, member: int, logged: range, ended: int) -> None:
-        """These are in its log; it has reported no rows yet. All inputs had first ``ended`` there, or in none."""
+    def replay(self, member: int, logged: range, ended: tuple[int, ...]) -> None:
+        """Note the steps in its log, and those with which event time ``ended``; it has reported no rows yet."""
         self._members[member].logged = logged
-        self._members[member].logged_end = ended
+        self._members[member].logged_ends = ended
 
     def end(self, member: int) -> None:
         """All inputs of a member have ended."""
@@ -59,8 +59,8 @@ class Arrivals:
         return any(step in member.logged for member in self._members)
 
     def ends(self, step: int) -> bool:
-        """Whether all inputs had ended in a step that somebody has in its log."""
-        return any(step in member.logged and member.logged_end == step for member in self._members)
+        """Whether event time ended with a step that a member has in its log."""
+        return any(step in member.logged and step in member.logged_ends for member in self._members)
 
     @property
     def have_ended(self) -> bool:

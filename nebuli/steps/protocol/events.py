@@ -185,6 +185,16 @@ class RowsWithoutTime:
     rows: int
 
 
+@dataclass(frozen=True, slots=True)
+class StaysOpen:
+    """Windows that an operator of a member holds open at the end of the run. For whoever watches."""
+
+    member: int
+    operator: str
+    begin_us: int
+    end_us: int
+
+
 Order = (
     Tell
     | ClaimEpoch
@@ -193,6 +203,7 @@ Order = (
     | CheckpointFailed
     | RowsLate
     | RowsWithoutTime
+    | StaysOpen
     | InputsEnded
     | RecordEnd
     | Finished

@@ -57,6 +57,7 @@ from nebuli.steps.protocol.events import (
     RowsWithoutTime,
     ShutdownAsked,
     StartAsked,
+    StaysOpen,
     Tell,
 )
 from nebuli.steps.protocol.made_steps import MadeSteps
@@ -84,12 +85,19 @@ class Phase(Enum):
 class Lockstep:
     """The coordinator of ``members`` members, which it knows by their indices. Begins when its first epoch is claimed.
 
-    ``over``: a coordinator before it has recorded that all have stopped there, and they are dismissed. `handle` raises
-    CoordinationError where the circuit cannot go on, and from then on for every event.
+    ``over``: a coordinator before it has recorded that all have stopped there, and they are dismissed. ``closes``:
+    event time ends when all inputs have ended, and at the end of the run. `handle` raises CoordinationError where the
+    circuit cannot go on, and from then on for every event.
     """
 
     def __init__(
-        self, members: int, settings: TriggerSettings, *, paused: bool = False, over: int | None = None
+        self,
+        members: int,
+        settings: TriggerSettings,
+        *,
+        paused: bool = False,
+        over: int | None = None,
+        closes: bool = True,
     ) -> None:
         self.members = members
         self.phase = Phase.CLAIMING
@@ -102,11 +110,12 @@ class Lockstep:
         self.quiet = False
         """Paused, and all members have said that nothing runs any more."""
         self._settings = settings
+        self._closes = closes
         self._error: CoordinationError | None = None
         self.shutting_down = False
         """Whether it was told to end."""
-        self._draining = False
-        """Whether rows that were logged before it was told to end may be left."""
+        self._draining = self._completes = False
+        """Whether rows that were logged before it was told to end may be left; whether the run ends with its stop."""
         self._over = over
         self._dismissal: Dismissal | None = None
         self._connected: set[int] = set()
@@ -301,8 +310,8 @@ class Lockstep:
                 self._is_stopped(member, step, message)
             case say.Left():
                 self._leave(member, message)
-            case say.Late() | say.WithoutTime():
-                self._orders.append(_dropped(member, message))
+            case say.Late() | say.WithoutTime() | say.WindowsOpen():
+                self._orders.append(_observed(member, message))
 
     def _check(self, allowed: bool, member: int, message: say.FromMember) -> None:
         if not allowed:
@@ -384,15 +393,16 @@ class Lockstep:
 
     def _issue(self, *, replayed: bool, ended: bool) -> None:
         step = self.next_step
-        # A step after the end, by the clock or with what comes all the same, has no time before it either.
-        ended = ended or self._ending or (replayed and self._arrivals.ends(step))
-        self._ending, self._concluded = ended, False
+        # A step by the clock after the end is one, too.
+        ended = ended or (self._ending and self._arrivals.have_ended)
+        closing = self._arrivals.ends(step) if replayed else ended and self._closes
+        self._ending, self._concluded = ended or closing, False
         self.next_step += 1
         self._stepped_at = self._now
         self._stepping = set(range(self.members))
         if not replayed:
             self._arrivals.issued(step)
-        self._tell_all(say.Step(self.epoch, step, replayed, ended))
+        self._tell_all(say.Step(self.epoch, step, replayed, closing))
 
     def _conclude(self) -> None:
         """Say that all inputs have ended, where the end has been issued, and nothing of them is left, once."""
@@ -476,7 +486,7 @@ class Lockstep:
     def _shut_down(self, drain: bool) -> None:
         if self.shutting_down:
             return
-        self.shutting_down, self._draining = True, drain
+        self.shutting_down, self._draining, self._completes = True, drain, drain
         if self.phase is not Phase.RUNNING:
             if self._over is None:  # else it ends by itself
                 self._finish(None)
@@ -508,6 +518,10 @@ class Lockstep:
             return StepNow(replayed=True)
         if found.ending:
             return StepNow(ended=not any(found.rows))
+        if self._closes and not self._ending:
+            return StepNow(
+                ended=True
+            )  # with the rows that wait: others may come as long as an input has not ended
         return StepNow() if any(found.rows) else None
 
     def _resume(self) -> None:
@@ -517,7 +531,7 @@ class Lockstep:
     def _stop(self) -> None:
         self.phase = Phase.STOPPING
         self._stopping = set(range(self.members))
-        self._tell_all(say.AskStop(self.epoch, self.next_step))
+        self._tell_all(say.AskStop(self.epoch, self.next_step, self._completes))
 
     def _is_stopped(self, member: int, step: int, message: say.IsStopped) -> None:
         self._check(member in self._stopping and step == self.next_step, member, message)
@@ -547,7 +561,13 @@ class Lockstep:
         self._orders.append(Finished(step))
 
 
-def _dropped(member: int, said: say.Late | say.WithoutTime) -> RowsLate | RowsWithoutTime:
-    if isinstance(said, say.Late):
-        return RowsLate(member, said.operator, said.rows)
-    return RowsWithoutTime(member, said.operator, said.column, said.rows)
+def _observed(
+    member: int, said: say.Late | say.WithoutTime | say.WindowsOpen
+) -> RowsLate | RowsWithoutTime | StaysOpen:
+    match said:
+        case say.Late(_, operator, rows):
+            return RowsLate(member, operator, rows)
+        case say.WithoutTime(_, operator, column, rows):
+            return RowsWithoutTime(member, operator, column, rows)
+        case say.WindowsOpen(_, operator, begin, end):
+            return StaysOpen(member, operator, begin, end)

@@ -39,7 +39,7 @@ class OpenState:
 class RunStep:
     """Run it; with no input if it is ``replayed`` and not in the log. Then say `HasStepped`.
 
-    ``ended``: all inputs have; also if it is replayed, and the log has not heard of it.
+    ``ended``: event time ends with it; also if it is replayed, and this log has no note of that.
     """
 
     epoch: int
@@ -83,10 +83,14 @@ class TrimLog:
 
 @dataclass(frozen=True, slots=True)
 class CloseState:
-    """Make the state before ``step`` a version, keep the one before, close everything. Then say `HasClosed`."""
+    """Make the state before ``step`` a version, keep the one before, close everything. Then say `HasClosed`.
+
+    ``complete``: the run ends there, and sinks have their results.
+    """
 
     epoch: int
     step: int
+    complete: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +126,14 @@ class Told:
 class Found:
     """Nothing of an older epoch goes on; this is there, and the log from ``first`` up to but not including ``last``.
 
-    ``ended`` is the first step in which all inputs had ended; None: they had in none.
+    ``ended`` are the steps of the log with which event time ended.
     """
 
     epoch: int
     checkpoints: tuple[Checkpoint, ...]
     first: int
     last: int
-    ended: int | None = None
+    ended: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

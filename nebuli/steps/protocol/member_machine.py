@@ -58,8 +58,8 @@ class MemberMachine:
         self.state = Stopped()
         self._phase = _Phase.LOOKING
         self._logged_until = 0
-        self._logged_end: int | None = None
-        self._in_step = False
+        self._logged_ends: tuple[int, ...] = ()
+        self._in_step = self._completes = False
         self._pause = 0
         self._attempt: int | None = None
         self._written = False
@@ -158,11 +158,12 @@ class MemberMachine:
             case say.AskStart():
                 self._check(isinstance(self.state, Pause | Paused), message)
                 self.state = Run()
-            case say.AskStop(_, step):
+            case say.AskStop(_, step, complete):
                 reached = self.step + 1 if self._in_step else self.step
                 self._check(not isinstance(self.state, Stop) and self._attempt is None, message)
                 self._check(reached <= step, message)
                 self.state = Stop(step)
+                self._completes = complete
         self._settle()
 
     def _settle(self) -> None:
@@ -173,7 +174,7 @@ class MemberMachine:
             self.state = Paused(self.step)
             self._say(say.IsPaused(self.epoch, self._pause, self.step))
         elif self.state == Stop(self.step):
-            self._do(do.CloseState(self.epoch, self.step))
+            self._do(do.CloseState(self.epoch, self.step, self._completes))
 
     def _check(self, allowed: bool, message: say.FromCoordinator) -> None:
         if not allowed:
@@ -188,7 +189,7 @@ class MemberMachine:
     def _came_of_it(self, happened: do.Happening) -> None:
         match happened:
             case do.Found(_, checkpoints, first, last, ended):
-                self._logged_end = ended
+                self._logged_ends = ended
                 self._join(checkpoints, first, last)
             case do.HasOpened(_, waiting):
                 self._open(waiting)
@@ -234,7 +235,7 @@ class MemberMachine:
         self._phase = _Phase.OPEN
         self.state = Run()
         if self.step < self._logged_until:
-            ended = self._logged_until if self._logged_end is None else self._logged_end
+            ended = tuple(each for each in self._logged_ends if self.step <= each < self._logged_until)
             self._say(say.Replay(self.epoch, self.step, self._logged_until, ended))
         self._say(say.Opened(self.epoch, self.step))
         self._arrived(waiting)

@@ -14,7 +14,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nebuli.steps.protocol.vocabulary import Reader, Vocabulary, array, malformed, number, packed, read, texts
+from nebuli.steps.protocol.vocabulary import (
+    Instant,
+    Reader,
+    Vocabulary,
+    array,
+    instant,
+    malformed,
+    number,
+    numbers,
+    packed,
+    read,
+    texts,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,7 +66,7 @@ class Open:
 class Step:
     """Run this step. If it is ``replayed``, some member has it in its log: who has not, runs it with no input.
 
-    ``ended``: all inputs have ended, and nothing follows.
+    ``ended``: event time ends with it, so that windows that have begun are over.
     """
 
     epoch: int
@@ -113,10 +125,14 @@ class AskStart:
 
 @dataclass(frozen=True, slots=True)
 class AskStop:
-    """Run what is issued below ``step``, then make the state a version, and close. It is not the end: see `Dismiss`."""
+    """Run what is issued below ``step``, then make the state a version, and close. It is not the end: see `Dismiss`.
+
+    ``complete``: the run ends there, so that sinks have their results; else it was stopped.
+    """
 
     epoch: int
     step: int
+    complete: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,13 +166,13 @@ class Joined:
 class Replay:
     """The log has the input of these steps, ``last`` is not among them. Comes before `Opened`.
 
-    ``ended`` is the first step in which all inputs had ended; ``last`` or above, if none of these is.
+    ``ended`` are the steps with which event time ended.
     """
 
     epoch: int
     first: int
     last: int
-    ended: int
+    ended: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +276,19 @@ class WithoutTime:
 
 
 @dataclass(frozen=True, slots=True)
+class WindowsOpen:
+    """Windows that an operator holds open here, from the start of the first to the end of the last, in microseconds.
+
+    A member sends it at the end of a run, before it has stopped.
+    """
+
+    epoch: int
+    operator: str
+    begin_us: Instant
+    end_us: Instant
+
+
+@dataclass(frozen=True, slots=True)
 class Aborted:
     """It could not be done; ``lasting`` if it could not be done a second time either.
 
@@ -297,6 +326,7 @@ FromMember = (
     | Left
     | Late
     | WithoutTime
+    | WindowsOpen
     | Aborted
     | Refused
 )
@@ -328,6 +358,7 @@ _KINDS_OF_MEMBER: Mapping[str, type[FromMember]] = {
     "left": Left,
     "late": Late,
     "without time": WithoutTime,
+    "windows open": WindowsOpen,
     "aborted": Aborted,
     "refused": Refused,
 }
@@ -370,6 +401,8 @@ def _checkpoints(value: Any) -> tuple[Checkpoint, ...]:
 
 _TYPES: Mapping[Any, Reader] = {
     tuple[str, ...]: texts,
+    tuple[int, ...]: numbers,
+    Instant: instant,
     Checkpoint: _checkpoint,
     tuple[Checkpoint, ...]: _checkpoints,
 }

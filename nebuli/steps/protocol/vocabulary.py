@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import astuple
-from typing import Any, Generic, TypeVar, get_type_hints
+from typing import Any, Generic, NewType, TypeVar, get_type_hints
 
 import msgpack
 
@@ -18,6 +18,8 @@ _Message = TypeVar("_Message")
 _Value = TypeVar("_Value")
 Reader = Callable[[Any], Any]
 """From what MessagePack gives to a value. Raises ValueError, which says what it is not."""
+Instant = NewType("Instant", int)
+"""Microseconds since 1970."""
 _NUMBERS = 1 << 64
 _TEXT_LIMIT = 1 << 12
 
@@ -96,6 +98,18 @@ def number(value: Any) -> int:
     if type(value) is not int or not 0 <= value < _NUMBERS:
         raise ValueError("no number of 64 bits")
     return value
+
+
+def numbers(value: Any) -> tuple[int, ...]:
+    """An array of numbers."""
+    return tuple(number(each) for each in array(value))
+
+
+def instant(value: Any) -> Instant:
+    """A time in microseconds since 1970, also one before."""
+    if type(value) is not int or not -(_NUMBERS >> 1) <= value < _NUMBERS >> 1:
+        raise ValueError("no time in microseconds")
+    return Instant(value)
 
 
 def truth(value: Any) -> bool:

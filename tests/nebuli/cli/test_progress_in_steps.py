@@ -82,6 +82,7 @@ def test_how_it_ended_counts_epochs_and_checkpoints_of_this_run() -> None:
         "epochs": 2,
         "late_rows": {},
         "rows_without_time": {},
+        "open_windows": {},
         "skipped_rows": [],
     }
 

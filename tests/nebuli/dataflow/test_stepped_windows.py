@@ -212,7 +212,7 @@ def test_each_source_is_waited_for_until_it_ends(
 def test_with_the_end_of_all_inputs_all_windows_come_out_as_in_a_free_run(
     data: st.DataObject, sizes: tuple[int, int], lateness: int, members: int, seed: int, alone: bool
 ) -> None:
-    """The end comes with the last rows, or alone; a step that follows has nothing, and all of its rows are late."""
+    """The end comes with the last rows, or alone. Rows of these windows are late then, and those of others are not."""
     operators = (
         source("a"),
         window("w", "a", *sizes, lateness),
@@ -231,10 +231,17 @@ def test_with_the_end_of_all_inputs_all_windows_come_out_as_in_a_free_run(
         found += rows_of(running.step({"a": batch})["out"])
     found += rows_of(running.step({"a": last}, ended=True)["out"])
     assert found == wanted
+    size, slide = sizes
+    times = [row[0] for batch in batches for row, _ in batch if row[0] is not None]
+    if not times:
+        return
+    last = max(times) // slide * slide
     late = sum(each.statistics()["w"].late_rows for each in running.circuits)
-    for ended in (False, True):
-        assert not rows_of(running.step({"a": [((600, 1, 0.25), 1)]}, ended=ended)["out"])
-    assert sum(each.statistics()["w"].late_rows for each in running.circuits) >= late + 2
+    assert not rows_of(running.step({"a": [((last, 1, 0.25), 1)]})["out"])
+    holding = sum(start + size > last for start in range(last, last - size, -slide))
+    assert sum(each.statistics()["w"].late_rows for each in running.circuits) == late + holding
+    out = rows_of(running.step({"a": [((last + slide, 1, 0.5), 1)]}, ended=True)["out"])
+    assert out == Counter({(at(last + slide), at(last + slide + size), 1, 1, 0.5, 0.5): 1})
 
 
 @settings(max_examples=examples(100), deadline=None)
@@ -289,7 +296,7 @@ def test_what_one_member_has_seen_closes_windows_at_all_of_them() -> None:
     assert rows_of(out) == Counter({(at(0), key, 1): 1 for key in range(40)})
 
 
-def test_an_input_without_event_time_is_not_waited_for() -> None:
+def test_an_input_without_event_time_that_no_source_gives_is_not_waited_for() -> None:
     operators = (
         source("a"),
         op("project", "names", input="b", columns={"k": "k", "y": "x"}),
@@ -303,6 +310,33 @@ def test_an_input_without_event_time_is_not_waited_for() -> None:
     assert rows_of(members.step({"a": [((70, 1, 1.0), 1)]})["out"]) == Counter({(at(0), 0.5, 1): 1})
     members.step({"b": [((None, 1, 0.75), 1)]})
     assert sum(each.statistics()["g"].late_rows for each in members.circuits) == 1
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_windows_above_a_table_stay_open_until_its_sources_have_ended_or_event_time_does(
+    members: int,
+) -> None:
+    """At all members, of which one reads it. The rows of the table are late for none of them."""
+    operators = (
+        source("a"),
+        op("project", "names", input="b", columns={"k": "k", "y": "x"}),
+        source("b"),
+        window("w", "a", 60, 60, 0),
+        op("join", "j", inputs=["w", "names"], on=["k"]),
+        op("aggregate", "g", input="j", by=["window_start", "k"], aggregates={"n": "count(*)"}),
+    )
+    running = Members(plan(members, "", *operators), 1, "")
+    names: Changes = [((None, key, 0.5), 1) for key in range(4)]
+    rows: Changes = [((10 * key, key, 1.0), 1) for key in range(4)]
+    running.step({}, {"a": {"x": ([*rows, ((70, 1, 1.0), 1)], False)}, "b": {"z": (names[:2], False)}})
+    wanted = Counter({(at(0), key, 1): 1 for key in range(4)})
+    out = running.step({}, {"a": {"x": ([], False)}, "b": {"z": (names[2:], False)}})["out"]
+    assert not out.num_rows
+    out = running.step({}, {"a": {"x": ([], False)}, "b": {"z": ([], True)}})["out"]
+    assert rows_of(out) == wanted
+    out = running.step({}, {"a": {"x": ([], False)}, "b": {"z": ([], False)}}, ended=True)["out"]
+    assert rows_of(out) == Counter({(at(60), 1, 1): 1})
+    assert sum(each.late_rows for circuit in running.circuits for each in circuit.statistics().values()) == 0
 
 
 def test_a_watermark_that_members_do_not_tell_one_another_of_is_refused() -> None:

@@ -262,7 +262,7 @@ async def test_whoever_fixes_a_step_first_has_fixed_it(log: InputLog) -> None:
     assert numbers(await log.fix(0)) == {}
     fixed = await asyncio.gather(log.fix(1), log.end(1), log.fix(1))
     assert [numbers(each) for each in fixed] == [{1: 1}] * 3
-    assert (log.last, log.ended_at) == (2, 1)
+    assert (log.last, await log.ends()) == (2, (1,))
 
 
 async def test_whoever_lost_the_log_passes_over_and_ends_nothing(log: InputLog, other: Store) -> None:
@@ -273,7 +273,7 @@ async def test_whoever_lost_the_log_passes_over_and_ends_nothing(log: InputLog, 
         await theirs.end(1)
         with pytest.raises(LogTaken):
             await log.end(1)
-        assert (theirs.last, theirs.ended_at) == (2, 1)
+        assert (theirs.last, await theirs.ends()) == (2, (1,))
 
 
 @pytest.mark.parametrize("name", ["fix", "pass_over", "end"])
@@ -289,35 +289,36 @@ async def test_whoever_lost_the_log_long_ago_is_told_so(
             await getattr(log, name)(0)
 
 
-# -- the end of all inputs
+# -- the end of event time
 
 
-async def test_the_step_in_which_inputs_ended_is_known(log: InputLog, store: Store) -> None:
-    assert log.ended_at is None
+async def test_the_steps_with_which_event_time_ended_are_known(log: InputLog, store: Store) -> None:
+    assert await log.ends() == ()
     await push(log, 1)
     assert numbers(await log.end(0)) == {1: 1}
-    assert (log.last, log.ended_at, log.waiting_rows()) == (1, 0, 0)
+    assert (log.last, await log.ends(), log.waiting_rows()) == (1, (0,), 0)
     assert numbers(await log.end(0)) == {1: 1}
     log = await reopened(log, store)
-    assert log.ended_at == 0
+    assert await log.ends() == (0,)
     await log.fix(1)
     await push(log, 2)
-    assert log.ended_at == 0
+    assert await log.ends() == (0,)
     assert numbers(await log.end(2)) == {2: 1}
-    assert log.ended_at == 2
+    assert await log.ends() == (0, 2)
     await log.__aexit__(None, None, None)
 
 
-async def test_the_end_is_known_after_its_step_was_trimmed(log: InputLog, store: Store) -> None:
-    for step in range(3):
-        await log.fix(step)
+async def test_ends_are_known_after_their_steps_were_trimmed(log: InputLog, store: Store) -> None:
+    await log.fix(0)
+    await log.end(1)
+    await log.fix(2)
     await log.end(3)
     await log.fix(4)
     await log.trim(5)
     for name in ("m/remap", "m/ends"):
         await (await store.open_shard(name)).compact(full=True)
     log = await reopened(log, store)
-    assert (log.first, log.last, log.ended_at) == (5, 5, 3)
+    assert (log.first, log.last, await log.ends()) == (5, 5, (1, 3))
     await log.__aexit__(None, None, None)
 
 
@@ -327,15 +328,15 @@ async def test_a_step_that_was_fixed_without_it_can_be_the_end(log: InputLog, st
         await log.fix(step)
     await push(log, 2)
     assert numbers(await log.end(1)) == {}
-    assert (log.last, log.ended_at, log.waiting_rows()) == (3, 1, 1)
+    assert (log.last, await log.ends(), log.waiting_rows()) == (3, (1,), 1)
     assert numbers(await log.end(0)) == {1: 1}
-    assert log.ended_at == 1  # the later one
+    assert await log.ends() == (1,)  # the later one
     await log.trim(1)
     for step in (0, 4):
         with pytest.raises(StepOutOfRange):
             await log.end(step)
     log = await reopened(log, store)
-    assert (log.ended_at, log.last) == (1, 3)
+    assert (await log.ends(), log.last) == ((1,), 3)
     await log.__aexit__(None, None, None)
 
 
@@ -365,7 +366,7 @@ async def check(log: InputLog) -> None:
         if step >= log.first:
             assert numbers(await log.fix(step)) == dict.fromkeys(expected, 1)
     assert log.waiting_rows() == len(waiting) + sum(map(len, rows[log.last :]))
-    assert log.ended_at == max((step for step in range(2, log.last, 3)), default=None)
+    assert await log.ends() == tuple(range(2, log.last, 3))
 
 
 _CALLS = range(32)
@@ -456,7 +457,7 @@ async def test_a_step_that_is_unclear_for_long_is_fixed_once(place: Place, name:
         await getattr(log, name)(0)
         expected: dict[int, int] = {} if name == "pass_over" else {1: 1}
         assert numbers(await log.fix(0)) == expected
-        assert (log.last, log.ended_at) == (1, 0 if name == "end" else None)
+        assert (log.last, await log.ends()) == (1, (0,) if name == "end" else ())
         assert log.waiting_rows() == 2 - len(expected)
 
 
@@ -517,7 +518,7 @@ class InputLogAgainstModel(RuleBasedStateMachine):
         self.waiting: dict[str, list[int]] = {"a": [], "b": []}
         self.steps: list[dict[str, list[int]]] = []
         self.first = 0
-        self.ended: int | None = None
+        self.ends: list[int] = []
         self.sent: dict[str, list[tuple[str, pa.RecordBatch]]] = {"p": [], "q": []}
 
     def run(self, coroutine: Any) -> Any:
@@ -577,7 +578,7 @@ class InputLogAgainstModel(RuleBasedStateMachine):
 
     @rule()
     def end(self) -> None:
-        self.ended = len(self.steps)
+        self.ends.append(len(self.steps))
         self._fixed(self.run(self.log.end(len(self.steps))))
 
     @rule()
@@ -628,7 +629,7 @@ class InputLogAgainstModel(RuleBasedStateMachine):
         step = data.draw(st.integers(self.first, len(self.steps) - 1))
         found = self.run(getattr(self.log, name)(step))
         if name == "end":
-            self.ended = max(step, -1 if self.ended is None else self.ended)
+            self.ends += [step] if step > max(self.ends, default=-1) else []
         if name != "pass_over":
             self._same(found, step)
 
@@ -642,7 +643,8 @@ class InputLogAgainstModel(RuleBasedStateMachine):
         if not hasattr(self, "log"):
             return
         log = self.log
-        assert (log.first, log.last, log.ended_at) == (self.first, len(self.steps), self.ended)
+        assert (log.first, log.last) == (self.first, len(self.steps))
+        assert self.run(log.ends()) == tuple(self.ends)
         assert log.waiting_rows() == sum(map(len, self.waiting.values()))
         for producer, sent in self.sent.items():
             assert log.position(producer) == sum(rows.num_rows for _, rows in sent)

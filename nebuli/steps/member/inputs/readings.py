@@ -12,7 +12,7 @@ from nebuli.steps.member.inputs.step_times import DatedReading, StepTimes
 from placement.stepped_plan import TIME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Container, Iterator, Mapping, Sequence
     from types import TracebackType
     from typing import Self
 
@@ -26,8 +26,9 @@ _NONE = Passage(Address(), Address(), 0)
 class ReplayableSources:
     """Entered, they stand where the log's last step ended; left, they are closed.
 
-    ``feeds`` are all of the member's; ``idle_after_s`` is as of `nebuli.dataflow.SteppedCircuit`. ``gives_times``:
-    something is written at the times of steps, which this member gives.
+    ``feeds`` are all of the member's; ``idle_after_s`` and ``untimed`` are as of `nebuli.dataflow.SteppedCircuit`.
+    ``gives_times``: something is written at the times of steps, which this member gives. ``awaits_growth``: event time
+    waits for what a later run finds in sources that grow.
     """
 
     def __init__(
@@ -36,12 +37,16 @@ class ReplayableSources:
         log: InputLog,
         idle_after_s: Mapping[str, float | None],
         *,
+        untimed: Container[str] = (),
         gives_times: bool = False,
+        awaits_growth: bool = False,
     ) -> None:
         self._feeds = [feed for feed in feeds if feed.source.physical.can_be_read_again]
         self._log = log
         self._idle_after_s = idle_after_s
+        self._untimed = untimed
         self._gives_times = gives_times
+        self._awaits_growth = awaits_growth
         self._readings: dict[str, ReplayableSource] = {}
         self.times: StepTimes
         """The times of steps."""
@@ -56,6 +61,7 @@ class ReplayableSources:
                 self._threads,
                 is_timed=feed.input in self._idle_after_s,
                 idle_after_s=self._idle_after_s.get(feed.input),
+                grows=self._awaits_growth and feed.source.physical.grows,
             )
             for feed in self._feeds
         }
@@ -99,8 +105,13 @@ class ReplayableSources:
         for source, reading in self._readings.items():
             passage = passages.get(source, _NONE)
             rows = await reading.rows(passage) if source in passages else ()
-            found.setdefault(reading.feed.input, {})[source] = SourceRows(rows, passage.until.awaited)
+            awaited = passage.until.awaited and self._is_awaited(reading.feed)
+            found.setdefault(reading.feed.input, {})[source] = SourceRows(rows, awaited)
         return found
+
+    def _is_awaited(self, feed: Feed) -> bool:
+        """Whether event time waits for a source at all: without a time of its own only for one that ends by itself."""
+        return feed.input not in self._untimed or feed.source.physical.ends == "always"
 
     async def release(self, step: int) -> None:
         """No state is kept of before that step. Raises InputError, StepOutOfRange."""

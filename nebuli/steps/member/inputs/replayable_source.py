@@ -135,8 +135,8 @@ class _Pass:
 class ReplayableSource:
     """A source from where no step has its rows, and once more from before that while steps are replayed.
 
-    ``is_timed``: event time begins with its rows. Asked for rows, and without any for ``idle_after_s``, it is not
-    waited for until it has some.
+    ``is_timed``: event time waits for its rows. Asked for rows, and without any for ``idle_after_s``, it is not waited
+    for until it has some; nor is it at its end, unless it ``grows``.
     """
 
     def __init__(
@@ -147,8 +147,10 @@ class ReplayableSource:
         *,
         is_timed: bool,
         idle_after_s: float | None,
+        grows: bool = False,
     ) -> None:
         self.feed = feed
+        self._grows = grows
         self._threads = threads
         self._is_timed = is_timed
         self._idle_after_s = idle_after_s
@@ -181,7 +183,8 @@ class ReplayableSource:
         while (found := await self._next()) is not None:
             await room()
             self._keep(*found, arrived)
-        self._ahead.end()
+        if not self._grows:
+            self._ahead.end()
         self._has_ended(arrived)
         if self._is_timed:
             arrived(1)

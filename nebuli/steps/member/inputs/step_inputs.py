@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nebuli.dataflow.steps.origins import SourceRows
+from nebuli.steps.logs.addresses import NOTHING
 from nebuli.store.errors import LogTaken
 
 if TYPE_CHECKING:
@@ -45,8 +46,8 @@ class StepInputs:
 
         The next step is fixed by it, with all that has come in.
 
-        ``replayed``: with nothing, as others had that step already. ``ended``: all inputs have ended. That it counts is
-        durable, whatever becomes of this process. Raises StorageError, InputError; LogTaken as `check_whose`.
+        ``replayed``: with nothing, as others had that step already. ``ended``: event time ends with it. That it counts
+        is durable, whatever becomes of this process. Raises StorageError, InputError; LogTaken as `check_whose`.
         """
         self.check_whose()
         self._last = max(self._last, step + 1)  # also where it fails, and has happened
@@ -71,9 +72,9 @@ class StepInputs:
     async def _logged(self, step: int, *, replayed: bool, ended: bool) -> dict[str, pa.RecordBatch]:
         if step < self._log.last:
             return await self._log.fix(step)
-        if ended and self._log.ended_at is None:  # what follows the end says nothing of it
-            return await self._log.end(step, await self._readings.passages())
+        read = NOTHING
         if replayed:
             await self._log.pass_over(step)
-            return await self._log.fix(step)
-        return await self._log.fix(step, await self._readings.passages())
+        else:
+            read = await self._readings.passages()
+        return await (self._log.end(step, read) if ended else self._log.fix(step, read))

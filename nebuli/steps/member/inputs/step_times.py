@@ -36,8 +36,9 @@ class DatedReading(ReplayableSource):
         *,
         is_timed: bool,
         idle_after_s: float | None,
+        grows: bool = False,
     ) -> None:
-        super().__init__(feed, at, threads, is_timed=is_timed, idle_after_s=idle_after_s)
+        super().__init__(feed, at, threads, is_timed=is_timed, idle_after_s=idle_after_s, grows=grows)
         self.begin = int(at.position) if at.position else None
         """The first time at which its rows are known; None before that is."""
         self.reached = self.begin

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from nebuli.steps.logs.addresses import Address
-from nebuli.steps.protocol.vocabulary import Reader, Vocabulary, number, packed, read
+from nebuli.steps.protocol.vocabulary import Vocabulary, number, packed, read
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,7 +52,6 @@ class Stands:
     """Between which steps it is, and where its sources are read on, as JSON."""
 
     step: int
-    ended_at: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +119,6 @@ def read_header(note: bytes, sender: str) -> Given:
     return read(bytes(note), sender, _GIVEN.message)
 
 
-def _optional(value: Any) -> int | None:
-    return None if value is None else number(value)
-
-
-_TYPES: Mapping[Any, Reader] = {int | None: _optional}
 _GIVEN: Vocabulary[Given] = Vocabulary(
     {
         "run": RunPart,
@@ -139,7 +133,7 @@ _GIVEN: Vocabulary[Given] = Vocabulary(
         "sink rows": SinkRows,
         "sink added": SinkAdded,
     },
-    _TYPES,
+    {},
 )
 
 

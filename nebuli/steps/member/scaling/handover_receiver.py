@@ -123,7 +123,6 @@ class _Standing:
         self.numbers: Numbers = {}
         self.counting: Counting = {}
         self.step: int | None = None
-        self.ended_at: int | None = None
         self.addresses: Mapping[str, Address] = {}
 
 
@@ -173,8 +172,8 @@ class _Taking:
                 self._waiting[handle].append(say.rows_of(data, self.log.schemas[handle]))
             case say.ProducersKnown():
                 self._producers.append(say.rows_of(data, PRODUCERS))
-            case say.Stands(step, ended_at):
-                heard.step, heard.ended_at = step, ended_at
+            case say.Stands(step):
+                heard.step = step
                 heard.addresses = say.addresses_of(data)
             case _:
                 await self._take_output(given, data)
@@ -218,13 +217,11 @@ class _Taking:
         addresses: dict[str, Address] = {}
         for each in standings:
             addresses |= each.addresses
-        ended = [each.ended_at for each in standings if each.ended_at is not None]
         return LogPosition(
             step=steps.pop() or 0,
             waiting={handle: added(rows, self.log.schemas[handle]) for handle, rows in self._waiting.items()},
             producers=added(self._producers, PRODUCERS),
             addresses=addresses,
-            ended_at=max(ended, default=None),
         )
 
 

@@ -158,7 +158,7 @@ class Transfer:
             # The last message, which is acknowledged when all is durable.
             await follower.send(
                 say.addresses_as_bytes(part.addresses),
-                note=say.header(say.Stands(part.step, part.ended_at)),
+                note=say.header(say.Stands(part.step)),
             )
 
 
@@ -175,7 +175,6 @@ def _part(standing: LogPosition, layout: Layout, before: int, member: int) -> Lo
             for source, address in standing.addresses.items()
             if layout.source(source) == member
         },
-        standing.ended_at,
     )
 
 

@@ -136,6 +136,8 @@ def test_as_json_it_says_how_it_ended(case: Case) -> None:
         "epochs": 1,
         "late_rows": {},
         "rows_without_time": {},
+        "open_windows": {},
+        "skipped_rows": [],
     }
     case.sink = {"type": "Print"}
     assert "out (Print) both go to standard output" in case.run("--json", state="other").error
@@ -183,7 +185,7 @@ def test_options_of_stepped_queries_need_it_and_it_needs_a_folder(case: Case) ->
 
 
 def with_windows(case: Case, *options: str, **more: str) -> Case:
-    """A query of windows that has run to the end of event time, and rows that come behind that.
+    """A query of windows that a run has closed, and rows that come after that.
 
     ``more`` are settings of the window.
     """
@@ -213,7 +215,7 @@ def with_windows(case: Case, *options: str, **more: str) -> Case:
 
 
 def test_rows_that_were_late_are_said_at_the_end(case: Case) -> None:
-    """The first run came to the end of event time, so that whatever comes later is late."""
+    """Rows that came before them have closed their windows."""
     ended = with_windows(case).run("--json")
     assert ended.exit_code == 0, ended.stderr
     assert (

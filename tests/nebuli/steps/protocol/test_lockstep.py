@@ -28,9 +28,9 @@ QUIET = TriggerSettings(checkpoint_s=None)
 class Driven:
     """A coordinator, and answers in its members' names. ``told`` is what the last event had it tell, and to whom."""
 
-    def __init__(self, members: int = 2, settings: TriggerSettings = QUIET, *, paused: bool = False) -> None:
+    def __init__(self, members: int = 2, settings: TriggerSettings = QUIET, **keys: bool) -> None:
         self.members = members
-        self.lockstep = Lockstep(members, settings, paused=paused)
+        self.lockstep = Lockstep(members, settings, **keys)
         self.now = 0.0
         self.orders: list[ev.Order] = []
         for event in (ev.EpochClaimed(1), *map(ev.Connected, range(members))):
@@ -185,8 +185,8 @@ def test_rows_for_a_step_that_was_issued_belong_to_the_next_one() -> None:
 
 def test_logged_steps_of_any_member_are_issued_without_waiting() -> None:
     driven = Driven(2, TriggerSettings(rows=9, checkpoint_s=None)).join([FRESH] * 2, last=3)
-    driven.hear(0, say.Replay(1, 0, 2, ended=2))
-    driven.hear(1, say.Replay(1, 0, 1, ended=1))
+    driven.hear(0, say.Replay(1, 0, 2, ended=()))
+    driven.hear(1, say.Replay(1, 0, 1, ended=()))
     driven.opened()
     driven.hear(1, say.Received(1, 1, 9))
     for step in (0, 1):
@@ -244,30 +244,54 @@ def test_after_the_end_time_does_not_begin_again() -> None:
     assert ending(driven) == [ev.InputsEnded(3)]
 
 
-@pytest.mark.parametrize("other", [(0, 1, 1), None])
-def test_a_replayed_step_ends_all_where_one_member_says_so_though_it_is_not_the_last(
-    other: tuple[int, int, int] | None,
+@pytest.mark.parametrize("other", [(0, 1, ()), None])
+def test_a_replayed_step_ends_time_where_one_member_has_that_in_its_log_and_steps_after_it_do_not(
+    other: tuple[int, int, tuple[int, ...]] | None,
 ) -> None:
     """Others may not have come to that step, or have no log at all."""
     driven = Driven(2).join([FRESH] * 2, last=3)
-    driven.hear(0, say.Replay(1, 0, 3, ended=1))
+    driven.hear(0, say.Replay(1, 0, 3, ended=(1,)))
     if other is not None:
         driven.hear(1, say.Replay(1, *other))
     driven.opened()
-    for step, ended in ((0, False), (1, True), (2, True)):
+    for step, ended in ((0, False), (1, True), (2, False)):
         assert driven.told[-1] == say.Step(1, step, replayed=True, ended=ended)
         assert ending(driven) == []
         driven.hear_all(say.Stepped(1, step))
     assert ending(driven) == [], "inputs are read again, and may have more"
     driven.hear_all(say.Ended(1))
-    assert (driven.told, ending(driven)) == ([], [ev.InputsEnded(3)])
+    assert driven.told == [say.Step(1, 3, replayed=False, ended=True)], "the last step was none"
+    driven.hear_all(say.Stepped(1, 3))
+    assert ending(driven) == [ev.InputsEnded(4)]
 
 
 def test_an_end_below_the_checkpoint_is_in_its_state() -> None:
     driven = Driven(2).join([kept((1, 5))] * 2, last=7)
-    driven.hear(0, say.Replay(1, 5, 7, ended=4))
+    driven.hear(0, say.Replay(1, 5, 7, ended=()))
     driven.opened(at=5)
     assert driven.told[-1] == say.Step(1, 5, replayed=True, ended=False)
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_event_time_ends_only_in_a_run_that_closes_it(closes: bool) -> None:
+    driven = running(closes=closes)
+    driven.hear_all(say.Ended(1))
+    assert driven.told == [say.Step(1, 0, replayed=False, ended=closes)]
+    driven.hear_all(say.Stepped(1, 0))
+    assert ending(driven) == [ev.InputsEnded(1)]
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_a_run_whose_inputs_do_not_end_closes_event_time_when_it_is_shut_down(closes: bool) -> None:
+    """With the rows that wait, once; or these alone."""
+    driven = running(TriggerSettings(rows=9, checkpoint_s=None), closes=closes)
+    driven.hear(0, say.Received(1, 0, 3))
+    driven.happen(ev.ShutdownAsked(drain=True))
+    driven.hear_all(say.IsPaused(1, 1, 0))
+    assert say.Step(1, 0, replayed=False, ended=closes) in driven.told
+    driven.hear_all(say.Stepped(1, 0))
+    driven.hear_all(say.IsPaused(1, 2, 1))
+    assert driven.told[-1] == say.AskStop(1, 1, complete=True)
 
 
 def test_an_epoch_knows_nothing_of_ends_in_the_one_before() -> None:
@@ -278,7 +302,7 @@ def test_an_epoch_knows_nothing_of_ends_in_the_one_before() -> None:
     for event in (ev.EpochClaimed(2), ev.Connected(1)):
         driven.happen(event)
     driven.join([FRESH] * 2, last=1)
-    driven.hear(0, say.Replay(2, 0, 1, ended=0))
+    driven.hear(0, say.Replay(2, 0, 1, ended=(0,)))
     driven.opened()
     driven.hear_all(say.Stepped(2, 0))
     assert ending(driven) == []
@@ -289,7 +313,7 @@ def test_an_epoch_knows_nothing_of_ends_in_the_one_before() -> None:
 def test_rows_and_replay_for_the_same_step_are_a_mistake() -> None:
     """FT-PR-8"""
     driven = Driven(2).join([FRESH] * 2, last=3)
-    driven.hear(0, say.Replay(1, 0, 3, ended=3))
+    driven.hear(0, say.Replay(1, 0, 3, ended=()))
     driven.opened()
     with pytest.raises(ProtocolViolated, match="member 0 reports 1 rows for step 2, which it replays"):
         driven.hear(0, say.Received(1, 2, 1))
@@ -300,7 +324,7 @@ def test_rows_and_replay_for_the_same_step_are_a_mistake() -> None:
     [
         say.Stepped(1, 0),
         say.Opened(1, 0),
-        say.Replay(1, 0, 3, ended=3),
+        say.Replay(1, 0, 3, ended=()),
         say.Committed(1, 1),
         say.IsStopped(1, 0),
         say.Joined(1, 2, "process 0", "f", "a", FRESH, 0, 0),
@@ -311,7 +335,7 @@ def test_what_was_not_asked_for_is_a_mistake_that_names_the_member(message: say.
         running().hear(0, message)
 
 
-@pytest.mark.parametrize("message", [say.Received(1, 0, 1), say.Replay(1, 1, 3, ended=3), say.Opened(1, 1)])
+@pytest.mark.parametrize("message", [say.Received(1, 0, 1), say.Replay(1, 1, 3, ended=()), say.Opened(1, 1)])
 def test_before_a_member_is_open_it_says_where_its_log_begins_and_no_rows(message: say.FromMember) -> None:
     """FT-PR-8: so it cannot report rows first, and replay the same step then."""
     driven = Driven().join([FRESH] * 2, last=3)

@@ -81,7 +81,7 @@ class Driven:
         epoch = self.coordinator.epoch
         for member, last in enumerate(lasts):
             if last > checkpoint:
-                self.happen(member, ev.Heard(member, say.Replay(epoch, checkpoint, last, last)))
+                self.happen(member, ev.Heard(member, say.Replay(epoch, checkpoint, last, ())))
         self.all_say(say.Opened, checkpoint)
 
     async def lose(self, member: int) -> None:

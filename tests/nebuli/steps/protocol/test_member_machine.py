@@ -34,13 +34,13 @@ def test_it_says_what_it_has_and_opens_what_it_is_told() -> None:
     member = new()
     assert told(member, say.Greet(3)) == [do.LookAround(3)]
     kept = (say.Checkpoint(4, 40), say.Checkpoint(5, 50))
-    assert member.handle(do.Found(3, kept, 7, 60)) == [
+    assert member.handle(do.Found(3, kept, 7, 60, ended=(20, 50))) == [
         do.Say(say.Joined(3, 2, "process", "f", "a:1", kept, 7, 60))
     ]
     assert told(member, say.Open(3, kept[0], ADDRESSES)) == [do.OpenState(3, kept[0], ADDRESSES)]
     assert member.state == Stopped()
     assert member.handle(do.HasOpened(3, waiting=8)) == [
-        do.Say(say.Replay(3, 40, 60, ended=60)),
+        do.Say(say.Replay(3, 40, 60, ended=(50,))),
         do.Say(say.Opened(3, 40)),
         do.Say(say.Received(3, 60, 8)),
     ]
@@ -110,10 +110,10 @@ def test_its_inputs_have_ended_in_every_epoch_once_they_have() -> None:
         do.RunStep(3, 0, replayed=False, ended=True)
     ]
     told(member, say.Greet(4))
-    member.handle(do.Found(4, (say.Checkpoint(4, 0),), 0, 1, ended=0))
+    member.handle(do.Found(4, (say.Checkpoint(4, 0),), 0, 1, ended=(0,)))
     told(member, say.Open(4, say.Checkpoint(4, 0), ADDRESSES))
     assert member.handle(do.HasOpened(4, 0)) == [
-        do.Say(say.Replay(4, 0, 1, ended=0)),
+        do.Say(say.Replay(4, 0, 1, ended=(0,))),
         do.Say(say.Opened(4, 0)),
         do.Say(say.Ended(4)),
     ]

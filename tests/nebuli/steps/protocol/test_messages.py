@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from nebuli.steps.protocol import messages as say
 from nebuli.steps.protocol.errors import MalformedMessage
+from nebuli.steps.protocol.vocabulary import Instant
 
 numbers = st.integers(0, (1 << 64) - 1)
 checkpoints = st.builds(say.Checkpoint, st.integers(0, (1 << 64) - 1), numbers)
@@ -25,6 +26,8 @@ drawn_as = {
     int: numbers,
     bool: st.booleans(),
     str: st.text(max_size=20),
+    Instant: st.integers(-(1 << 63), (1 << 63) - 1),
+    tuple[int, ...]: st.lists(numbers, max_size=5).map(tuple),
     tuple[str, ...]: st.lists(st.text(max_size=20), max_size=5).map(tuple),
     say.Checkpoint: checkpoints,
     tuple[say.Checkpoint, ...]: one_or_two,

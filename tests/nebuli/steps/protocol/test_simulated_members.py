@@ -107,8 +107,10 @@ def _end_with_the_first_step_that_says_so(self: Any) -> None:
         self._orders.append(events.InputsEnded(self.next_step))
 
 
-def _look_for_the_end_in_the_last_step_only(self: Any, member: int, logged: range, ended: int) -> None:
-    _replay(self, member, logged, ended if ended == logged[-1] else logged.stop)
+def _look_for_the_end_in_the_last_step_only(
+    self: Any, member: int, logged: range, ended: tuple[int, ...]
+) -> None:
+    _replay(self, member, logged, tuple(step for step in ended if step == logged[-1]))
 
 
 def _leave_when_it_has_stopped(self: Any, happened: Any) -> None:
