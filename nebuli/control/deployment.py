@@ -141,8 +141,10 @@ async def register(active: Active, fleet: Fleet) -> None:
         await fleet.client(fragment.node).register(fragment, place.id)
 
 
-async def start(fragments: Iterable[Located], fleet: Fleet) -> None:
+async def start(fragments: Iterable[Located], fleet: Fleet, *, closes: bool = False) -> None:
     """Start those that are registered. Raises as `WorkerClient`; what was started is stopped again then.
+
+    ``closes``: event time of a query in steps ends with this run.
 
     Nothing is started where a worker does not answer: what was stopped once cannot be started again. For the same
     reason the last one is the first, which writes the result: its place may be in use.
@@ -154,7 +156,7 @@ async def start(fragments: Iterable[Located], fleet: Fleet) -> None:
     started: list[Located] = []
     try:
         for each in fragments:
-            await fleet.client(each.node).start(each.id)
+            await fleet.client(each.node).start(each.id, closes=closes and not started)
             started.append(each)
     except (WorkerRefused, WorkerUnreachable):
         await stop(started, fleet)

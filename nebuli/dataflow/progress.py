@@ -5,6 +5,8 @@ A watermark is an instant in microseconds: what follows it in its stream is not 
 
 from __future__ import annotations
 
+import datetime
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
     from placement.plan import WatermarkOrigin
 
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 LEAST, GREATEST = -(1 << 63), (1 << 63) - 1
 
 
@@ -73,6 +76,13 @@ class Origin:
         """Where the watermark of a stream is that gives this, and has given nothing before."""
         greatest = pc.max(instants(batch.column(self._column))).as_py()
         return LEAST if greatest is None else max(greatest - self.lateness, LEAST)
+
+
+def spelled(instant: int) -> str:
+    """An instant in microseconds as people read it."""
+    with suppress(OverflowError):
+        return f"{_EPOCH + datetime.timedelta(microseconds=instant):%Y-%m-%dT%H:%M:%SZ}"
+    return f"{instant} us since 1970"
 
 
 def instants(column: Any) -> pa.Int64Array:

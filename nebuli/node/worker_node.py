@@ -20,6 +20,7 @@ from nebuli.node.parts.part_runner import check_part
 from nebuli.node.records import FragmentRecord
 from nebuli.rpc.ids import query_of
 from nebuli.rpc.status import FragmentState, FragmentStatus
+from nebuli.steps.coordinator.run_record import RunRecord
 from nebuli.steps.member.run_notes import forget_run
 from nebuli.store import StorageError, Store
 from placement.plan import Fragment, ViewOperator
@@ -134,8 +135,10 @@ class WorkerNode:
         self._add(status, fragment)
         return status.id
 
-    async def start(self, id_: str) -> None:
+    async def start(self, id_: str, *, closes: bool = False) -> None:
         """Start a fragment, once; one of a query in steps again when it has ended, which goes on where it was.
+
+        ``closes``: of a coordinator, event time ends with this run.
 
         Raises ChannelInUse if another one reads one of its channels, or has a view of the same name; BusyFragment if
         its process is still ending.
@@ -166,7 +169,7 @@ class WorkerNode:
             hosted.fail(str(error))
             return
         try:
-            self._record_start(hosted)
+            self._record_start(hosted, closes=closes)
         except OSError:
             for lock in locks:
                 lock.release()
@@ -201,13 +204,15 @@ class WorkerNode:
         anew = FragmentStatus(id_, before.fragment, FragmentState.REGISTERED, checkpoint=before.checkpoint)
         return self._add(anew, hosted.fragment)
 
-    def _record_start(self, hosted: HostedFragment) -> None:
+    def _record_start(self, hosted: HostedFragment, *, closes: bool) -> None:
         """Before it is started: a successor that took it up as registered would not go on, nor say what is lost.
 
         Nor does it know which checkpoints have been made until then.
         """
         if (place := self._place(hosted.id, hosted.fragment)) is not None:
             forget_run(place)
+            if closes and isinstance(hosted.fragment, CoordinatorPlacement):
+                RunRecord.begin(place, closes=True)
         self._save(replace(hosted.status, state=FragmentState.RUNNING, checkpoint=None), hosted.fragment)
 
     def stop(self, id_: str, *, at_once: bool = False) -> None:

@@ -85,10 +85,10 @@ class WorkerClient:
             reply = await self._stub.Register(request, timeout=_DEADLINE_S)
         return str(reply.id)
 
-    async def start(self, id_: str) -> None:
-        """Start a fragment."""
+    async def start(self, id_: str, *, closes: bool = False) -> None:
+        """Start a fragment. ``closes``: of a coordinator, event time ends with this run."""
         with self._errors():
-            await self._stub.Start(wire.StartRequest(id=id_), timeout=_DEADLINE_S)
+            await self._stub.Start(wire.StartRequest(id=id_, closes=closes), timeout=_DEADLINE_S)
 
     async def stop(self, id_: str, *, at_once: bool = False) -> None:
         """Ask a fragment to end, or end its process at once."""

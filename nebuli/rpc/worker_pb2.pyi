@@ -54,10 +54,12 @@ class RegisterReply(_message.Message):
     def __init__(self, id: _Optional[str] = ...) -> None: ...
 
 class StartRequest(_message.Message):
-    __slots__ = ("id",)
+    __slots__ = ("id", "closes")
     ID_FIELD_NUMBER: _ClassVar[int]
+    CLOSES_FIELD_NUMBER: _ClassVar[int]
     id: str
-    def __init__(self, id: _Optional[str] = ...) -> None: ...
+    closes: bool
+    def __init__(self, id: _Optional[str] = ..., closes: bool = ...) -> None: ...
 
 class StartReply(_message.Message):
     __slots__ = ()

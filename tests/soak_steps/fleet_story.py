@@ -73,6 +73,7 @@ class FleetStory:
             "soak",
             _CHECKPOINT_S,
             keep_output_bytes=self.random.choice([0, 1 << 30]),
+            closes=True,
         )
         self._active = Active("soak", (), fragments)
         self._workers: dict[int, Popen[bytes]] = {}

@@ -240,7 +240,7 @@ def start(files: tuple[str, ...], settings: _Settings, *, watched: bool) -> int:
         click.echo(query.id)  # first: what is registered has a name, also where it cannot be started
         _say_circuit(query)
         async with workers_of(query) as workers:
-            code = await _begun(query, workers)
+            code = await _begun(query, workers, closes=settings.closes)
         if code != ExitCode.DONE:
             return code
         if watched:
@@ -267,15 +267,18 @@ def _check_registered(id_: str, settings: _Settings) -> None:
         raise click.UsageError(f"{id_} is a file, and no id: give a query as well, TOPOLOGY QUERY")
     if settings.engine is not None:
         raise click.UsageError("--engine is for a topology and a query: what is registered has its engines")
-    refuse_options(saved_queries.load(id_), settings.of_steps, stepped=settings.stepped)
+    query = saved_queries.load(id_)
+    of_each_run = ("--close",) if query.circuit is not None else ()
+    given = [option for option in settings.of_steps if option not in of_each_run]
+    refuse_options(query, given, stepped=settings.stepped)
 
 
-async def _begun(query: DeployedQuery, workers: Workers) -> int:
+async def _begun(query: DeployedQuery, workers: Workers, *, closes: bool) -> int:
     """Start the query, or print why it cannot be and what to do; the exit code. Raises WorkerDenied."""
     from nebuli.rpc.worker_client import WorkerDenied, WorkerRefused, WorkerUnreachable
 
     try:
-        await _begin(query, workers)
+        await _begin(query, workers, closes=closes)
     except WorkerRefused as error:
         click.echo(f"Error: {error}{after_refusal(query, error)}", err=True)
         return ExitCode.FAILED
@@ -287,13 +290,13 @@ async def _begun(query: DeployedQuery, workers: Workers) -> int:
     return ExitCode.DONE
 
 
-async def _begin(query: DeployedQuery, workers: Workers) -> None:
+async def _begin(query: DeployedQuery, workers: Workers, *, closes: bool) -> None:
     """Start all fragments; of a query in steps of which a part runs, once nothing does: it goes on at all members."""
     from nebuli.control.deployment import end_what_runs_on, start
 
     if query.circuit is not None:
         _say_what_was(query, await end_what_runs_on(query.fragments, workers, _STOPPED_S))
-    await start(query.fragments, workers)
+    await start(query.fragments, workers, closes=closes)
 
 
 def _say_what_was(query: DeployedQuery, statuses: Sequence[FragmentStatus]) -> None:

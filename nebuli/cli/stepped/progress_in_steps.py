@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import datetime
 import logging
 import time
 from collections import Counter
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from nebuli.connectors.errors import fill_in_times, without_time
+from nebuli.dataflow.progress import spelled
 from nebuli.steps.protocol import events as ev
 
 if TYPE_CHECKING:
@@ -19,9 +18,6 @@ if TYPE_CHECKING:
 
     from nebuli.steps.local.skipped_steps import SkippedRows
     from nebuli.steps.protocol.events import Order
-
-
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 class _Lines(logging.Handler):
@@ -135,7 +131,7 @@ class ProgressInSteps:
         for (_, operator), (begin, end) in self._open.items():
             first, last = found.get(operator, (begin, end))
             found[operator] = min(first, begin), max(last, end)
-        return {key: (_instant(begin), _instant(end)) for key, (begin, end) in sorted(found.items())}
+        return {key: (spelled(begin), spelled(end)) for key, (begin, end) in sorted(found.items())}
 
     def done(self) -> str:
         """The last line of a run that has come to its end, with the windows that it holds open."""
@@ -189,12 +185,6 @@ def _skipped(left_out: SkippedRows) -> str:
     if left_out.outputs:
         text += f"; not so in {', '.join(left_out.outputs)}, written before, where what came of them stays"
     return text
-
-
-def _instant(at_us: int) -> str:
-    with suppress(OverflowError):
-        return f"{_EPOCH + datetime.timedelta(microseconds=at_us):%Y-%m-%dT%H:%M:%SZ}"
-    return f"{at_us} us since 1970"
 
 
 def _by_operator(rows: Mapping[tuple[int, str], int]) -> dict[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from nebuli.cancellation import cancelled
 from nebuli.connectors.errors import ViewInUse
+from nebuli.dataflow.progress import spelled
 from nebuli.node.fragment.step_runner import WITHOUT_CHECKPOINT, StepRunner
 from nebuli.node.placed.member_notes import MemberNotes
 from nebuli.node.placed.member_workers import MemberWorkers
@@ -21,6 +23,7 @@ from nebuli.steps.coordinator.circuit_run import CircuitRun
 from nebuli.steps.coordinator.run_record import RunRecord
 from nebuli.steps.errors import NotScaled
 from nebuli.steps.protocol.errors import CheckpointNotMade
+from nebuli.steps.protocol.events import StaysOpen
 from nebuli.steps.protocol.triggers import SPACING_S, TriggerSettings
 from nebuli.store import Store
 from nebuli.views.view_calls import service_of
@@ -33,12 +36,14 @@ if TYPE_CHECKING:
     from nebuli.circuits.views.view_lookups import ViewLookups
     from nebuli.rpc.member_places import Succession
     from nebuli.rpc.trust import Trust
+    from nebuli.steps.protocol.events import Order
     from nebuli.store.store_url import StorePlace
     from netchannel import ReceiverServer, SenderServer, Service
     from placement.stepped_plan import CoordinatorPlacement
 
 __all__ = ["CoordinatorRunner"]
 
+_log = logging.getLogger("nebuli.steps.coordinator")
 _LOOK_S = 0.2
 
 
@@ -114,7 +119,12 @@ class CoordinatorRunner(StepRunner):
             settings = TriggerSettings(checkpoint_s=order.checkpoint_s, spacing_s=SPACING_S)
             run: CircuitRun[Succession]
             run = CircuitRun(
-                RunRecord.at(self._place), settings, order.plan, order.external, closes=order.closes
+                RunRecord.at(self._place),
+                settings,
+                order.plan,
+                order.external,
+                _log_open,
+                closes=order.closes,
             )
             self._notes = MemberNotes.at(self._place, order)
             workers = MemberWorkers(self._trust)
@@ -163,6 +173,18 @@ class CoordinatorRunner(StepRunner):
             services[name] = await stack.enter_async_context(service)
         watching = asyncio.create_task(_watch_services(run, services))
         stack.push_async_callback(cancelled, [watching])
+
+
+def _log_open(order: Order) -> None:
+    """Log the windows that stay open at the end of the run."""
+    if isinstance(order, StaysOpen):
+        _log.info(
+            "open windows, which wait for rows of a further run, or for --close: %s to %s at operator %s of member %d",
+            spelled(order.begin_us),
+            spelled(order.end_us),
+            order.operator,
+            order.member,
+        )
 
 
 async def _watch_services(run: CircuitRun[Succession], services: Mapping[str, Service]) -> None:

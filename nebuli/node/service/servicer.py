@@ -78,7 +78,7 @@ class Service(WorkerServicer):
     async def Start(self, request: wire.StartRequest, context: Context) -> wire.StartReply:
         """Start a fragment."""
         async with _refusals(context, request.id):
-            await self._node.start(request.id)
+            await self._node.start(request.id, closes=request.closes)
             return wire.StartReply()
 
     async def Stop(self, request: wire.StopRequest, context: Context) -> wire.StopReply:

@@ -250,7 +250,7 @@ class CircuitRun(Generic[_Wanted]):
             self._settings,
             paused=known.paused,
             over=known.over,
-            closes=self._closes,
+            closes=self._closes or known.closes,
         )
         generation.coordinate(lockstep, self._observe, self._record_end)
 

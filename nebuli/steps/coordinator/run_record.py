@@ -24,11 +24,13 @@ __all__ = ["Known", "RunRecord"]
 class Known:
     """``paused``: no steps are to be made. ``ending``: a program has shut the circuit down.
 
-    All members have stopped before step ``over``; ``complete`` if that was the end, and not a stop by request.
+    ``closes``: event time ends with the run. All members have stopped before step ``over``; ``complete`` if that was
+    the end, and not a stop by request.
     """
 
     paused: bool = False
     ending: bool = False
+    closes: bool = False
     over: int | None = None
     complete: bool = False
 
@@ -62,6 +64,11 @@ class RunRecord:
                 f"{place}/{COORDINATOR} cannot be read ({error.errors()[0]['msg']}): restore it from a copy, or stop "
                 f"the query and start it again, which begins it anew"
             ) from error
+
+    @staticmethod
+    def begin(place: StorePlace, *, closes: bool) -> None:
+        """Have the next run at a place begin with this. Raises OSError."""
+        Notes(place).write(COORDINATOR, _written(Known(closes=closes)))
 
     async def change(self, **changes: Any) -> None:
         """Keep what has changed. Raises OSError; after that, or a cancel, it is kept or not."""

@@ -10,12 +10,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from nebuli import blocking as nebuli_client
 from tests.nebuli.dataflow import oracle
 from tests.nebuli.dataflow.test_split_runs import GROWS, Story, stories
 from tests.nebuli.dataflow.windowed import COLUMNS, EPOCH, Changes, Row, starts, table
@@ -30,6 +32,7 @@ class Daily:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.mode = "final"
+        self.sources = ["visits", "names"]
         self.operators: list[dict[str, Any]] = [
             {"id": "visits", "type": "source", "logical": "visits"},
             {"id": "hours", "type": "window", "input": "visits", "time": "at", "size": "1 hour"},
@@ -56,7 +59,7 @@ class Daily:
         }
         node = {
             "address": "127.0.0.1:27905",
-            "physical": [{"logical": name, "type": "CSV", "path": f"{name}.csv"} for name in logical],
+            "physical": [{"logical": name, "type": "CSV", "path": f"{name}.csv"} for name in self.sources],
             "sinks": [{"name": "counts", "type": "CSV", "path": "counts.csv", "mode": self.mode}],
         }
         topology = {
@@ -184,6 +187,40 @@ def test_a_run_that_is_killed_gives_the_same_when_it_is_started_again(
         command.end()
     assert daily.run(*options, "--late", "fail").startswith("done" if options else open_windows(9, 10))
     assert daily.counts == {f"{hour:02}": 1800 + (hour == 0) for hour in range(10)}
+
+
+def test_a_circuit_that_is_shut_down_shows_open_windows_and_closes_them_if_it_is_to(daily: Daily) -> None:
+    """Rows that are pushed: without ``--close`` a further run may have more of each window."""
+    daily.sources = []
+
+    def pushed(*times: str, options: tuple[str, ...] = ()) -> Ended:
+        command = Command(*daily.arguments("--serve", "127.0.0.1:0", *options), directory=daily.directory)
+        command.wait_until_said("serving at", "running")
+        said = (daily.directory / "stderr.txt").read_text("utf-8")
+        address = said.partition("serving at ")[2].partition(",")[0]
+        with nebuli_client.Circuit(address, deadline_s=60.0) as circuit:
+            schema = circuit.inputs["visits"]
+            rows = [dt.datetime.fromisoformat(f"2024-01-01T{time}") for time in times]
+            at = pa.array(rows, pa.timestamp("us")).cast(schema.field("at").type)
+            columns = {"visitor": pa.array([1] * len(rows), pa.int64()), "at": at}
+            batch = pa.record_batch([columns[name] for name in schema.names], names=schema.names)
+            number = circuit.next_sequence("visits", producer="door")
+            circuit.push("visits", batch, producer="door", sequence=number)
+            circuit.shut_down()
+        ended = command.end()
+        assert ended.exit_code == 0, ended.stderr
+        return ended
+
+    assert open_windows(0, 1) in pushed("00:00:00", "00:10:00").stderr
+    assert daily.counts == {"00": 2}
+    assert open_windows(2, 3) in pushed("00:50:00", "02:00:00", options=("--late", "fail")).stderr
+    assert daily.counts == {"00": 3, "02": 1}
+    assert pushed("02:10:00", options=("--close", "--late", "fail")).stderr.endswith(" s  done\n")
+    assert daily.counts == {"00": 3, "02": 2}
+    ended = pushed("02:20:00", "04:00:00")
+    assert "not in the result: 1, " in ended.stderr
+    assert open_windows(4, 5) in ended.stderr
+    assert daily.counts == {"00": 3, "02": 2, "04": 1}
 
 
 # -- the law, by the command
