@@ -68,6 +68,7 @@ class CircuitCalls:
         self._trial = Trial(run.plan)
         self._queries = Queries(run, self.tables)
         self._over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        run.on_failure.append(self.fail)
 
     def end(self, step: int) -> None:
         """The run is over: there is nothing in any output from this step on."""
@@ -76,6 +77,9 @@ class CircuitCalls:
     def fail(self, why: str) -> None:
         """The run cannot go on: each call, also one that waits, raises CircuitFailed with the reason."""
         self._failure = why
+        if not self._over.done():
+            self._over.set_exception(self._failed(why))
+            self._over.exception()  # perhaps no call waits for it
         for task in self._tasks:
             task.cancel()
 
@@ -98,7 +102,11 @@ class CircuitCalls:
 
     def _check_failed(self) -> None:
         if self._failure is not None:
-            raise CircuitFailed(f"the circuit has failed: {self._failure}")
+            raise self._failed(self._failure)
+
+    @staticmethod
+    def _failed(why: str) -> CircuitFailed:
+        return CircuitFailed(f"the circuit has failed: {why}")
 
     async def close(self) -> None:
         """Let go of what queries need."""
@@ -235,7 +243,10 @@ class CircuitCalls:
         over = asyncio.create_task(self._over_at(at))
         try:
             await asyncio.wait([coming, over], return_when=asyncio.FIRST_COMPLETED)
-            return await coming if coming.done() else None
+            if coming.done():
+                return await coming
+            over.result()
+            return None
         finally:
             for task in (coming, over):
                 task.cancel()

@@ -84,18 +84,29 @@ async def _answering(server: grpc.aio.Server, run: AnyRun) -> AsyncIterator[None
     add_CircuitServicer_to_server(CircuitService(calls), server)
     await server.start()
     try:
-        yield
+        async with failure_told(run):
+            yield
         if run.over is not None:
             calls.end(run.over)
             await server.stop(_GRACE_S)
-    except (MemberFailed, RowsUnfit) as error:
-        if isinstance(error, RowsUnfit) or error.of_input:
-            calls.fail(str(error))
-            await asyncio.sleep(TELL_S)
-        raise
     finally:
         await server.stop(None)
         await calls.close()
+
+
+@asynccontextmanager
+async def failure_told(run: AnyRun) -> AsyncIterator[None]:
+    """If rows are such that the run cannot continue, have all who answer its callers give the reason for a while."""
+    try:
+        yield
+    except (MemberFailed, RowsUnfit) as error:
+        if isinstance(error, RowsUnfit) or error.of_input:
+            answering, run.on_failure = run.on_failure, []
+            for fail in answering:
+                fail(str(error))
+            if answering:
+                await asyncio.sleep(TELL_S)
+        raise
 
 
 async def _check_free(address: str, host: str, port: int) -> None:

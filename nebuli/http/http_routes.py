@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
@@ -36,6 +36,7 @@ from nebuli.store.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     import pyarrow as pa
     from starlette.requests import Request
@@ -72,7 +73,7 @@ def app(calls: CircuitCalls, stores: ServedStores) -> Starlette:
         Route("/openapi.json", found.openapi, methods=["GET"]),
         *collection_routes(stores, rows_in),
     ]
-    return _answering(routes, described(calls, collection_paths(stores)))
+    return _answering(routes, described(calls, collection_paths(stores)), calls.answering)
 
 
 def app_of_stores(stores: ServedStores) -> Starlette:
@@ -109,10 +110,17 @@ def app_of_views(places: ViewPlaces) -> Starlette:
     return _answering(routes, description())
 
 
-def _answering(routes: Sequence[Route], description: Mapping[str, Any]) -> Starlette:
-    """An application of these endpoints, which take the parameters that a description has of them, and no others."""
+def _answering(
+    routes: Sequence[Route],
+    description: Mapping[str, Any],
+    within: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Starlette:
+    """An application of these endpoints, which take the parameters that a description has of them, and no others.
+
+    Each is called ``within`` a context, which may end it with an error.
+    """
     application = Starlette(
-        routes=[_checked(each, description["paths"].get(each.path, {})) for each in routes],
+        routes=[_checked(each, description["paths"].get(each.path, {}), within) for each in routes],
         exception_handlers={
             HTTPException: _not_here,
             Problem: _is_said_as_it_is,
@@ -126,7 +134,9 @@ def _answering(routes: Sequence[Route], description: Mapping[str, Any]) -> Starl
     return application
 
 
-def _checked(route: Route, described: Mapping[str, Any]) -> Route:
+def _checked(
+    route: Route, described: Mapping[str, Any], within: Callable[[], AbstractContextManager[None]]
+) -> Route:
     """The route of an endpoint that refuses parameters which it would else pass over."""
     known = {
         method: [each["name"] for each in said["parameters"] if each["in"] == "query"]
@@ -137,7 +147,8 @@ def _checked(route: Route, described: Mapping[str, Any]) -> Route:
         taken = known.get("get" if request.method == "HEAD" else request.method.lower())
         if taken is not None:
             parts.refuse_others(request, taken)
-        answer: Response = await route.endpoint(request)
+        with within():
+            answer: Response = await route.endpoint(request)
         return answer
 
     return type(route)(route.path, endpoint, methods=[*(route.methods or ())])

@@ -14,6 +14,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from nebuli.circuits.circuit_calls import CircuitCalls
 from nebuli.circuits.served_run import CannotServe
 from nebuli.http.circuit_proxy import CircuitProxy
+from nebuli.circuits.served_run import CannotServe, failure_told
 from nebuli.http.collections.served_stores import ServedStores
 from nebuli.http.http_routes import app, app_of_stores, app_of_views
 from nebuli.http.output_streams import BREAK_OFF
@@ -122,7 +123,8 @@ async def _serving(asked: ASGIApp, address: str, trust: Trust) -> AsyncIterator[
 async def _ending(run: AnyRun, calls: CircuitCalls) -> AsyncIterator[None]:
     """Where the run is over, what its outputs have is given out to their ends."""
     try:
-        yield
+        async with failure_told(run):
+            yield
         if run.over is not None:
             calls.end(run.over)
     finally:

@@ -40,7 +40,7 @@ class Trial:
             batch = with_canonical_floats(batch) if node.spells else batch
             for reader, port in node.readers:
                 if isinstance(reader.plan, BoundSink):
-                    _check_sink(reader, batch)
+                    check_sink(reader.plan, batch)
                 elif isinstance(reader.operator, Stateless):
                     outputs = reader.operator.push(port, batch)
                     while (made := reader.next_of(outputs)) is not None:
@@ -66,8 +66,10 @@ class Trial:
         return pa.concat_batches(fit), pa.concat_batches(unfit)
 
 
-def _check_sink(sink: StepNode, batch: pa.RecordBatch) -> None:
-    assert isinstance(sink.plan, BoundSink), "it was asked before"
-    target = sink.plan.target
+def check_sink(sink: BoundSink, batch: pa.RecordBatch) -> None:
+    """Raise ``DataflowError`` for rows of a step that a sink cannot take."""
+    target = sink.target
     if target.mode == "append" and not isinstance(target, NullSink) and (weights_of(batch) < 0).any():
-        raise DataflowError("a row is taken back, which a sink in mode append cannot do", sink.id)
+        raise DataflowError(
+            "a row is taken back, which a sink in mode append cannot do: use final or changes", sink.id
+        )

@@ -64,6 +64,8 @@ class CircuitRun(Generic[_Wanted]):
         """The inputs that are pushed into."""
         self.calls = CallRoutes()
         """The ways into the members' input logs."""
+        self.on_failure: list[Callable[[str], None]] = []
+        """Those who answer callers: they hear the reason where rows are such that it cannot continue."""
         self.record = record
         self.ends_with_inputs = asyncio.Event()
         """Set if it ends when all its inputs have ended."""

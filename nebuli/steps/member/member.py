@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from nebuli.connectors.errors import FragmentError, InputError, RowsLate, RowsWithoutTime
 from nebuli.dataflow import DataflowError, Sending, SteppedCircuit
 from nebuli.dataflow.errors import StateTooLarge, StateUnusable
+from nebuli.dataflow.steps.trial import check_sink
 from nebuli.steps.errors import ExchangeFailed, MemberError, StepFailed
 from nebuli.steps.logs.output_log import time_row
 from nebuli.steps.member.calls.pins import Pins
@@ -351,6 +352,7 @@ class Member:
         self.taken.set()
         try:
             outputs = await self._exchanged(step, self._circuit.step(inputs, sources, ended=ended))
+            self._check_sinks(step, outputs)
         except StateTooLarge:
             raise
         except DataflowError as error:
@@ -366,6 +368,13 @@ class Member:
             if step < self._outputs.last and self._inputs.leaves_out(step):
                 return  # what came of the rows that are left out stays there, and the run names the output
             await self._outputs.write(step, outputs)
+
+    def _check_sinks(self, step: int, outputs: Mapping[str, pa.RecordBatch]) -> None:
+        """Raise ``DataflowError`` for rows that a sink could not take, before they are in an output for good."""
+        if self._outputs is not None and step >= self._outputs.last:
+            for sink in self._plan.outputs:
+                if sink.id in outputs:
+                    check_sink(sink, outputs[sink.id])
 
     async def _exchanged(
         self, step: int, work: Generator[Sending | Offload | None, Received | None, dict[str, pa.RecordBatch]]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 
+import httpx
 import pyarrow as pa
 import pytest
 
@@ -57,11 +59,16 @@ async def test_a_query_goes_on_without_the_step_that_it_cannot_compute(
     options: list[str | Path], tmp_path: Path
 ) -> None:
     """The producer gets the reason, the command a sentence; the rows are in a file, and the state is kept."""
-    (address,) = free_addresses(1)
-    command = Command(*options, "--serve", address, directory=tmp_path)
+    address, http = free_addresses(2)
+    command = Command(*options, "--serve", address, "--http", http, directory=tmp_path)
     await asyncio.to_thread(command.wait_until_said, "running")
-    async with asyncio.timeout(60), Circuit(address, deadline_s=30.0) as circuit:
+    async with (
+        asyncio.timeout(60),
+        Circuit(address, deadline_s=30.0) as circuit,
+        httpx.AsyncClient(base_url=f"http://{http}", trust_env=False, timeout=60) as client,
+    ):
         await circuit.push("sales", batch(("a", 1)), producer="p", sequence=0)
+        followed = asyncio.create_task(client.get("/output_endpoint/small?follow=true"))
         await anext(circuit.output("small", 0))
         with pytest.raises(WrongRows, match="operator grown: a row is taken back"):
             await circuit.push("more", zset(("a", 1, -1)), producer="q", sequence=0)
@@ -73,6 +80,11 @@ async def test_a_query_goes_on_without_the_step_that_it_cannot_compute(
                 pass
         with pytest.raises(CircuitFailed, match=f"--skip-step {step}"):
             await circuit.status()
+        row = {"content": '{"shop": "a", "amount": 1}', "headers": {"Content-Type": "application/x-ndjson"}}
+        pushed = await client.post("/input_endpoint/sales?producer=r&sequence=0", **row)
+        assert (pushed.status_code, pushed.json()["error"]) == (503, "circuit_failed")
+        said = [pushed.json()["what"], json.loads((await followed).text.splitlines()[-1])["what"]]
+        assert all(f"step {step} of input sales cannot be computed: operator sums" in each for each in said)
     ended = await asyncio.to_thread(command.end)
     assert ended.exit_code == 2
     assert f"step {step} of input sales cannot be computed: operator sums" in ended.error
@@ -94,6 +106,54 @@ async def test_a_query_goes_on_without_the_step_that_it_cannot_compute(
     assert (tmp_path / "small.csv").read_text("utf-8").splitlines() == ['"shop","amount"', '"a",5']
     with pa.ipc.open_file(file) as rows:
         assert rows.read_all().column("amount").to_pylist() == [40_000]
+
+
+JOINED = """
+{"operators": [
+  {"id": "sales", "type": "source", "logical": "sales"},
+  {"id": "more", "type": "source", "logical": "sales"},
+  {"id": "renamed", "type": "project", "input": "more", "columns": {"shop": "shop", "other": "amount"}},
+  {"id": "both", "type": "join", "inputs": ["sales", "renamed"], "on": ["shop"]},
+  {"id": "grown", "type": "sink", "input": "both", "sink": "grown"}
+]}
+"""
+
+
+@pytest.mark.parametrize("members", ["1", "2"])
+async def test_a_row_that_a_join_takes_back_from_a_sink_that_appends_is_left_out(
+    options: list[str | Path], members: str, tmp_path: Path
+) -> None:
+    """The step fails before an output has it, so that it can be left out; the sink goes on with its file."""
+    (tmp_path / "query.json").write_text(JOINED, "utf-8")
+    (address,) = free_addresses(1)
+    options = [*options, "--serve", address, "--members", members]
+    command = Command(*options, directory=tmp_path)
+    await asyncio.to_thread(command.wait_until_said, "running")
+    async with asyncio.timeout(60), Circuit(address, deadline_s=30.0) as circuit:
+        await circuit.push("sales", batch(("a", 1), ("b", 2)), producer="p", sequence=0)
+        await circuit.push("more", batch(("a", 5), ("b", 6)), producer="p", sequence=0)
+        async for _, rows in circuit.output("grown", 0):
+            if rows.num_rows:
+                break
+        await circuit.push("more", zset(("a", 5, -1)), producer="p", sequence=1)
+        with pytest.raises(CircuitFailed, match="operator grown: a row is taken back") as failed:
+            async for _ in circuit.output("grown", 0):
+                pass
+        said = re.search(r"step (\d+) of inputs more, sales .*--skip-step \1", str(failed.value))
+        assert said, failed.value
+    ended = await asyncio.to_thread(command.end)
+    assert ended.exit_code == 2, ended.stderr
+    assert "Traceback" not in ended.stderr
+    again = Command(*options, "--skip-step", said[1], directory=tmp_path)
+    await asyncio.to_thread(again.wait_until_said, "running")
+    async with asyncio.timeout(60), Circuit(address, deadline_s=30.0) as circuit:
+        await circuit.push("more", batch(("a", 7)), producer="p", sequence=2)
+        await circuit.shut_down()
+    ended = await asyncio.to_thread(again.end)
+    assert ended.exit_code == 0, ended.stderr
+    assert f"step {said[1]} is computed without 1 row of input more" in ended.stderr
+    header, *rows = (tmp_path / "grown.csv").read_text("utf-8").splitlines()
+    assert (header, sorted(rows)) == ('"shop","amount","other"', ['"a",1,5', '"a",1,7', '"b",2,6'])
 
 
 async def test_a_row_taken_back_too_often_is_a_sentence_and_can_be_given_again(
