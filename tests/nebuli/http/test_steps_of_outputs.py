@@ -45,6 +45,7 @@ class Run:
         self.plan, self.external = query.plan, query.external
         self.coordinator = Coordinator(looks)
         self.calls = CallRoutes()
+        self.on_failure: list[Any] = []
 
     async def follow(self, output: str, first: int) -> AsyncIterator[Span]:
         yield Span(first, MADE + 1, [])
