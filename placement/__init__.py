@@ -45,7 +45,9 @@ if TYPE_CHECKING:
     from placement.plan import Query as Query
     from placement.reading.reader import load_query as load_query
     from placement.reading.reader import parse_query as parse_query
+    from placement.statements.statement import Statement as Statement
     from placement.statements.statement import parse_statement as parse_statement
+    from placement.statements.statement import read_statement as read_statement
     from placement.stepped_plan import SteppedPlan as SteppedPlan
     from placement.steps.distribution import distribute as distribute
     from placement.strategies.bottom_up import Placement as Placement
@@ -76,6 +78,7 @@ _HOMES = {
     "Query": "placement.plan",
     "QueryError": "placement.errors",
     "RetractingPlan": "placement.errors",
+    "Statement": "placement.statements.statement",
     "SteppedPlan": "placement.stepped_plan",
     "StrategyName": "placement.strategies.selection",
     "UnfitNodes": "placement.errors",
@@ -90,6 +93,7 @@ _HOMES = {
     "load_query": "placement.reading.reader",
     "parse_query": "placement.reading.reader",
     "parse_statement": "placement.statements.statement",
+    "read_statement": "placement.statements.statement",
     "place": "placement.strategies.selection",
     "place_bottom_up": "placement.strategies.bottom_up",
     "place_bound": "placement.strategies.selection",

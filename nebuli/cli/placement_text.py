@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from placement.stepped_plan import MemberFragment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from placement import Decomposition, Exact, Fragment, Placement
+    from placement import Decomposition, Exact, Fragment, Placement, Query
     from placement.partial.kept_rows import Kept
     from placement.stepped_plan import StepFragment
 
 
-def as_json(placement: Placement, decomposition: Decomposition) -> str:
-    """The node of each operator, the fragments and the channels, as one JSON object; of one with views its state."""
+def as_json(query: Query, placement: Placement, decomposition: Decomposition) -> str:
+    """The query, the node of each operator, fragments and channels, as one JSON object; of one with views its state."""
     state = [asdict(kept) for kept in _kept(decomposition)]
     data = {
+        "query": _query(query),
         "placement": dict(placement.nodes),
         "reasons": dict(placement.reasons),
         **({"state": state} if state else {}),
@@ -33,6 +34,16 @@ def as_json(placement: Placement, decomposition: Decomposition) -> str:
         ],
     }
     return json.dumps(data, indent=2)
+
+
+def _query(query: Query) -> dict[str, Any]:
+    """A query as a query file has it."""
+    operators = [
+        {"id": each.id, "type": each.type} | each.model_dump(mode="json", exclude_defaults=True)
+        for each in query.operators
+    ]
+    channels = query.channels.model_dump(mode="json", exclude_defaults=True)
+    return {"operators": operators} | ({"channels": channels} if channels else {})
 
 
 def as_text(placement: Placement, decomposition: Decomposition) -> str:
@@ -57,9 +68,10 @@ def as_text(placement: Placement, decomposition: Decomposition) -> str:
     return "\n\n".join(tables)
 
 
-def steps_as_json(fragments: Sequence[StepFragment], kept: Sequence[Kept]) -> str:
-    """The members of a query in steps with what they read and write, its coordinator, and its state."""
+def steps_as_json(query: Query, fragments: Sequence[StepFragment], kept: Sequence[Kept]) -> str:
+    """A query in steps, its members with what they read and write, its coordinator, and its state."""
     data = {
+        "query": _query(query),
         "members": [
             {"id": id_, "node": node, "reads": reads, "writes": writes}
             for id_, node, reads, writes in _members(fragments)

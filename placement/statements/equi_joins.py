@@ -68,8 +68,10 @@ def joined(
     names = _names(pairs)
     lefts, rights = _of_one_type(operators, left, right, pairs)
     # Where a row may be without one of a side, what the side was joined by is null, and the join's column is not.
-    left = _side(operators, left, lefts, names, own=how in ("right", "full"), taken={*names})
-    right = _side(operators, right, rights, names, own=how in ("left", "full"), taken={*names, *left.width})
+    own, taken = how in ("right", "full"), {*names}
+    left = _side(operators, left, lefts, names, own=own, taken=taken, avoided=right.width)
+    own, taken = how in ("left", "full"), {*names, *left.width}
+    right = _side(operators, right, rights, names, own=own, taken=taken)
     if left.operator == right.operator:
         right = operators.again(right)
     id_ = operators.add("join", "join", join, inputs=[left.operator, right.operator], on=names)
@@ -195,10 +197,12 @@ def _side(
     *,
     own: bool,
     taken: set[str],
+    avoided: Sequence[str] = (),
 ) -> Relation:
     """A side with its keys under these names, beside columns that have none of those that are taken.
 
-    ``own``: its own columns stay beside the keys that they are.
+    ``own``: its own columns stay besides the keys that they are. A column that needs another name gets none of those
+    that are ``avoided``.
     """
     columns = dict(zip(names, keys, strict=True))
     called: dict[str, str] = {}
@@ -206,10 +210,11 @@ def _side(
         for name, key in columns.items():
             if isinstance(key, exp.Column):
                 called.setdefault(key.name, name)
-    for each in side.width:
-        if each not in called:
-            called[each] = free_name(each, {*taken, *columns})
-            columns[called[each]] = column(each)
+    left = [each for each in side.width if each not in called]
+    kept = {each for each in left if each not in taken and each not in columns}
+    for each in left:  # one that need not be renamed keeps its name
+        called[each] = each if each in kept else free_name(each, {*taken, *columns, *kept, *avoided})
+        columns[called[each]] = column(each)
     named = tuple(replace(each, column=called[each.column]) for each in side.named)
     if {*columns} == {*side.width} and all(name == key.name for name, key in columns.items()):
         return replace(side, named=named)

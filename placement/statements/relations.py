@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, TypeAdapter, ValidationError
 from sqlglot import exp
 from sqlglot.dialects.duckdb import DuckDB
 
@@ -20,7 +20,7 @@ from topology.consistency import did_you_mean, listed
 from topology.schema import sql_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from sqlglot.expressions import Expr
 
@@ -34,6 +34,17 @@ _ID_LIMIT = 150
 _OPERATOR: TypeAdapter[SourceOperator | RowOperator] = TypeAdapter(
     Annotated[SourceOperator | RowOperator, Field(discriminator="type")]
 )
+
+
+Given = dict[str, Any]
+"""An operator as a query file has it."""
+
+
+class Marked(NamedTuple):
+    """An operator, and where it and its fields begin in the text."""
+
+    given: Given
+    begins: Mapping[Location, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +182,8 @@ class Operators:
         self.queries: dict[int, Relation] = {}
         """What a query gives that ``WITH`` names, by the identity of its tree: it is made once."""
         self.made: list[dict[str, Any]] = []
-        self.begins: dict[Location, int] = {}
+        self._begins: list[dict[Location, int]] = []
+        self._faults: dict[str, list[Fault]] = {}
         self._ids: set[str] = set()
 
     def add(self, wanted: str, type_: str, at: Expr | None, **fields: Any) -> str:
@@ -180,16 +192,28 @@ class Operators:
         id_ = free_name(base, self._ids)
         self._ids.add(id_)
         self._numbers[id_] = len(self.made)
-        self.mark(at, len(self.made))
         self.made.append({"id": id_, "type": type_, **fields})
+        self._begins.append({})
+        self.mark(at)
         return id_
 
     def mark(self, at: Expr | None, *path: str | int) -> None:
-        """Remember where a part of the operators comes from: the last one, unless the path begins with a number."""
+        """Remember where a part of the last operator comes from."""
         begin = None if at is None else begin_of(at)
         if begin is not None:
-            where = path if isinstance(path[0], int) else (len(self.made) - 1, *path)
-            self.begins["operators", *where] = begin
+            self._begins[-1][path] = begin
+
+    @property
+    def marked(self) -> list[Marked]:
+        """All operators, each with the places of its own."""
+        return [*map(Marked, self.made, self._begins)]
+
+    def mistakes(self) -> Iterator[tuple[Location, str]]:
+        """The columns and types that do not fit, each with its path; none of what reads what is wrong."""
+        for number, each in enumerate(self.made[:-1]):  # the sink is the last
+            self._schema(each["id"])
+            for path, message in self._faults.get(each["id"], ()):
+                yield ("operators", number, *path), f"{each['type']} {each['id']}: {message}"
 
     def filter(self, wanted: str, relation: Relation, condition: Expr) -> Relation:
         """Keep the rows of which a condition is true."""
@@ -218,16 +242,23 @@ class Operators:
 
     def _schema(self, id_: str) -> Schema | None:
         if id_ not in self._schemas:
-            operator = _OPERATOR.validate_python(self.given(id_))
-            if isinstance(operator, SourceOperator):
-                self._schemas[id_] = self._sources[operator.logical]
-            else:
-                inputs = [self._schema(each) for each in operator.children]
-                known = [each for each in inputs if each is not None]
-                faults: list[Fault] = []
-                schema = output_schema(operator, known, faults) if len(known) == len(inputs) else ()
-                self._schemas[id_] = schema if len(known) == len(inputs) and not faults else None
+            self._schemas[id_] = self._found_schema(id_)
         return self._schemas[id_]
+
+    def _found_schema(self, id_: str) -> Schema | None:
+        try:
+            operator = _OPERATOR.validate_python(self.given(id_))
+        except ValidationError:
+            return None  # which is reported of the whole query
+        if isinstance(operator, SourceOperator):
+            return self._sources[operator.logical]
+        known = [schema for each in operator.children if (schema := self._schema(each)) is not None]
+        if len(known) < len(operator.children):
+            return None
+        faults: list[Fault] = []
+        schema = output_schema(operator, known, faults)
+        self._faults[id_] = faults
+        return None if faults else schema
 
     def type_of(self, relation: Relation, node: Expr) -> DataType | None:
         """The type of an expression over a relation's columns; None where a mistake keeps it from being known."""

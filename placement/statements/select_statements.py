@@ -29,7 +29,21 @@ if TYPE_CHECKING:
 _NULL = "CAST(NULL AS INT)"
 """A NULL that is given no type."""
 _READ = {"expressions", "from_", "joins", "where", "group", "having", "distinct", "with_"}
+_OUTERMOST = "leave it out; the outermost SELECT of a statement without INSERT may have it, in nebuli run"
+_INSTEAD = {
+    "order": _OUTERMOST,
+    "limit": _OUTERMOST,
+    "offset": _OUTERMOST,
+    "qualify": "filter outside of a subquery, by WHERE",
+    "grouping_sets": "write a GROUP BY for each, with UNION ALL",
+    "rollup": "write a GROUP BY for each, with UNION ALL",
+    "cube": "write a GROUP BY for each, with UNION ALL",
+    "by_name": "name the columns in one order",
+}
+"""What to write in place of a part that is not supported."""
 _WORDS = {
+    "by_name": "BY NAME",
+    "grouping_sets": "GROUPING SETS",
     "order": "ORDER BY",
     "limit": "LIMIT",
     "offset": "OFFSET",
@@ -173,7 +187,7 @@ def _alike(
     own = operators.types(part)
     columns = {}
     for name, wanted, each in zip(names, types, part.width, strict=True):
-        if wanted is not None and _is_null(operators, part, each):
+        if wanted not in (None, DataType.INT32) and _is_null(operators, part, each):
             columns[name] = cast(exp.Null(), wanted)
         else:
             columns[name] = column(each) if wanted in (None, own[each]) else cast(column(each), wanted)
@@ -456,4 +470,5 @@ def _only(node: Expr, known: Iterable[str]) -> None:
         value = node.args[others[0]]
         at = value if isinstance(value, exp.Expression) else node
         word = _WORDS.get(others[0], others[0].strip("_").upper())
-        raise Unsupported(f"{word} is not supported here", at)
+        instead = _INSTEAD.get(others[0], "leave it out")
+        raise Unsupported(f"{word} is not supported here: {instead}", at)

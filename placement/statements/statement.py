@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import sqlglot
 from pydantic import ValidationError
@@ -11,20 +12,38 @@ from sqlglot.errors import SqlglotError
 
 from placement.errors import InvalidQuery
 from placement.plan import Origin, Query
-from placement.sql.sql_tree import parsed
 from placement.statements.carets import TextMarks, Unsupported, mistake_at, shown
-from placement.statements.relations import Operators
+from placement.statements.ordering import Ordering, unordered
+from placement.statements.relations import Marked, Operators
 from placement.statements.select_statements import Scope, selected, with_queries
+from placement.statements.simplification import simplified
 from topology.consistency import listed
 from topology.mistakes import Mistake, in_file_order
 from topology.validation import validation_mistakes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
+
+    from sqlglot.expressions import Expr
+    from sqlglot.tokenizer_core import Token
 
     from topology import Topology
+    from topology.mistakes import Location
 
-_BOUNDS = {"window_start", "window_end"}
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A statement as it is read. ``ordering`` is that of a SELECT without a sink, whose rows are to be printed.
+
+    The query of such a SELECT has a sink of the name `PRINTED`, which no topology has.
+    """
+
+    query: Query
+    is_explained: bool = False
+    ordering: Ordering | None = None
+
+
+PRINTED = "standard output"
 
 
 def parse_statement(text: str, topology: Topology, name: str = "query", file: str | None = None) -> Query:
@@ -32,29 +51,84 @@ def parse_statement(text: str, topology: Topology, name: str = "query", file: st
 
     Raises InvalidQuery, with the place of what is wrong.
     """
+    found = read_statement(text, topology, name, file)
+    if found.is_explained:
+        begin = _tokens(text)[0].start
+        raise InvalidQuery(
+            [mistake_at(text, file, begin, "EXPLAIN is for nebuli run and nebuli place: leave it out")]
+        )
+    if found.ordering is not None:
+        sinks = sorted({each.name for node in topology.nodes for each in node.sinks})
+        message = (
+            f"the statement has no sink for its rows: write INSERT INTO sink in front of it, or let nebuli run print "
+            f"them; expected as sink {listed(sinks) if sinks else 'one that the topology has, which has none'}"
+        )
+        raise InvalidQuery([mistake_at(text, file, _tokens(text)[0].start, message)])
+    return found.query
+
+
+def read_statement(text: str, topology: Topology, name: str = "query", file: str | None = None) -> Statement:
+    """Read a statement as `parse_statement` does, or a ``SELECT`` without a sink, either after ``EXPLAIN``.
+
+    Raises InvalidQuery, with the place of what is wrong.
+    """
     operators = Operators({each.name: each.columns for each in topology.logical})
+    scope = Scope({each.name: [column.name for column in each.columns] for each in topology.logical}, {})
+    ordering = None
     try:
-        insert = _insert(text, file, topology)
-        scope = Scope({each.name: [column.name for column in each.columns] for each in topology.logical}, {})
-        if with_ := insert.args.get("with_"):
-            scope = with_queries(with_, scope)
-        found = selected(operators, insert.expression, scope)
-        operators.add(insert.this.name, "sink", insert.this, input=found.operator, sink=insert.this.name)
-        operators.mark(insert.this, "sink")
+        is_explained, tree = _tree(text, file)
+        if isinstance(tree, exp.Query):
+            bare = unordered(tree)
+            found = selected(operators, bare.query, scope)
+            ordering = bare.ordering(found.width)
+            operators.add("output", "sink", tree, input=found.operator, sink=PRINTED)
+        else:
+            insert = _insert(tree, topology)
+            if with_ := insert.args.get("with_"):
+                scope = with_queries(with_, scope)
+            found = selected(operators, insert.expression, scope)
+            sink = _sink(insert.this, topology)
+            operators.add(sink, "sink", insert.this, input=found.operator, sink=sink)
+            operators.mark(insert.this, "sink")
     except Unsupported as error:
         raise InvalidQuery([mistake_at(text, file, error.at, str(error))]) from None
     except RecursionError:
         raise InvalidQuery([Mistake("the statement is nested too deep", file)]) from None
-    marks = TextMarks(text, file, operators.begins)
+    marks = _marks(text, file, operators.marked)
+    if wrong := [marks.mistake(path, message) for path, message in operators.mistakes()]:
+        raise InvalidQuery(in_file_order(wrong))
+    marked = simplified(operators.marked, scope.sources)
+    marks = _marks(text, file, marked)
     try:
-        return Query.model_validate({"operators": pruned(operators.made)}, context=Origin(name, marks))
+        made = [each.given for each in marked]
+        query = Query.model_validate({"operators": made}, context=Origin(name, marks))
     except ValidationError as error:
         raise InvalidQuery(in_file_order(validation_mistakes(error, Query, marks))) from None
+    return Statement(query, is_explained, ordering)
 
 
-def _insert(text: str, file: str | None, topology: Topology) -> exp.Insert:
-    """The statement. Raises InvalidQuery, Unsupported."""
+def _marks(text: str, file: str | None, marked: Sequence[Marked]) -> TextMarks:
+    """The places of operators and their fields, by their paths in a query file."""
+    begins: dict[Location, int] = {}
+    for number, each in enumerate(marked):
+        for path, begin in each.begins.items():
+            begins["operators", number, *path] = begin
+    return TextMarks(text, file, begins)
+
+
+def _tree(text: str, file: str | None) -> tuple[bool, Expr]:
+    """Whether the statement is explained, and its tree without that. Raises InvalidQuery, Unsupported."""
+    text = text.replace("\ufeff", " ", 1) if text.startswith("\ufeff") else text
+    is_explained = False
     try:
+        tokens = _tokens(text) if "explain" in text.lower() else []
+        if tokens and tokens[0].text.upper() == "EXPLAIN":
+            is_explained = True
+            if tokens[1:] and tokens[1].text.upper().split()[:1] == ["ANALYZE"]:
+                begin = text.lower().index("analyze", tokens[0].end)
+                raise Unsupported("EXPLAIN ANALYZE is not supported: run it, with --json for figures", begin)
+            first, last = tokens[0].start, tokens[0].end
+            text = text[:first] + " " * (last + 1 - first) + text[last + 1 :]
         trees = [
             each
             for each in sqlglot.parse(text, dialect="duckdb")
@@ -62,19 +136,21 @@ def _insert(text: str, file: str | None, topology: Topology) -> exp.Insert:
         ]
     except SqlglotError as error:
         details = (getattr(error, "errors", None) or [{}])[0]
-        reason = str(details.get("description") or error).partition("\n")[0].rstrip(".")
+        reason = str(details.get("description") or error).partition("\n")[0].partition(" but got <Token")[0]
+        reason = reason.partition(" for <class")[0].rstrip(".")
         raise InvalidQuery([_misread(text, file, details, f"cannot be read as SQL: {reason}")]) from None
     if len(trees) != 1:
         at = trees[1] if trees else None
-        raise Unsupported(f"expected one statement, got {len(trees)}", at)
-    (tree,) = trees
-    sinks = sorted({each.name for node in topology.nodes for each in node.sinks})
-    if isinstance(tree, exp.Select | exp.Union | exp.Subquery):
-        raise Unsupported(
-            f"the statement says nothing of where its rows go: write INSERT INTO sink in front of it; expected as sink "
-            f"{listed(sinks) if sinks else 'one that the topology has, which has none'}",
-            tree,
-        )
+        raise Unsupported(f"expected one statement, got {len(trees)}: run each for itself", at)
+    return is_explained, trees[0]
+
+
+def _tokens(text: str) -> list[Token]:
+    return sqlglot.tokenize(text, dialect="duckdb")
+
+
+def _insert(tree: Expr, topology: Topology) -> exp.Insert:
+    """The tree as a statement with a sink. Raises Unsupported."""
     if not isinstance(tree, exp.Insert):
         raise Unsupported(f"expected INSERT INTO sink SELECT ..., got {shown(tree)}", tree)
     target = tree.this
@@ -83,9 +159,17 @@ def _insert(text: str, file: str | None, topology: Topology) -> exp.Insert:
         or not isinstance(target.this, exp.Identifier)
         or target.args.get("db")
     ):
-        raise Unsupported("expected the name of a sink alone behind INSERT INTO", target)
+        raise Unsupported("expected the name of a sink alone after INSERT INTO", target)
     _refuse_others(tree)
     return tree
+
+
+def _sink(target: exp.Table, topology: Topology) -> str:
+    """The name of the sink that is meant, in any case."""
+    sinks = [each.name for node in topology.nodes for each in node.sinks]
+    folded = {each.casefold(): each for each in sinks}
+    name: str = target.name
+    return name if name in sinks else folded.get(name.casefold(), name)
 
 
 def _refuse_others(insert: exp.Insert) -> None:
@@ -107,53 +191,3 @@ def _misread(text: str, file: str | None, details: dict[str, object], message: s
     before = sum(len(each) + 1 for each in text.split("\n")[: line - 1])
     begin = before + max(end - max(len(word), 1), 0)
     return mistake_at(text, file, begin, message)
-
-
-def pruned(operators: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The operators, inputs before readers, of which projects compute what is read, and nothing else."""
-    read: dict[str, set[str] | None] = {}
-    """By operator; None: all that it gives."""
-    kept = []
-    for given in reversed(operators):
-        wanted = read.get(given["id"])
-        operator = given if wanted is None else _without_others(given, wanted)
-        kept.append(operator)
-        for input_ in _inputs(operator):
-            needed = _needed(operator, wanted)
-            before = read.get(input_, set())
-            read[input_] = None if needed is None or before is None else before | needed
-    return kept[::-1]
-
-
-def _inputs(operator: dict[str, Any]) -> list[str]:
-    inputs: list[str] = operator.get("inputs", [])
-    return [*inputs, *(operator[each] for each in ("input",) if each in operator)]
-
-
-def _without_others(operator: dict[str, Any], wanted: set[str]) -> dict[str, Any]:
-    """A project that computes what is wanted; one column at least, as rows are counted, too."""
-    if operator["type"] != "project":
-        return operator
-    columns: dict[str, str] = operator["columns"]
-    left = {name: text for name, text in columns.items() if name in wanted}
-    return {**operator, "columns": left or dict([*columns.items()][:1])}
-
-
-def _needed(operator: dict[str, Any], wanted: set[str] | None) -> set[str] | None:
-    """What an operator reads of its inputs, for what is read of it."""
-    match operator["type"]:
-        case "project":
-            return _columns(operator["columns"].values())
-        case "aggregate":
-            return {*operator["by"]} | _columns(operator["aggregates"].values())
-        case "filter" if wanted is not None:
-            return wanted | _columns([operator["predicate"]])
-        case "join" if wanted is not None:
-            return wanted | {*operator["on"]}
-        case "window" if wanted is not None:
-            return (wanted - _BOUNDS) | {operator["time"]}
-    return None  # all columns of a union, a distinct, a sink: others would be other rows
-
-
-def _columns(texts: Iterable[str]) -> set[str]:
-    return {each.name for text in texts for each in parsed(text).find_all(exp.Column)}

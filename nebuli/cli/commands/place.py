@@ -48,10 +48,11 @@ _OF_FREE_QUERIES = ("seed", "engine", "strategy", "time_limit", "compare")
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["text", "json", "mermaid", "dot"]),
+    type=click.Choice(["text", "json", "sql", "mermaid", "dot"]),
     default="text",
     show_default=True,
-    help="How to show it: a table with reasons, JSON for programs, a mermaid flowchart, or a graph for Graphviz.",
+    help="How to show it: a table with reasons, JSON for programs, the query alone as a statement of SQL, a mermaid "
+    "flowchart, or a graph for Graphviz.",
 )
 def place(
     *,
@@ -74,6 +75,9 @@ def place(
     from nebuli.cli.files import load
 
     model, plan = load(topology, query, engine)
+    if form == "sql":
+        click.echo(_as_statement(plan), nl=False)
+        return
     if stepped:
         click.echo(_in_steps(plan, model, members, form))
         return
@@ -87,15 +91,21 @@ def place(
     say_note(placed)
     cut = placement.decompose(placed)
     warn_of_endless(cut.fragments)
-    click.echo(_shown(placed, cut, model, form))
+    click.echo(_shown(plan, placed, cut, model, form))
 
 
-def _shown(placed: Placement, cut: Decomposition, model: Topology, form: str) -> str:
+def _as_statement(query: Query) -> str:
+    from placement.statements.plan_text import statement_of
+
+    return statement_of(query)
+
+
+def _shown(query: Query, placed: Placement, cut: Decomposition, model: Topology, form: str) -> str:
     from nebuli.cli import placement_diagram, placement_text
 
     match form:
         case "json":
-            return placement_text.as_json(placed, cut)
+            return placement_text.as_json(query, placed, cut)
         case "mermaid":
             return placement_diagram.as_mermaid(placed, cut, model)
         case "dot":
@@ -120,8 +130,9 @@ def _in_steps(query: Query, model: Topology, members: int | None, form: str) -> 
     fragments = step_fragments(query, model, members, query.name, 1.0)
     warn_of_endless(fragments)
     kept = placement.kept_in_steps(placement.check_stepped(query, model))
-    shown = placement_text.steps_as_json if form == "json" else placement_text.steps_as_text
-    return shown(fragments, kept)
+    if form == "json":
+        return placement_text.steps_as_json(query, fragments, kept)
+    return placement_text.steps_as_text(fragments, kept)
 
 
 def _compared(plan: BoundPlan, model: Topology, seed: int, time_limit: float, form: str) -> str:

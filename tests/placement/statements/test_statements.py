@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from placement import InvalidQuery, QueryError, check, parse_query, parse_statement
+from placement import InvalidQuery, parse_query, parse_statement
+from tests.placement.statements import odd_tables
+from tests.placement.statements.plans import plan
 from tests.placement.statements.test_random_statements import TOPOLOGY
 
 
@@ -17,31 +19,28 @@ def operators(statement: str) -> list[dict[str, Any]]:
 
 def test_a_statement_is_the_query_that_is_written_in_json() -> None:
     """Filters stand in front of a join, and each side has the columns that are read of it."""
-    found = operators(
-        "SELECT a.g, b.n AS other FROM t AS a JOIN u AS b ON a.k = b.n WHERE a.x > 0e0 AND b.g LIKE 'a%' AND a.n < b.k"
+    found = parse_statement(
+        "INSERT INTO out SELECT a.g, b.n AS other FROM t AS a JOIN u AS b ON a.k = b.n "
+        "WHERE a.x > 0 AND b.g LIKE 'a%' AND a.n < b.k",
+        TOPOLOGY,
     )
     json = parse_query(
         """
         {"operators": [
           {"id": "a", "type": "source", "logical": "t"},
+          {"id": "positive", "type": "filter", "input": "a", "predicate": "x > 0"},
+          {"id": "left", "type": "project", "input": "positive", "columns": {"k": "k", "g": "g", "n": "n"}},
           {"id": "b", "type": "source", "logical": "u"},
-          {"id": "where", "type": "filter", "input": "a", "predicate": "x > 0"},
-          {"id": "where_2", "type": "filter", "input": "b", "predicate": "g LIKE 'a%'"},
-          {"id": "side", "type": "project", "input": "where_2", "columns": {"k": "n", "k_2": "k"}},
-          {"id": "join", "type": "join", "inputs": ["where", "side"], "on": ["k"]},
-          {"id": "where_3", "type": "filter", "input": "join", "predicate": "n < k_2"},
-          {"id": "select", "type": "project", "input": "where_3", "columns": {"g": "g", "other": "k"}},
+          {"id": "matching", "type": "filter", "input": "b", "predicate": "g LIKE 'a%'"},
+          {"id": "right", "type": "project", "input": "matching", "columns": {"k": "n", "k_2": "k"}},
+          {"id": "join", "type": "join", "inputs": ["left", "right"], "on": ["k"]},
+          {"id": "less", "type": "filter", "input": "join", "predicate": "n < k_2"},
+          {"id": "select", "type": "project", "input": "less", "columns": {"g": "g", "other": "k"}},
           {"id": "out", "type": "sink", "input": "select", "sink": "out"}
         ]}
         """
     )
-    expected = [each.model_dump(exclude_defaults=True) | {"type": each.type} for each in json.operators]
-    assert [each | {"predicate": ""} for each in found if each["type"] == "filter"] == [
-        each | {"predicate": ""} for each in expected if each["type"] == "filter"
-    ]
-    assert [each for each in found if each["type"] != "filter"] == [
-        each for each in expected if each["type"] != "filter"
-    ]
+    assert plan(found) == plan(json)
 
 
 def test_what_is_grouped_is_computed_once_and_named_as_it_is_selected() -> None:
@@ -72,7 +71,7 @@ def test_names_are_quoted_where_sql_would_read_something_else() -> None:
         'SELECT k AS "order", g AS "a b" FROM (SELECT k, g FROM t) AS "select" WHERE "select".k > 1'
     )
     assert found[-2]["columns"] == {"order": "k", "a b": "g"}
-    again = operators('SELECT "order" + 1 AS k FROM (SELECT k AS "order" FROM t)')
+    again = operators('SELECT "order" + 1 AS k FROM (SELECT DISTINCT k AS "order" FROM t)')
     assert again[-2]["columns"] == {"k": '"order" + 1'}
 
 
@@ -81,6 +80,7 @@ def test_an_outer_join_keeps_what_its_tables_have_apart() -> None:
     found = operators("SELECT a.k, b.n FROM t AS a LEFT JOIN u AS b ON a.k = b.n AND b.g = 'x'")
     assert [each["type"] for each in found] == [
         "source",
+        "project",
         "source",
         "filter",
         "project",
@@ -88,8 +88,8 @@ def test_an_outer_join_keeps_what_its_tables_have_apart() -> None:
         "project",
         "sink",
     ]
-    assert (found[3]["columns"], found[4]["on"], found[4]["how"]) == ({"k": "n", "n_2": "n"}, ("k",), "left")
-    assert found[5]["columns"] == {"k": "k", "n": "n_2"}
+    assert (found[4]["columns"], found[5]["on"], found[5]["how"]) == ({"k": "n", "n_2": "n"}, ("k",), "left")
+    assert found[6]["columns"] == {"k": "k", "n": "n_2"}
 
 
 def test_a_query_that_is_named_is_made_once_however_often_it_is_read() -> None:
@@ -102,15 +102,16 @@ def test_a_query_that_is_named_is_made_once_however_often_it_is_read() -> None:
 
 
 def test_windows_take_all_settings() -> None:
-    found = operators(
-        "SELECT k FROM HOP(t, x, INTERVAL 1 MINUTE, INTERVAL '10 minutes', lateness := INTERVAL 5 SECONDS, "
-        "idle_after => INTERVAL '1' HOUR, late := 'late.csv')"
+    query = parse_statement(
+        "INSERT INTO out SELECT k FROM HOP(d, ts, INTERVAL 1 MINUTE, INTERVAL '10 minutes', "
+        "lateness := INTERVAL 5 SECONDS, idle_after => INTERVAL '1' HOUR, late := 'late.csv')",
+        odd_tables.TOPOLOGY,
     )
-    assert found[1] == {
+    assert query.operators[1].model_dump() == {
         "id": "window",
         "type": "window",
-        "input": "t",
-        "time": "x",
+        "input": "d",
+        "time": "ts",
         "size": "10 minutes",
         "slide": "1 minute",
         "lateness": "5 seconds",
@@ -202,12 +203,12 @@ def test_what_means_nothing_here_is_pointed_at(statement: str, why: str) -> None
     [
         (
             "SELECT k FROM t",
-            "the statement says nothing of where its rows go: write INSERT INTO sink in front of it",
+            "the statement has no sink for its rows: write INSERT INTO sink in front of it",
         ),
         ("INSERT INTO out SELECT k FROM", "cannot be read as SQL: Expected table name"),
         ("INSERT INTO out SELECT k FROM t; DROP TABLE t", "expected one statement, got 2"),
         ("DROP TABLE t", "expected INSERT INTO sink SELECT ..., got DROP TABLE t"),
-        ("INSERT INTO out (k) SELECT k FROM t", "expected the name of a sink alone behind INSERT INTO"),
+        ("INSERT INTO out (k) SELECT k FROM t", "expected the name of a sink alone after INSERT INTO"),
         ("", "expected one statement, got 0"),
     ],
 )
@@ -219,9 +220,49 @@ def test_a_text_that_is_no_statement_says_what_one_is(text: str, why: str) -> No
 
 def test_a_mistake_of_types_is_where_it_was_written() -> None:
     text = "INSERT INTO out\nSELECT k,\n       upper(n) AS wrong\nFROM t"
-    query = parse_statement(text, TOPOLOGY, file="query.sql")
-    with pytest.raises(QueryError) as error:
-        check(query, TOPOLOGY)
+    with pytest.raises(InvalidQuery) as error:
+        parse_statement(text, TOPOLOGY, file="query.sql")
     (mistake,) = error.value.mistakes
     assert (mistake.file, mistake.line, mistake.column) == ("query.sql", 3, 8)
     assert mistake.message.splitlines()[1:] == ["           upper(n) AS wrong", "           ^"]
+
+
+def test_a_mistake_in_a_subquery_is_where_it_was_written() -> None:
+    """Though its project is made one with that of the outer query, and the filter goes in front of both."""
+    text = "INSERT INTO out SELECT u AS v FROM (SELECT upper(n) AS u FROM t) WHERE u = 'x'"
+    with pytest.raises(InvalidQuery) as error:
+        parse_statement(text, TOPOLOGY)
+    (mistake,) = error.value.mistakes
+    assert mistake.column == text.index("upper(n)") + 1
+
+
+def test_filters_go_to_the_sources() -> None:
+    found = operators(
+        "SELECT g, s FROM (SELECT a.g, sum(b.n) AS s FROM t AS a JOIN u AS b ON a.k = b.k GROUP BY a.g) "
+        "WHERE g <> 'x' AND s > 0"
+    )
+    shown = [
+        (each["id"], each.get("input"), each.get("predicate")) for each in found if each["type"] == "filter"
+    ]
+    assert shown == [("where_2", "a", "g <> 'x'"), ("where", "aggregate", "s > 0")]
+    union = operators("SELECT k FROM (SELECT k, n FROM t UNION ALL SELECT n, k FROM u) WHERE k > 1")
+    assert sorted(each["predicate"] for each in union if each["type"] == "filter") == ["k > 1", "n > 1"]
+    assert [each["type"] for each in union].index("union") > 3
+
+
+@pytest.mark.parametrize(
+    ("statement", "predicate"),
+    [
+        ("SELECT k, m FROM (SELECT t.k, u.n AS m FROM t LEFT JOIN u ON t.k = u.k) WHERE m > 1", "n_2 > 1"),
+        ("SELECT k FROM TUMBLE(d, ts, INTERVAL 1 DAY) WHERE ok", "ok"),
+        ("WITH c AS (SELECT k FROM t) SELECT * FROM c WHERE k > 1 UNION ALL SELECT * FROM c", "k > 1"),
+    ],
+)
+def test_filters_stay_behind_what_they_would_change(statement: str, predicate: str) -> None:
+    """An outer join's rows without a match, event time, and rows that others read."""
+    query = parse_statement(f"INSERT INTO out {statement}", odd_tables.TOPOLOGY)
+    (kept,) = [each for each in query.operators if each.type == "filter"]
+    assert kept.predicate == predicate
+    below = {each.id: each for each in query.operators}[kept.input]
+    assert below.type in ("join", "window", "project", "source")
+    assert below.type != "source" or statement.startswith("WITH")

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from placement import parse_query
 from tests.support import commands
 from tests.support.documents import JOIN, op, query, rivals, topology
 from topology import Topology
@@ -43,6 +44,16 @@ def imported_by(*arguments: str, cwd: Path) -> set[str]:
     }
 
 
+def test_sql_is_the_query_as_a_statement(directory: Path):
+    """It is the same query again."""
+    ended = nebuli("place", "t.yaml", "q.json", "--format", "sql", cwd=directory)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    (directory / "q.sql").write_text(ended.stdout, "utf-8")
+    again = nebuli("place", "t.yaml", "q.sql", "--format", "sql", cwd=directory)
+    assert ended.stdout.startswith("WITH ")
+    assert again.stdout == ended.stdout
+
+
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     write(tmp_path, THREE_NODES)
@@ -59,7 +70,8 @@ def test_json_has_the_placement_the_fragments_and_the_channels(directory: Path):
     ended = nebuli("place", "t.yaml", "q.json", "--format", "json", cwd=directory)
     assert (ended.returncode, ended.stderr) == (0, "")
     data = json.loads(ended.stdout)
-    assert list(data) == ["placement", "reasons", "fragments", "channels"]
+    assert list(data) == ["query", "placement", "reasons", "fragments", "channels"]
+    assert parse_query(json.dumps(data["query"])) == JOIN
     assert data["placement"] == {
         "source1": "1:1",
         "filter1": "1:1",
@@ -113,7 +125,7 @@ def test_of_a_query_with_views_its_state_is_shown(tmp_path: Path):
         topology.replace("path: one.csv", "path: one.csv\n    base: true"), "utf-8"
     )
     data = json.loads(nebuli("place", "t.yaml", "q.json", "--format", "json", cwd=tmp_path).stdout)
-    assert list(data) == ["placement", "reasons", "state", "fragments", "channels"]
+    assert list(data) == ["query", "placement", "reasons", "state", "fragments", "channels"]
     assert data["reasons"]["by_k"] == "with its input by_n"
     assert [(each["operator"], each["by"], each["state"]) for each in data["state"]] == [
         ("one", [], "base"),
