@@ -202,7 +202,7 @@ class Collections(_Blocking[collections.Collections]):
 
     create = _waiting(collections.Collections.create)
     drop = _waiting(collections.Collections.drop)
-    names = _waiting(collections.Collections.names)
+    list = _waiting(collections.Collections.list)
     describe = _waiting(collections.Collections.describe)
     insert = _waiting(collections.Collections.insert)
     stage = _waiting(collections.Collections.stage)
@@ -219,8 +219,8 @@ class Collections(_Blocking[collections.Collections]):
     hold = _waiting(collections.Collections.hold)
     release = _waiting(collections.Collections.release)
     move_on = _waiting(collections.Collections.move_on)
-    create_rendition = _waiting(collections.Collections.create_rendition)
-    hand_over = _waiting(collections.Collections.hand_over)
+    new_rendition = _waiting(collections.Collections.new_rendition)
+    handover = _waiting(collections.Collections.handover)
     drop_rendition = _waiting(collections.Collections.drop_rendition)
     keep_house = _waiting(collections.Collections.keep_house)
 

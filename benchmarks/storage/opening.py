@@ -27,7 +27,7 @@ async def describe_all(work: Work, _: str) -> Result:
         before = _mib()
         began = time.perf_counter()
         async with Collections(name) as collections:
-            described = await asyncio.gather(*map(collections.describe, await collections.names()))
+            described = await asyncio.gather(*map(collections.describe, await collections.list()))
             took, whole = time.perf_counter() - began, _mib()
         filled = [each for each in described if each.upper > each.created and each.renditions[0].bytes]
         if len(filled) != work.options["collections"]:

@@ -70,7 +70,7 @@ class CollectionTable(contextlib.ExitStack):
     def create(cls, folder: Path) -> None:
         """As of all."""
         with blocking.Collections(folder) as collections:
-            collections.create(NAME, SCHEMA, history_s=0)
+            collections.create(NAME, SCHEMA, keep=0)
 
     def taken(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """As of all."""

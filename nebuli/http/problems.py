@@ -76,6 +76,11 @@ _MEANING: dict[type[circuit.CircuitError], tuple[int, str, str]] = {
 
 
 _OF_STORES: dict[type[storage.StorageError], tuple[int, str, str]] = {
+    collections.CollectionDropped: (
+        410,
+        "collection_dropped",
+        "ask no more, or make another one of its name",
+    ),
     collections.CollectionUnknown: (404, "unknown_collection", "GET /collections says which there are"),
     collections.CollectionExists: (409, "collection_exists", "take another name, or DELETE that one first"),
     collections.RowsMismatch: (400, "wrong_rows", "GET /collections/NAME says which columns it has"),

@@ -10,6 +10,8 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from nebuli.dataflow.types import arrow_schema
+from nebuli.durations import seconds_of
+from nebuli.limits import DEFAULT_KEEP, MAX_KEEP_S
 from topology.access import Access, Secret, TlsFiles
 from topology.base import Address, FilePath, Model, Text
 from topology.mistakes import MISPLACED, Location, Mistake, in_file_order
@@ -40,6 +42,12 @@ def _check_source_name(name: str) -> str:
             f"expected letters, digits, _, . and -, 80 at most, a letter or _ first, as name, got {name[:90]!r}"
         )
     return name
+
+
+def _check_keep(keep: str | float) -> str | float:
+    if not 0 <= seconds_of(keep) <= MAX_KEEP_S:
+        raise ValueError(f"expected 0 to {MAX_KEEP_S:,} s, got {keep!r}")
+    return keep
 
 
 def _check_name(name: str) -> str:
@@ -194,7 +202,7 @@ class Definition(Model):
     """A source, which is ingested into the collection of its name.
 
     ``raw``: the messages are kept as they are, too, in the collection NAME.raw, so that the other can be made anew
-    without the source. ``history`` is how many seconds it can be read back.
+    without the source. ``keep`` is how long it can be read back.
     """
 
     name: Annotated[str, AfterValidator(_check_source_name)]
@@ -204,7 +212,7 @@ class Definition(Model):
     columns: Annotated[tuple[Column, ...], Field(alias="schema", min_length=1)]
     raw: bool = False
     shards: Annotated[int, Field(strict=True, ge=1, le=256)] = 1
-    history: Annotated[float, Field(ge=0)] = 600.0
+    keep: Annotated[str | float, AfterValidator(_check_keep)] = DEFAULT_KEEP
 
     @model_validator(mode="after")
     def _has_columns_that_can_be(self) -> Definition:

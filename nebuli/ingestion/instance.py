@@ -212,7 +212,7 @@ class Instance:
                 if stage is not None and stage.upper and await stage.is_caught_up():
                     for name in left:
                         with suppress(RenditionRefused):  # another instance was first
-                            await self._collections.hand_over(name, entry.rendition)
+                            await self._collections.handover(name, entry.rendition)
             await asyncio.sleep(_AGAIN_S)
         await asyncio.Event().wait()  # the others go on
 
@@ -346,17 +346,17 @@ async def ensure(collections: Collections, entry: Entry) -> None:
                 f"source keeps its columns; create another one"
             )
         with suppress(RenditionRefused):  # another instance was first
-            await collections.create_rendition(name, entry.rendition, shards=shards)
+            await collections.new_rendition(name, rendition=entry.rendition, shards=shards)
 
 
 async def create_collections(collections: Collections, entry: Entry) -> None:
     """Make the collections of a new source, also where that was begun before."""
-    there = set(await collections.names())
+    there = set(await collections.list())
     for name, (schema, shards) in _wanted(entry).items():
         if name not in there:
             with suppress(CollectionExists):  # another one creates the same source
                 await collections.create(
-                    name, schema, shards=shards, timed="writers", history_s=entry.definition.history
+                    name, schema, shards=shards, timed="writers", keep=entry.definition.keep
                 )
 
 

@@ -240,7 +240,7 @@ class Sources:
             os.urandom(6).hex(), definition, 1, "creating", replicas, *await self._built_from(definition)
         )
         known = (await self._sources.read()).get(name)
-        taken = [each for each in collections_of(entry) if each in await self.collections.names()]
+        taken = [each for each in collections_of(entry) if each in await self.collections.list()]
         if known is None and taken:
             raise SourceRefused(
                 f"source {name} would be ingested into collection {taken[0]}, which is there already: take another "

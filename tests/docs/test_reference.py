@@ -261,6 +261,7 @@ def test_every_command_is_described() -> None:
             "insert",
             "read",
             "follow",
+            "release",
             "rendition",
             "handover",
             "drop",

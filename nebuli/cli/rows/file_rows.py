@@ -1,4 +1,4 @@
-"""Rows of a file that a command was given, CSV or Parquet, in batches of so many."""
+"""Rows of a file that a command was given, in batches of so many: CSV, Parquet, JSON Lines or Arrow."""
 
 from __future__ import annotations
 
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
     from topology import Schema
 
+_ARROW_FILE = b"ARROW1"
+"""An Arrow file begins so, and a stream does not."""
+_BLOCK_BYTES = 1 << 22
+"""Lines of so many bytes are read at once."""
 BATCH_ROWS = 100_000
 """Batch ``n`` has as many rows, from row ``n`` times this on, whatever reads the file: it is known again by ``n``."""
 
@@ -44,6 +48,26 @@ def rows_of(file: str, columns: Schema) -> Iterator[Iterator[pa.RecordBatch]]:
 
 
 def _batches(path: str, columns: Schema) -> Iterator[pa.RecordBatch]:
+    """All rows of a file, whatever it is, in batches of the same size."""
+    import pyarrow as pa
+
+    waiting: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in _READERS.get(Path(path).suffix.lower(), _of_columns)(path, columns):
+        while rows + batch.num_rows >= BATCH_ROWS:
+            first = batch.slice(0, BATCH_ROWS - rows)
+            yield pa.concat_batches([*waiting, first])
+            batch = batch.slice(first.num_rows)  # noqa: PLW2901 - what is left of it
+            waiting, rows = [], 0
+        if batch.num_rows:
+            waiting.append(batch)
+            rows += batch.num_rows
+    if waiting:
+        yield pa.concat_batches(waiting)
+
+
+def _of_columns(path: str, columns: Schema) -> Iterator[pa.RecordBatch]:
+    """CSV and Parquet, which name their columns once."""
     import pyarrow as pa
 
     from nebuli.connectors.endpoints import Signal
@@ -60,8 +84,6 @@ def _batches(path: str, columns: Schema) -> Iterator[pa.RecordBatch]:
         return CsvSource(CsvSettings(type="CSV", logical="rows", path=path), columns, _never)
 
     source = of(columns)
-    waiting: list[pa.RecordBatch] = []
-    rows = 0
     try:
         source.open()
         if has_weights := WEIGHT in source.columns_there:
@@ -69,21 +91,77 @@ def _batches(path: str, columns: Schema) -> Iterator[pa.RecordBatch]:
             source = of((*columns, Column(name=WEIGHT, type=DataType.INT64)))
             source.open()
         while isinstance(batch := source.poll(), pa.RecordBatch):
-            if has_weights:
-                batch = _weighted(batch, path)
-            while rows + batch.num_rows >= BATCH_ROWS:
-                first = batch.slice(0, BATCH_ROWS - rows)
-                yield pa.concat_batches([*waiting, first])
-                batch = batch.slice(first.num_rows)
-                waiting, rows = [], 0
-            if batch.num_rows:
-                waiting.append(batch)
-                rows += batch.num_rows
+            yield _weighted(batch, path) if has_weights else batch
         assert batch is Signal.END, "a file has all that it has at once"
-        if waiting:
-            yield pa.concat_batches(waiting)
     finally:
         source.close("done")
+
+
+def _of_json_lines(path: str, columns: Schema) -> Iterator[pa.RecordBatch]:
+    """An object in each line; one without a weight is there once."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from nebuli.connectors.errors import InputError, RowInvalid, unreadable
+    from nebuli.connectors.formats.json_objects import JsonRows, refuse_constant
+    from nebuli.connectors.formats.message_bytes import MessageBytes
+    from nebuli.dataflow.types import arrow_schema
+    from nebuli.dataflow.zset import WEIGHT, weighted
+
+    schema = weighted(arrow_schema(columns))
+    objects = JsonRows(pa.schema([field.with_nullable(True) for field in schema]), refuse_constant)
+    line = 1
+    try:
+        with Path(path).open("rb") as file:
+            while some := file.readlines(_BLOCK_BYTES):
+                if not some[-1].endswith(b"\n"):
+                    some[-1] += b"\n"
+                is_first = np.arange(len(some)) + line == 1
+                try:
+                    rows, _ = objects.read(MessageBytes.lines(b"".join(some)), is_first)
+                except RowInvalid as error:
+                    raise InputError(f"{path}, line {line + error.row}: {error}") from None
+                weights = pc.fill_null(rows.column(WEIGHT), 1)
+                yield pa.record_batch([*rows.columns[:-1], weights], schema=schema)
+                line += len(some)
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
+def _of_arrow(path: str, columns: Schema) -> Iterator[pa.RecordBatch]:
+    """An Arrow file, or a stream of it."""
+    import pyarrow as pa
+
+    from nebuli.connectors.errors import unreadable
+    from nebuli.connectors.sources.arrow_columns import ArrowColumns
+    from nebuli.dataflow.types import arrow_schema
+    from nebuli.dataflow.zset import WEIGHT, as_read
+    from topology import Column, DataType
+
+    try:
+        with pa.OSFile(path) as file:
+            is_file = file.read(len(_ARROW_FILE)) == _ARROW_FILE
+            file.seek(0)
+            reader = pa.ipc.open_file(file) if is_file else pa.ipc.open_stream(file)
+            has_weights = WEIGHT in reader.schema.names
+            if has_weights:
+                columns = (*columns, Column(name=WEIGHT, type=DataType.INT64))
+            wanted = ArrowColumns(arrow_schema(columns), path, "file")
+            wanted.check(reader.schema)
+            for number in range(reader.num_record_batches if is_file else sys.maxsize):
+                try:
+                    batch = reader.get_batch(number) if is_file else reader.read_next_batch()
+                except StopIteration:
+                    break
+                batch.validate(full=True)
+                rows = as_read(wanted.of(batch))
+                yield _weighted(rows, path) if has_weights else rows
+    except (OSError, pa.ArrowInvalid) as error:
+        raise unreadable(path, error) from error
+
+
+_READERS = {".jsonl": _of_json_lines, ".arrow": _of_arrow}
 
 
 def _weighted(batch: pa.RecordBatch, path: str) -> pa.RecordBatch:

@@ -34,7 +34,7 @@ def how_many(rows: int) -> str:
 
 
 def print_rows(rows: pa.Table, form: str) -> None:
-    """Print a ``table``, ``json``, ``csv``, or an ``arrow`` stream."""
+    """Print a ``table``, ``json``, ``jsonl`` (an object in a line), ``csv``, or an ``arrow`` stream."""
     if form == "arrow":
         from nebuli.circuits.arrow_bytes import table_bytes
 
@@ -46,6 +46,8 @@ def print_rows(rows: pa.Table, form: str) -> None:
         case "json":
             records = [_record(names, line) for line in lines]
             echo_data(json.dumps(records, indent=2, default=str, ensure_ascii=False) + "\n")
+        case "jsonl":
+            echo_data("".join(f"{as_json_line(names, line)}\n" for line in lines))
         case "csv":
             echo_data(as_csv([names, *lines]))
         case _:

@@ -159,7 +159,7 @@ class CollectionOutput(Output):
             rendition = found.active
         elif rendition not in {each.name for each in found.renditions}:
             with suppress(RenditionRefused):  # another one was first
-                await collections.create_rendition(name, rendition)
+                await collections.new_rendition(name, rendition=rendition)
             found = await collections.describe(name)
         (upper,) = (each.upper for each in found.renditions if each.name == rendition)
         if upper:

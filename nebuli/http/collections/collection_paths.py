@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from nebuli.http.collections.collection_routes import MAX_LEASE_S
 from nebuli.http.openapi_parts import BYTES, COLUMNS, NUMBER, call, given, object_of, one_of, path, query
 from nebuli.http.output_streams import ARROW, EVENTS, LINES
-from nebuli.store.collections.controller import MAX_HISTORY_S, MAX_SHARDS
+from nebuli.store.collections.controller import MAX_SHARDS
 from topology import DataType
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ _NEW = {
         },
         "shards": _SHARDS,
         "timed": one_of(["store", "writers"]),
-        "history_s": {"type": "number", "minimum": 0, "maximum": MAX_HISTORY_S},
+        "keep": {"type": ["string", "number"]},
     },
 }
 
@@ -164,6 +164,7 @@ def collection_paths(stores: ServedStores) -> dict[str, Any]:
                         NUMBER,
                         "It was made of the rows at this time; what was inserted since is added.",
                     ),
+                    query("at", NUMBER, "The time from which it is; one to come is waited for."),
                 ],
             )
         },

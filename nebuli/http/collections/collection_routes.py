@@ -19,8 +19,7 @@ from nebuli.dataflow.zset import weighted
 from nebuli.http import output_streams as streams
 from nebuli.http import request_parts as parts
 from nebuli.http.problems import Problem
-from nebuli.store.collections.collections import HISTORY_S
-from nebuli.store.collections.controller import MAX_HISTORY_S
+from nebuli.limits import DEFAULT_KEEP
 from nebuli.store.collections.errors import CollectionUnknown
 from topology import Column
 
@@ -51,7 +50,7 @@ class _New(BaseModel):
     columns: Annotated[tuple[Column, ...], Field(min_length=1, alias="schema")]
     shards: Annotated[int, Field(strict=True)] = 1
     timed: Literal["store", "writers"] = "store"
-    history_s: Annotated[float, Field(ge=0, le=MAX_HISTORY_S)] = HISTORY_S
+    keep: str | float = DEFAULT_KEEP
 
 
 def collection_routes(stores: ServedStores, rows_in: parts.RowsIn) -> list[Route]:
@@ -67,9 +66,9 @@ def collection_routes(stores: ServedStores, rows_in: parts.RowsIn) -> list[Route
         Route("/collections/{name}/rows", found.rows, methods=["GET"]),
         Route("/collections/{name}/rows", found.insert, methods=["POST"]),
         Route("/collections/{name}/sequence", found.next_sequence, methods=["GET"]),
-        Route("/collections/{name}/renditions", found.create_rendition, methods=["POST"]),
+        Route("/collections/{name}/renditions", found.new_rendition, methods=["POST"]),
         Route("/collections/{name}/renditions/{rendition}", found.drop_rendition, methods=["DELETE"]),
-        Route("/collections/{name}/handover", found.hand_over, methods=["POST"]),
+        Route("/collections/{name}/handover", found.handover, methods=["POST"]),
         Route("/collections/{name}/holds", found.holds, methods=["GET"]),
         Route("/collections/{name}/holds", found.hold, methods=["POST"]),
         Route("/collections/{name}/holds/{hold}", found.release, methods=["DELETE"]),
@@ -95,7 +94,7 @@ class _Endpoints:
         found = []
         for store in self._stores.names if asked is None else [asked]:
             collections = await self._stores.of(store)
-            for name in await collections.names():
+            for name in await collections.list():
                 with suppress(CollectionUnknown):  # it was dropped meanwhile
                     each = await collections.describe(name)
                     keys = ("name", "active", "since", "upper")
@@ -109,7 +108,7 @@ class _Endpoints:
         except ValidationError as error:
             raise _wrong_body(error) from None
         await collections.create(
-            new.name, arrow_schema(new.columns), shards=new.shards, timed=new.timed, history_s=new.history_s
+            new.name, arrow_schema(new.columns), shards=new.shards, timed=new.timed, keep=new.keep
         )
         return JSONResponse({"name": new.name, **_DURABLE}, 201)
 
@@ -168,20 +167,21 @@ class _Endpoints:
 
     # -- renditions
 
-    async def create_rendition(self, request: Request) -> Response:
+    async def new_rendition(self, request: Request) -> Response:
         collections, name = await self._asked(request)
         rendition, shards = parts.text(request, "rendition"), parts.number(request, "shards", 1)
-        await collections.create_rendition(name, rendition, shards=shards)
+        await collections.new_rendition(name, rendition=rendition, shards=shards)
         return JSONResponse({"rendition": rendition, **_DURABLE}, 201)
 
-    async def hand_over(self, request: Request) -> Response:
+    async def handover(self, request: Request) -> Response:
         collections, name = await self._asked(request)
         rendition, built_from = (
             parts.text(request, "rendition"),
             parts.number_if_given(request, "built_from"),
         )
-        at = await collections.hand_over(name, rendition, built_from=built_from)
-        return JSONResponse({"time": at, "rendition": rendition, **_DURABLE})
+        at = parts.number_if_given(request, "at")
+        begin = await collections.handover(name, rendition, at, built_from=built_from)
+        return JSONResponse({"time": begin, "rendition": rendition, **_DURABLE})
 
     async def drop_rendition(self, request: Request) -> Response:
         collections, name = await self._asked(request)

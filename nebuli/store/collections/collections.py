@@ -11,6 +11,7 @@ from weakref import WeakSet
 import pyarrow as pa
 
 from nebuli.dataflow.zset import WEIGHT, insertions, weighted, weights_of
+from nebuli.limits import DEFAULT_KEEP
 from nebuli.python_values import one_batch
 from nebuli.store.collections import replicas
 from nebuli.store.collections.clock import TICK_S, now_ms
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
     from nebuli.store.shards.shard import Span
     from nebuli.store.store_url import StoreUrl
 
-HISTORY_S = 600.0
-"""How long a collection can be read back, if nothing else is said."""
 _HOUSE_S = 5.0
 """What was written by this process is looked after as often."""
 _log = logging.getLogger("nebuli.store")
@@ -117,8 +116,12 @@ class Collections:
         while True:
             try:
                 return await act(collection)
-            except CollectionUnknown:
-                before, collection = collection, await space.opened(name, fresh=True)
+            except CollectionUnknown as error:
+                before = collection
+                try:
+                    collection = await space.opened(name, fresh=True)
+                except CollectionUnknown:
+                    raise error from None
                 if collection.entry.id == before.entry.id:
                     raise
 
@@ -131,21 +134,22 @@ class Collections:
         *,
         shards: int = 1,
         timed: Timed = "store",
-        history_s: float = HISTORY_S,
+        keep: str | float = DEFAULT_KEEP,
     ) -> None:
         """Make a collection, which is empty; durable at return.
 
-        ``timed``: the ``store`` gives times to rows that are inserted, or its ``writers`` give them. It can be read
-        back for ``history_s``. Raises CollectionExists, SchemaMismatch, CollectionMisused.
+        ``timed``: the ``store`` gives times to rows that are inserted, or its ``writers`` give them. ``keep`` is the
+        collection's own hold on its past: for so long it can be read back, as ``"1h"`` (ms, s, min, h, d), or a number
+        of seconds. Raises CollectionExists, SchemaMismatch, CollectionMisused.
         """
-        await self._open.controller.create(name, schema, shards, timed, history_s)
+        await self._open.controller.create(name, schema, shards, timed, keep)
 
     async def drop(self, name: str) -> None:
-        """Have it be no more, with all that is in it, for whoever reads it, too. Raises CollectionUnknown."""
+        """Drop it with all that is in it: its readers get CollectionDropped. Raises CollectionUnknown."""
         await self._open.controller.drop(name)
 
-    async def names(self) -> list[str]:
-        """The names of all collections, in order."""
+    async def list(self) -> Sequence[str]:
+        """Return the names of all collections, in order."""
         return await self._open.controller.names()
 
     async def describe(self, name: str) -> CollectionStatus:
@@ -354,7 +358,7 @@ class Collections:
 
         Without an end. With ``snapshot`` the first span has the contents at this time. Where the collection becomes
         another rendition, what is different is a change like any other. A call of the iterator that is cancelled takes
-        no span: the next call gives it. Raises CollectionUnknown, TooLate, Damaged.
+        no span: the next call gives it. Raises CollectionUnknown, CollectionDropped, TooLate, Damaged.
         """
         spans = Resumable(self._subscribe(name, as_of, snapshot=snapshot))
         self._followed.add(spans)
@@ -393,30 +397,38 @@ class Collections:
 
     # -- renditions
 
-    async def create_rendition(self, name: str, rendition: str, *, shards: int = 1) -> None:
-        """Make a rendition, to be written from scratch (`write`). Raises CollectionUnknown, RenditionRefused."""
-        await self._open.controller.create_rendition(name, rendition, shards)
+    async def new_rendition(self, name: str, shards: int = 1, *, rendition: str | None = None) -> str:
+        """Make an empty rendition, to be written from scratch (`write`), and return its name.
 
-    async def hand_over(
+        Without a name it is the next of r2, r3 and so on. Raises CollectionUnknown, RenditionRefused,
+        CollectionMisused.
+        """
+        return await self._open.controller.new_rendition(name, rendition, shards)
+
+    async def handover(
         self,
         name: str,
         rendition: str,
+        at: int | None = None,
         *,
         built_from: int | None = None,
         deadline_s: float = DEADLINE_S,
     ) -> int:
         """Have the collection be another rendition; the time from which it is. Its readers see what differs.
 
+        It is ``at`` this time, which is waited for, or as soon as it can be. A time that the metadata have passed is
+        refused, and one that cannot be read in the new rendition.
+
         Where writers give the times, the one before is complete then with what they had written of it; they go on with
         the new one. ``built_from``: it was made of the contents at this time. What was inserted since is added to it,
         as it was inserted; where writers give the times, it is refused if rows came since. Raises CollectionUnknown,
         RenditionUnknown, RenditionRefused, HandoverLate, TooLate.
         """
-        order = Order(name, rendition, built_from, deadline_s)
-        at = await hand_over(self._open.space, order)
+        order = Order(name, rendition, at, built_from, deadline_s)
+        begin = await hand_over(self._open.space, order)
         self._open.fed.pop(name, None)  # whoever writes here knows of it
         self._open.has_written(name)
-        return at
+        return begin
 
     async def drop_rendition(self, name: str, rendition: str) -> None:
         """Drop a rendition that the collection is not. Raises CollectionUnknown, RenditionUnknown, RenditionRefused."""
@@ -427,7 +439,7 @@ class Collections:
 
         Happens by itself where rows are written, too.
         """
-        await self._open.keep_house(await self.names() if names is None else names)
+        await self._open.keep_house(await self.list() if names is None else names)
 
 
 class _Entered:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from nebuli.dataflow.types import type_name
 from nebuli.dataflow.zset import WEIGHT, weighted
+from nebuli.durations import seconds_of
+from nebuli.limits import MAX_KEEP_S
 from nebuli.store.collections import timeline
 from nebuli.store.collections.catalog import Doomed, Entry, Rendition, changes
 from nebuli.store.collections.errors import (
@@ -28,7 +30,7 @@ from nebuli.store.shards.shard_state import Hold
 from nebuli.store.shards.updates import check_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -41,8 +43,8 @@ if TYPE_CHECKING:
 FIRST = "r1"
 """The name of a collection's first rendition."""
 MAX_SHARDS = 256
-MAX_HISTORY_S = 10**9
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}")
+_NUMBERED = re.compile(r"r[0-9]{1,18}", re.ASCII)
 _KEPT = "collection"
 """The hold of the collection itself at its rows, as long as they can be read back."""
 
@@ -105,12 +107,14 @@ class Controller:
 
     # -- collections
 
-    async def create(self, name: str, schema: pa.Schema, shards: int, timed: Timed, history_s: float) -> None:
+    async def create(
+        self, name: str, schema: pa.Schema, shards: int, timed: Timed, keep: str | float
+    ) -> None:
         """Make one, which is empty. Raises CollectionExists, CollectionMisused, SchemaMismatch."""
         _check_name("a collection", name)
         _check_shards(shards)
         _check_columns(name, schema)
-        _check_history(name, history_s)
+        keep_s = _checked_keep(name, keep)
         rows = weighted(schema.remove_metadata())
         check_schema(name, rows, keeps_contents=True)
         first = inlined(timeline.SCHEMA, [(0, timeline.handover(None, FIRST))])
@@ -124,7 +128,7 @@ class Controller:
             await self._space.access.refresh([clock.shard])
             upper = clock.upper
             now = max(clock.next_time(), upper)
-            kept_ms = round(history_s * 1000)
+            kept_ms = round(keep_s * 1000)
             entry = Entry(id_, name, schema.remove_metadata(), timed, kept_ms, now, {FIRST: rendition})
             made = [
                 Create(entry.metadata, timeline.SCHEMA, True, first, 1, {HISTORY: 0}),
@@ -136,7 +140,7 @@ class Controller:
                 return
 
     async def drop(self, name: str) -> None:
-        """Have it be no more: whoever reads or writes it is told. Raises CollectionUnknown."""
+        """Drop it: its readers and writers get CollectionDropped. Raises CollectionUnknown."""
         while True:
             catalog = await self._space.catalog()
             entry = catalog.entries.get(name)
@@ -193,28 +197,30 @@ class Controller:
 
     # -- renditions
 
-    async def create_rendition(self, name: str, rendition: str, shards: int) -> None:
-        """Make one that the collection is not yet, to be written from scratch.
+    async def new_rendition(self, name: str, rendition: str | None, shards: int) -> str:
+        """Make one that the collection is not yet, to be written from scratch; its name.
 
         Raises CollectionUnknown, RenditionRefused.
         """
-        _check_name("a rendition", rendition)
+        if rendition is not None:
+            _check_name("a rendition", rendition)
         _check_shards(shards)
         while True:
             catalog = await self._space.catalog()
             entry = catalog.entries.get(name)
             if entry is None:
                 raise CollectionUnknown(name, catalog.entries)
-            if rendition in entry.renditions:
+            own = rendition or _next_name(entry.renditions)
+            if own in entry.renditions:
                 raise RenditionRefused(
-                    f"collection {name} has a rendition {rendition} already "
-                    f"(shards: {entry.renditions[rendition].shards}, which stay as many): take another name"
+                    f"collection {name} has a rendition {own} already "
+                    f"(shards: {entry.renditions[own].shards}, which stay as many): take another name"
                 )
-            made = Rendition(entry.id, rendition, _id(), shards)
+            made = Rendition(entry.id, own, _id(), shards)
             # The metadata go with it, so that no rendition is made of what is dropped meanwhile.
             also = [*_rendition(made, weighted(entry.schema))]
             if await self._changed(catalog, changes([made]), also=also):
-                return
+                return made.name
 
     async def drop_rendition(self, name: str, rendition: str) -> None:
         """Drop one that nobody can read. Raises CollectionUnknown, RenditionUnknown, RenditionRefused."""
@@ -380,11 +386,22 @@ def _check_columns(name: str, schema: pa.Schema) -> None:
         )
 
 
-def _check_history(name: str, history_s: float) -> None:
-    if not 0 <= history_s <= MAX_HISTORY_S:
+def _checked_keep(name: str, keep: str | float) -> float:
+    try:
+        keep_s = seconds_of(keep)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise CollectionMisused(f"collection {name} cannot be kept: {error}") from None
+    if not 0 <= keep_s <= MAX_KEEP_S:
         raise CollectionMisused(
-            f"collection {name} cannot be read back for {history_s:g} s: give 0 to {MAX_HISTORY_S:,} s"
+            f"collection {name} cannot be kept for {keep_s:g} s: give 0 to {MAX_KEEP_S:,} s"
         )
+    return keep_s
+
+
+def _next_name(renditions: Iterable[str]) -> str:
+    """The first of r2, r3 and so on above all that there are."""
+    numbers = [int(each[1:]) for each in renditions if _NUMBERED.fullmatch(each)]
+    return f"r{max(numbers, default=1) + 1}"
 
 
 def _check_shards(shards: int) -> None:

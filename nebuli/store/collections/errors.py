@@ -5,6 +5,7 @@
     StorageError
     └── CollectionError
         ├── CollectionUnknown    there is none of that name
+        │   └── CollectionDropped  it was dropped while this client used it
         ├── CollectionExists     there is one of that name
         ├── CollectionMisused    it does not take what was given to it
         │   └── RowsMismatch       rows of another schema
@@ -31,7 +32,7 @@ class CollectionError(StorageError):
 
 
 class CollectionUnknown(CollectionError):
-    """There is no collection of that name; or there was, and it was dropped meanwhile."""
+    """There is no collection of that name."""
 
     def __init__(self, name: str, names: Iterable[str] = ()) -> None:
         self.name = name
@@ -39,6 +40,18 @@ class CollectionUnknown(CollectionError):
         super().__init__(
             f"there is no collection {name}: "
             + (f"name one that there is ({known}), or create it first" if known else "create it first")
+        )
+
+
+class CollectionDropped(CollectionUnknown):
+    """The collection was dropped while this client read or wrote it; all that was in it is gone."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        CollectionError.__init__(
+            self,
+            f"collection {name} was dropped, with all that was in it, while it was in use here: stop using it, or "
+            f"create another one of its name",
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
@@ -33,16 +34,22 @@ if TYPE_CHECKING:
     from nebuli.store.shards.shard import Shard
 
 
+_AHEAD_S = 0.2
+"""A handover at a given time is made so long before, while no insert and no reader moves the clock past it."""
 _LOST = 2
 """Tries after which others are held off."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Have a collection be another rendition, which was ``built_from`` what it was at this time, if that is said."""
+    """Have a collection be another rendition, which was ``built_from`` what it was at this time, if that is said.
+
+    ``at`` is the time from which it is that one; None is as soon as it can be.
+    """
 
     name: str
     rendition: str
+    at: int | None
     built_from: int | None
     deadline_s: float
 
@@ -55,12 +62,15 @@ async def hand_over(space: Space, order: Order) -> int:
     RenditionUnknown, RenditionRefused, TooLate, StorageError.
     """
     until = time.monotonic() + order.deadline_s
+    if order.at is not None:
+        await _wait_for(space, order, order.at)
     lost, held_off = 0, False
     async with AsyncExitStack() as stack:
         while True:
             try:
                 found = await _look(space, order)
-                if lost >= _LOST:
+                found.begin()
+                if lost >= _LOST or order.at is not None:  # which has to be first before that time is over
                     if not held_off:
                         stack.push_async_callback(_let_go, space, found.collection)
                         held_off = True
@@ -74,6 +84,17 @@ async def hand_over(space: Space, order: Order) -> int:
                 lost += 1
             if time.monotonic() >= until:
                 raise HandoverLate(order.name, order.rendition, order.deadline_s, lost)
+
+
+async def _wait_for(space: Space, order: Order, at: int) -> None:
+    """Wait until a time has nearly come. Raises RenditionRefused."""
+    to_come_s = (at - space.clock.now()) / 1000
+    if to_come_s > order.deadline_s:
+        raise RenditionRefused(
+            f"collection {order.name} is to become rendition {order.rendition} at {at}, which is {to_come_s:.3f} s "
+            f"from now and is waited for {order.deadline_s:g} s: give an earlier time, or a longer deadline"
+        )
+    await asyncio.sleep(max(0.0, to_come_s - _AHEAD_S))
 
 
 async def _let_go(space: Space, collection: Collection) -> None:
@@ -134,10 +155,10 @@ class _Handover:
 
     async def end(self) -> int:
         """Hand over, with what is missing; the time of it. Raises UpperMismatch, ShardUnknown, RenditionRefused."""
-        at = max(self.space.clock.next_time(), self.clock, self.said)
+        at = self.begin()
         if self.collection.entry.timed == "store":
             written = max(self.uppers[each] for each in self._new)
-            if written > at + 1:
+            if written > at + (self.order.at is None):
                 raise RenditionRefused(
                     f"rendition {self.order.rendition} of collection {self.order.name} is written below {written}, and "
                     f"it is {at}: hand over when that has come"
@@ -151,6 +172,8 @@ class _Handover:
                 for each, part in zip(self._new, self._split(rows), strict=True)
             ]
         else:
+            if self.order.at is not None:
+                self._check_readable(self.order.at)
             if self.order.built_from is not None:
                 await self._check_unchanged(self.order.built_from)
             # Its writers may go on with the next one at once: what they have written is all, or readers would wait.
@@ -167,6 +190,26 @@ class _Handover:
             None,
         )
         return at
+
+    def begin(self) -> int:
+        """The time of the handover. Raises RenditionRefused for one that the metadata have passed."""
+        upper = max(self.clock, self.said)
+        if self.order.at is None:
+            return max(self.space.clock.next_time(), upper)
+        if self.order.at < upper:
+            raise RenditionRefused(
+                f"collection {self.order.name} cannot become rendition {self.order.rendition} at {self.order.at}: its "
+                f"readers know which rendition it is below {upper}; give a time from {upper} on, or none"
+            )
+        return self.order.at
+
+    def _check_readable(self, at: int) -> None:
+        written = min(self.uppers[each] for each in self._new)
+        if written <= at:
+            raise RenditionRefused(
+                f"rendition {self.order.rendition} of collection {self.order.name} cannot be read at {at}, as it is "
+                f"written below {written} only: write it up to {at + 1} first, also if there are no rows"
+            )
 
     async def extend(self) -> None:
         """Add what is missing, and that it is there, so that it is never added again. Raises as `end`."""

@@ -9,7 +9,12 @@ from nebuli.dataflow.zset import weighted
 from nebuli.store.collections import catalog
 from nebuli.store.collections.catalog import Catalog
 from nebuli.store.collections.clock import TICK_S, Clock, now_ms
-from nebuli.store.collections.errors import CollectionMisused, CollectionUnknown, RenditionUnknown
+from nebuli.store.collections.errors import (
+    CollectionDropped,
+    CollectionMisused,
+    CollectionUnknown,
+    RenditionUnknown,
+)
 from nebuli.store.collections.timeline import Timeline
 from nebuli.store.errors import FINISHED, ShardUnknown, SinceMismatch
 from nebuli.store.shards.changes import Create
@@ -155,12 +160,12 @@ class Space:
     def _shards(self, rendition: Rendition, tracked: dict[str, ShardTracker]) -> list[Shard]:
         return [Shard(tracked[name], self.access) for name in rendition.shard_names()]
 
-    async def gone(self, collection: Collection) -> CollectionUnknown:
+    async def gone(self, collection: Collection) -> CollectionDropped:
         """The error for a collection whose shards are not there any more."""
         self._open.pop(collection.entry.id, None)
         self._timelines.pop(collection.entry.id, None)
         self._catalog = None
-        return CollectionUnknown(collection.name)
+        return CollectionDropped(collection.name)
 
     # -- which rendition it is
 
@@ -216,7 +221,10 @@ class Space:
 
     async def learn_renditions(self, collection: Collection) -> None:
         """Have it know those that there are now. Raises CollectionUnknown."""
-        now = await self.opened(collection.name, fresh=True)
+        try:
+            now = await self.opened(collection.name, fresh=True)
+        except CollectionUnknown:
+            raise await self.gone(collection) from None
         if now.entry.id != collection.entry.id:
             raise await self.gone(collection)
         collection.shards = dict(now.shards)

@@ -190,9 +190,10 @@ async def test_who_follows_has_the_rows_and_each_change_once(service: Service) -
             await client.delete("/collections/sales")
             assert [each async for each in parts if "error" in each] == [
                 {
-                    "error": "unknown_collection",
-                    "what": "there is no collection sales: create it first",
-                    "do": "GET /collections says which there are",
+                    "error": "collection_dropped",
+                    "what": "collection sales was dropped, with all that was in it, while it was in use here: stop "
+                    "using it, or create another one of its name",
+                    "do": "ask no more, or make another one of its name",
                 }
             ]
 
@@ -360,7 +361,7 @@ async def test_each_error_has_its_status_and_its_sentence(service: Service) -> N
     async with service.client() as client, Collections(service.store) as collections:
         await client.post("/collections", json=SALES)
         await insert(client, ("Aachen", 1), producer="till", sequence=4)
-        await client.post("/collections", json={**SALES, "name": "short", "history_s": 0})
+        await client.post("/collections", json={**SALES, "name": "short", "keep": 0})
         for _ in range(2):
             batch = pa.record_batch({"shop": ["Aachen"], "amount": [1]})
             forgotten = await collections.insert("short", batch)

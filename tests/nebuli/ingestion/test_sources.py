@@ -106,7 +106,7 @@ async def test_all_raw_sources_and_states_of_a_source_are_known(sources: Sources
     await sources.create(definition(lines, envelope))
     found = await sources.describe("orders")
     assert [*found.raw_sources] == ["data", "metadata"]
-    assert await sources.collections.names() == ["orders", "orders.raw", "orders.transactions"]
+    assert await sources.collections.list() == ["orders", "orders.raw", "orders.transactions"]
     await sources.create(
         parse_definition(
             f"name: others\nfrom: {{type: File, path: {lines}}}\n"
@@ -385,9 +385,9 @@ async def test_a_rebuild_may_want_a_state_that_there_was_not_and_another_need_it
         await until_active("r2")
         add(lines, [{"status": "END", "id": "1", "event_count": 3}])
         await until_there(sources, orders(0, 3))
-        assert await sources.collections.names() == ["orders", "orders.transactions"]
+        assert await sources.collections.list() == ["orders", "orders.transactions"]
     await sources.rebuild("orders", definition(lines, more % ""))
-    await sources.collections.create_rendition("orders", "r3")  # as the first instance does
+    await sources.collections.new_rendition("orders", rendition="r3")  # as the first instance does
     await sources.rebuild("orders", definition(lines, more % ""))
     async with ingesting(sources, instances=2):
         await until_active("r4")
@@ -401,7 +401,7 @@ async def test_a_rebuild_may_want_a_state_that_there_was_not_and_another_need_it
 
         await until_async(gone, "what was overtaken is not there any more")
         await sources.drop("orders")
-    assert await sources.collections.names() == []
+    assert await sources.collections.list() == []
 
 
 async def test_a_rebuild_takes_no_collection_of_somebody_else(sources: Sources, lines: Path) -> None:
@@ -608,7 +608,7 @@ async def test_a_source_that_is_dropped_leaves_nothing_behind(sources: Sources, 
     async with asyncio.timeout(20):
         await task
     assert await sources.names() == []
-    assert await sources.collections.names() == []
+    assert await sources.collections.list() == []
     left = [each for each in await sources.store.shards() if each.startswith("ingestion/")]
     assert sorted(left) == ["ingestion/instances", "ingestion/sources"]
     assert not before & set(left)

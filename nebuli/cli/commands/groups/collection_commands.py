@@ -4,33 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from contextlib import aclosing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from nebuli.cli.bounds import FilePath, Finite, state_place, store_option
+from nebuli.cli.bounds import FilePath, state_place, store_option
 from nebuli.cli.exits import ExitCode, code_of_storage, end_on_termination
 from nebuli.cli.files import STDIN
 from nebuli.cli.placement_text import table
 from nebuli.cli.rows.collection_views import cells, columns_from, columns_of, shown
-from nebuli.cli.rows.printed_rows import as_csv, as_json_line, echo_data, how_many, print_rows
+from nebuli.cli.rows.printed_rows import how_many, print_rows
 from nebuli.cli.rows.times import instant, read_time
+from nebuli.cli.rows.written_files import check_ending, write_rows
 from nebuli.cli.who_may_call import http_server, trust_at
-from nebuli.python_values import values_of
+from nebuli.limits import DEFAULT_KEEP
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import AsyncIterator, Callable, Coroutine
 
-    import pyarrow as pa
-
+    from nebuli.cli.rows.printed_changes import Changes
     from nebuli.store.collections.catalog import Timed
     from nebuli.store.collections.collections import Collections
     from nebuli.store.shards.shard import Span
 
-_ENDINGS = (".csv", ".zip", ".parquet")
-_Command = TypeVar("_Command", bound="Callable[..., int]")
+_ENDINGS = (".csv", ".zip", ".parquet", ".jsonl", ".arrow")
+_MOVE_S = 1.0
+"""A named reader says how far it is so often, and when it ends."""
+_FOLLOWS = "follow/"
+"""Before the name of a reader, in that of its hold."""
 
 
 _shards = click.option(
@@ -70,23 +74,21 @@ def collection() -> None:
     help="Who gives times to rows: the store, to what is inserted; or programs, to what they write.",
 )
 @click.option(
-    "--history",
-    "history_s",
-    type=Finite(min=0),
-    metavar="SECONDS",
-    default=600,
+    "--keep",
+    metavar="DURATION",
+    default=DEFAULT_KEEP,
     show_default=True,
-    help="How long it can be read back.",
+    help="How long it can be read back: a number with ms, s, min, h or d, as in 1h; alone, of seconds.",
 )
 @store_option
-def create(name: str, schema: str, store: str, *, shards: int, timed: Timed, history_s: float) -> int:
+def create(name: str, schema: str, store: str, *, shards: int, timed: Timed, keep: str) -> int:
     """Make a collection, which is empty; the store is made if it is not there."""
     from nebuli.dataflow.types import arrow_schema
 
     columns = arrow_schema(columns_from(schema))
 
     async def work(collections: Collections) -> None:
-        await collections.create(name, columns, shards=shards, timed=timed, history_s=history_s)
+        await collections.create(name, columns, shards=shards, timed=timed, keep=keep)
 
     return _ran(store, work, makes=True)
 
@@ -99,7 +101,7 @@ def list_(store: str, *, as_json: bool) -> int:
 
     async def work(collections: Collections) -> None:
         found = []
-        for name in await collections.names():
+        for name in await collections.list():
             with suppress(_unknown()):  # it was dropped meanwhile
                 found.append(await collections.describe(name))
         keys = ("name", "active", "since", "upper")
@@ -136,7 +138,7 @@ def show(name: str, store: str, *, as_json: bool) -> int:
 @store_option
 @click.option("--json", "as_json", is_flag=True, help="Print the time and the number of rows as JSON.")
 def insert(name: str, file: str, producer: str | None, store: str, *, as_json: bool) -> int:
-    """Insert the rows of FILE, CSV or Parquet by its ending, or CSV from standard input (-).
+    """Insert the rows of FILE, CSV, Parquet, JSON Lines or Arrow by its ending, or CSV from standard input (-).
 
     Columns are found by name, others are passed over; one named _weight says how often each row is added or, below
     zero, taken away. Each 100,000 rows are there at once. Prints the time at which all are.
@@ -167,18 +169,23 @@ def insert(name: str, file: str, producer: str | None, store: str, *, as_json: b
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["table", "json", "csv"]),
+    type=click.Choice(["table", "json", "jsonl", "csv", "arrow"]),
     default="table",
     show_default=True,
-    help="How rows are printed: for people, or, for programs, as JSON or CSV.",
+    help="How rows are printed: for people, or, for programs, as JSON, JSON Lines, CSV or an Arrow stream.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
-@click.option("--into", type=FilePath(), metavar="FILE", help="Write them into this Parquet file instead.")
+@click.option(
+    "--into",
+    type=FilePath(),
+    metavar="FILE",
+    help="Write them into this file instead: .parquet, .csv, .jsonl or .arrow.",
+)
 @store_option
 def read(name: str, as_of: int | None, form: str, into: str | None, store: str, *, as_json: bool) -> int:
     """Print the rows of a collection at a time, or at the last one that is complete. A time to come is waited for."""
-    if into is not None and Path(into).suffix.lower() != ".parquet":
-        raise click.UsageError(f"--into {into}: give a name that ends in .parquet")
+    if into is not None:
+        check_ending(into)
 
     async def work(collections: Collections) -> None:
         at = await collections.latest(name) if as_of is None else as_of
@@ -186,7 +193,7 @@ def read(name: str, as_of: int | None, form: str, into: str | None, store: str, 
         if into is None:
             print_rows(rows, "json" if as_json else form)
         else:
-            _write(rows, Path(into))
+            write_rows(rows, Path(into))
         click.echo(f"{how_many(rows.num_rows)} at {at}, {instant(at)}", err=True)
 
     return _ran(store, work)
@@ -201,47 +208,80 @@ def read(name: str, as_of: int | None, form: str, into: str | None, store: str, 
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["csv", "json"]),
+    type=click.Choice(["csv", "json", "arrow"]),
     default="csv",
     show_default=True,
-    help="How each change is printed: as a line of CSV, below a header, or as a JSON object.",
+    help="How changes are printed: lines of CSV below a header, a JSON object in a line, or an Arrow stream.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@click.option(
+    "--name",
+    "reader",
+    metavar="NAME",
+    help="A name of this reader: its hold stays when it ends, and it goes on from there when it is run again.",
+)
 @store_option
-def follow(name: str, as_of: int | None, form: str, store: str, *, snapshot: bool, as_json: bool) -> int:
+def follow(
+    name: str, as_of: int | None, form: str, reader: str | None, store: str, *, snapshot: bool, as_json: bool
+) -> int:
     """Print what changes behind a time, or from now on, a line for each row, until this is interrupted.
 
     A line has the time (_time), the row, and how many times it was added or, below zero, taken away (_weight).
     """
+    from nebuli.cli.rows.printed_changes import changes_as
 
     async def work(collections: Collections) -> None:
         end_on_termination()
-        columns = (await collections.describe(name)).schema.names
-        names = ["_time", *columns, "_weight"]
-        is_json = as_json or form == "json"
-        if not is_json:
-            echo_data(as_csv([names]))
-        async with aclosing(collections.subscribe(name, as_of, snapshot=snapshot)) as spans:
-            async for span in spans:
-                lines = _changes(span)
-                if is_json:
-                    echo_data("".join(f"{as_json_line(names, line)}\n" for line in lines))
+        status = await collections.describe(name)
+        hold = None if reader is None else f"{_FOLLOWS}{reader}"
+        known = None if hold is None else status.holds.get(hold)
+        changes = changes_as("json" if as_json else form, status.schema)
+        if known is not None:
+            subscribed = collections.subscribe(name, known.time)
+        else:
+            begin = as_of if hold is None or snapshot else await _held(collections, name, hold, as_of)
+            subscribed = collections.subscribe(name, begin, snapshot=snapshot)
+            changes.begin()
+        async with aclosing(subscribed) as spans:
+            try:
+                if hold is None:
+                    async for span in spans:
+                        changes.print(span)
                 else:
-                    echo_data(as_csv(lines))
+                    await _print_and_hold(collections, (name, hold), spans, changes)
+            finally:
+                changes.end()
 
     return _ran(store, work)
 
 
 @collection.command()
 @click.argument("name")
-@click.argument("rendition")
-@_shards
+@click.argument("hold")
 @store_option
-def rendition(name: str, rendition: str, shards: int, store: str) -> int:
-    """Make another rendition of a collection, empty, which programs write from scratch."""
+def release(name: str, hold: str, store: str) -> int:
+    """Let go of a hold, as `show` names it: of a reader that does not come back."""
 
     async def work(collections: Collections) -> None:
-        await collections.create_rendition(name, rendition, shards=shards)
+        if hold not in (await collections.describe(name)).holds:
+            raise click.ClickException(
+                f"collection {name} has no hold {hold}: nebuli collection show {name} names all"
+            )
+        await collections.release(name, hold)
+
+    return _ran(store, work)
+
+
+@collection.command()
+@click.argument("name")
+@click.argument("rendition", required=False)
+@_shards
+@store_option
+def rendition(name: str, rendition: str | None, shards: int, store: str) -> int:
+    """Make another rendition of a collection, empty, which programs write from scratch, and print its name."""
+
+    async def work(collections: Collections) -> None:
+        click.echo(await collections.new_rendition(name, shards, rendition=rendition))
 
     return _ran(store, work)
 
@@ -255,15 +295,21 @@ def rendition(name: str, rendition: str, shards: int, store: str) -> int:
     metavar="TIME",
     help="The time whose rows the rendition was made of: what was inserted since is added to it.",
 )
+@click.option(
+    "--at",
+    callback=read_time,
+    metavar="TIME",
+    help="The time from which it is; one to come is waited for. Without it, as soon as it can be.",
+)
 @store_option
-def handover(name: str, rendition: str, built_from: int | None, store: str) -> int:
-    """Have a collection be another rendition from now on, and print the time; who follows it sees what differs."""
+def handover(name: str, rendition: str, built_from: int | None, at: int | None, store: str) -> int:
+    """Have a collection be another rendition, and print from when on; who follows it sees what differs."""
 
     async def work(collections: Collections) -> None:
-        at = await collections.hand_over(name, rendition, built_from=built_from)
+        begin = await collections.handover(name, rendition, at, built_from=built_from)
         await collections.keep_house([name])
-        click.echo(at)
-        click.echo(f"collection {name} is rendition {rendition} from {instant(at)} on", err=True)
+        click.echo(begin)
+        click.echo(f"collection {name} is rendition {rendition} from {instant(begin)} on", err=True)
 
     return _ran(store, work)
 
@@ -383,21 +429,37 @@ async def _inserted(
     return at, rows
 
 
-def _changes(span: Span) -> list[tuple[Any, ...]]:
-    return [
-        (time, *line)
-        for time, rows in span.updates
-        for line in zip(*map(values_of, rows.columns), strict=True)
-    ]
+async def _held(collections: Collections, name: str, hold: str, as_of: int | None) -> int:
+    """Set a reader's hold where it begins: at a time, or the last one, which others may forget before it is held."""
+    from nebuli.store.collections.errors import TooLate
+
+    while True:
+        at = await collections.latest(name) if as_of is None else as_of
+        try:
+            await collections.hold(name, hold, at)
+        except TooLate:
+            if as_of is not None:
+                raise
+        else:
+            return at
 
 
-def _write(rows: pa.Table, into: Path) -> None:
-    """Write a Parquet file that is there whole, or as it was. Raises OSError."""
-    import pyarrow.parquet
-
-    aside = into.with_name(f".{into.stem}.new")
+async def _print_and_hold(
+    collections: Collections, place: tuple[str, str], spans: AsyncIterator[Span], changes: Changes
+) -> None:
+    """Print what comes, and keep the hold at what was printed; also at the end, in whatever way it comes."""
+    name, hold = place
+    held: int | None = None
+    printed: int | None = None
+    at = 0.0
     try:
-        pyarrow.parquet.write_table(rows, aside)
-        aside.replace(into)
+        async for span in spans:
+            changes.print(span)
+            printed = span.upper - 1
+            if held is None or time.monotonic() - at >= _MOVE_S:
+                await collections.hold(name, hold, printed)
+                held, at = printed, time.monotonic()
     finally:
-        aside.unlink(missing_ok=True)
+        if printed is not None and printed != held:
+            with suppress(_unknown()):  # it was dropped
+                await collections.hold(name, hold, printed)

@@ -97,7 +97,7 @@ def test_what_is_inserted_is_read_at_a_time(sales: Run, tmp_path: Path) -> None:
 
 def test_collections_are_listed_and_shown(sales: Run, store: Path) -> None:
     """ST-CTL-3: renditions with their frontiers, and holds."""
-    done(sales("create", "sensors", "--schema", "at: timestamp", "--timed", "writers", "--history", "0.5"))
+    done(sales("create", "sensors", "--schema", "at: timestamp", "--timed", "writers", "--keep", "0.5"))
     with Collections(store) as collections:
         at = collections.latest("sales")
         collections.hold("sales", "mine", at)
@@ -272,7 +272,10 @@ def test_only_a_rendition_that_it_never_was_is_dropped_alone(sales: Run) -> None
             ("read", "sales", "--as-of", "noon"),
             "'noon' is no time: give milliseconds since 1970, or an ISO date",
         ),
-        (("read", "sales", "--into", "a.csv"), "--into a.csv: give a name that ends in .parquet"),
+        (
+            ("read", "sales", "--into", "a.txt"),
+            "--into a.txt: give a name that ends in one of .parquet, .csv, .jsonl, .arrow",
+        ),
         (("rendition", "sales", "r1"), "collection sales has a rendition r1 already"),
     ],
 )
@@ -327,3 +330,150 @@ def test_a_store_by_url_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             done(nebuli("collection", *arguments, *store, directory=tmp_path))
         read = nebuli("collection", "read", "sales", "--format", "csv", *store, directory=tmp_path)
         assert done(read) == "shop,amount\nAachen,1\n"
+
+
+# -- a reader with a name
+
+
+def _follow(store: Path, printed: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    with printed.open("ab") as out:
+        return subprocess.Popen(
+            [sys.executable, "-m", "nebuli", "collection", "follow", "sales", "--store", store, *arguments],
+            stdout=out,
+        )
+
+
+def _inserted(collections: Collections, amount: int) -> None:
+    collections.insert("sales", pa.record_batch([["Aachen"], [amount]], schema=SCHEMA))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_named_reader_goes_on_where_it_was(sales: Run, store: Path, tmp_path: Path, number: int) -> None:
+    """ST-CTL-3: nothing is lost while it is away, longer than the history; after a kill its last second may repeat."""
+    printed = tmp_path / "printed"
+
+    def amounts() -> list[int]:
+        return [int(line.split(",")[2]) for line in printed.read_text("utf-8").splitlines()[1:]]
+
+    with Collections(store) as collections:
+        collections.drop("sales")
+        collections.create("sales", SCHEMA, keep=0)
+        _inserted(collections, 0)
+        for run in range(3):
+            process = _follow(store, printed, "--name", "mine", "--snapshot")
+            try:
+                wait_for(lambda run=run: 3 * run in amounts(), "what came while it was away, or before")
+                _inserted(collections, 3 * run + 1)
+                wait_for(lambda run=run: 3 * run + 1 in amounts(), "what comes")
+            finally:
+                process.send_signal(number)
+                assert process.wait(30) == {2: 130, 15: 143}.get(number, -number)
+            _inserted(collections, 3 * run + 2)
+            _inserted(collections, 3 * run + 3)
+            collections.move_on()
+            collections.keep_house()
+        found = amounts()
+        if number != signal.SIGKILL:
+            assert found == [0, 1, 2, 3, 4, 5, 6, 7]
+        times = [line.split(",")[0] for line in printed.read_text("utf-8").splitlines()[1:]]
+        first = {amount: time for time, amount in reversed(list(zip(times, found, strict=True)))}
+        assert sorted(first) == [0, 1, 2, 3, 4, 5, 6, 7]
+        assert all(first[amount] == time for time, amount in zip(times, found, strict=True))
+        assert set(collections.describe("sales").holds) >= {"history", "follow/mine"}
+    done(sales("release", "sales", "follow/mine"))
+    ended = sales("release", "sales", "follow/mine")
+    assert (ended.exit_code, ended.error) == (
+        2,
+        "collection sales has no hold follow/mine: nebuli collection show sales names all",
+    )
+
+
+# -- files
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet", "jsonl", "arrow"])
+def test_rows_go_into_files_and_come_out_of_them_as_they_were(
+    sales: Run, store: Path, tmp_path: Path, ending: str
+) -> None:
+    rows = pa.table({"shop": ["Aachen", None, 'a "b", c\n', "Bonn"], "amount": [1, 2, None, -(1 << 63)]})
+    with Collections(store) as collections:
+        collections.insert("sales", rows.cast(SCHEMA))
+    done(sales("create", "other", "--schema", COLUMNS))
+    done(sales("read", "sales", "--into", tmp_path / f"a.{ending}"))
+    done(sales("insert", "other", tmp_path / f"a.{ending}"))
+    done(sales("insert", "other", tmp_path / f"a.{ending}"))
+    with Collections(store) as collections:
+        found = collections.snapshot("other", weighted=True)
+    expected = {(*row.values(), 2) for row in rows.to_pylist()}
+    assert {tuple(row.values()) for row in found.to_pylist()} == expected
+
+
+def test_weights_and_mistakes_of_json_lines_and_arrow(sales: Run, tmp_path: Path) -> None:
+    """A line without a weight adds its row; a mistake is named with its line, and nothing of the file is inserted."""
+    (tmp_path / "a.jsonl").write_text(
+        '{"shop": "Aachen", "amount": 1, "_weight": 2}\n\n{"amount": 3, "more": 0}', "utf-8"
+    )
+    done(sales("insert", "sales", tmp_path / "a.jsonl"))
+    assert found(sales) == Counter({("Aachen", 1): 2, (None, 3): 1})
+    (tmp_path / "b.jsonl").write_text('{"shop": "Bonn"}\n\n{"shop": 3}\n', "utf-8")
+    ended = sales("insert", "sales", tmp_path / "b.jsonl")
+    assert ended.exit_code == 2
+    assert f"{tmp_path / 'b.jsonl'}, line 3: " in ended.error
+    taken = pa.table({"_weight": [-2], "amount": pa.array([1], pa.int32()), "shop": ["Aachen"]})
+    with pa.ipc.new_stream(str(tmp_path / "c.arrow"), taken.schema) as writer:
+        writer.write_table(taken)
+    done(sales("insert", "sales", tmp_path / "c.arrow"))
+    assert found(sales) == Counter({(None, 3): 1})
+    for data, said in ((b"", "cannot be read"), (b"ARROW1 and no more", "cannot be read")):
+        (tmp_path / "d.arrow").write_bytes(data)
+        ended = sales("insert", "sales", tmp_path / "d.arrow")
+        assert (ended.exit_code, said in ended.error) == (2, True), ended.error
+    with pa.ipc.new_file(str(tmp_path / "e.arrow"), pa.schema([("shop", pa.int8())])):
+        pass
+    assert (
+        "no column amount, which the collection has" in sales("insert", "sales", tmp_path / "e.arrow").error
+    )
+    assert found(sales) == Counter({(None, 3): 1})
+
+
+@pytest.mark.parametrize("form", ["jsonl", "arrow"])
+def test_rows_and_changes_are_printed_for_programs(
+    sales: Run, store: Path, tmp_path: Path, form: str
+) -> None:
+    with Collections(store) as collections:
+        at = collections.insert("sales", pa.record_batch([["Aachen", "Bonn"], [1, 2]], schema=SCHEMA))
+        later = collections.insert("sales", pa.record_batch([["Bonn"], [3]], schema=SCHEMA))
+    command = [sys.executable, "-m", "nebuli", "collection", "read", "sales", "--store", str(store)]
+    read = subprocess.run([*command, "--format", form, "--as-of", str(at)], capture_output=True, check=True)
+    printed = tmp_path / "printed"
+    process = _follow(
+        store, printed, "--as-of", str(at), "--snapshot", "--format", "json" if form == "jsonl" else form
+    )
+    try:
+        wait_for(
+            lambda: str(later).encode() in printed.read_bytes() or _rows(printed, form) == 3, "all changes"
+        )
+    finally:
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+    rows, changes = (
+        ([json.loads(line) for line in data.splitlines()])
+        if form == "jsonl"
+        else pa.ipc.open_stream(data).read_all().to_pylist()
+        for data in (read.stdout, printed.read_bytes())
+    )
+    assert sorted(rows, key=str) == [{"shop": "Aachen", "amount": 1}, {"shop": "Bonn", "amount": 2}]
+    expected = [(at, "Aachen", 1, 1), (at, "Bonn", 2, 1), (later, "Bonn", 3, 1)]
+    assert sorted(tuple(each.values()) for each in changes) == expected
+
+
+def _rows(printed: Path, form: str) -> int:
+    if form != "arrow" or not printed.read_bytes():
+        return 0
+    reader = pa.ipc.open_stream(printed.read_bytes())
+    rows = 0
+    try:
+        while True:
+            rows += reader.read_next_batch().num_rows
+    except (StopIteration, OSError, pa.ArrowInvalid):
+        return rows

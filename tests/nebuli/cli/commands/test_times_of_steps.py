@@ -278,7 +278,7 @@ async def contents(collections: Collections, wanted: list[tuple[int, int]]) -> N
     """Wait until these rows are there, and no others."""
 
     async def is_there() -> bool:
-        return "all" in await collections.names()
+        return "all" in await collections.list()
 
     await until_async(is_there, "the query has made it")
     async with asyncio.timeout(60):
@@ -315,7 +315,7 @@ async def test_a_query_that_begins_anew_writes_another_rendition(
     anew = Pushed(tmp_path, started, reads=True, rendition="r2").start("anew")
     await asyncio.to_thread(anew.wait_until_said, "serving at")
     await until_async(lambda: rendition(first, "r2"), "r2 is written")
-    await first.hand_over("all", "r2")
+    await first.handover("all", "r2")
     await contents(first, [(1, 1), (2, 2)])
 
 

@@ -118,7 +118,7 @@ class Simulation:
             self.store.calm = True
             async with self.client("maker") as maker:
                 for name in ("out", "out.waiting"):
-                    await maker.create(name, CARRIED, timed="writers", history_s=3600)
+                    await maker.create(name, CARRIED, timed="writers", keep=3600)
                 await Remap.opened(maker._store, "remap", maker.clock)
                 await (await maker._store.open_shard("remap")).hold("audit", 0)
             self.store.calm = False

@@ -183,9 +183,9 @@ def test_a_stream_follows_a_handover(spark, store: Collections, tmp_path: Path) 
     assert contents() == counted(rows(range(30)))
     held = store.describe("a").holds["spark/spark"].time
     at = store.insert("a", rows(range(30, 40)))
-    store.create_rendition("a", "r2", shards=3)
+    store.new_rendition("a", rendition="r2", shards=3)
     store.write("a", [(at, rows(range(35)))], 0, at + 1, rendition="r2")
-    store.hand_over("a", "r2")
+    store.handover("a", "r2")
     store.insert("a", rows(range(100, 105)))
     follow()
     assert contents() == counted(rows(range(35))) + counted(rows(range(100, 105)))
@@ -236,7 +236,7 @@ def test_a_stream_waits_for_the_first_write(spark, store: Collections, tmp_path:
 def test_what_is_wrong_is_said(
     spark, store: Collections, tmp_path: Path, options: dict[str, Any], said: str
 ) -> None:
-    store.create("a", SCHEMA, timed="writers", history_s=0)
+    store.create("a", SCHEMA, timed="writers", keep=0)
     store.write("a", [(100, rows(range(2)))], 0, 101)
     store.keep_house()
     with pytest.raises(Exception, match=said) as raised:

@@ -80,7 +80,7 @@ class Simulation:
         async with asyncio.timeout(_DEADLINE_S), AsyncExitStack() as stack:
             self.store.calm = True
             clients = [await stack.enter_async_context(self.client(number)) for number in range(7)]
-            await clients[0].create("sales", SCHEMA, shards=3, history_s=_HISTORY_S)
+            await clients[0].create("sales", SCHEMA, shards=3, keep=_HISTORY_S)
             self.store.calm = False
             async with asyncio.TaskGroup() as group:
                 for number in range(3):
@@ -207,7 +207,7 @@ class Simulation:
         """The time of a handover; None if only others know it."""
         while True:
             try:
-                return await client.hand_over("sales", name, built_from=at, deadline_s=draw.choice([0.1, 5]))
+                return await client.handover("sales", name, built_from=at, deadline_s=draw.choice([0.1, 5]))
             except HandoverLate:
                 pass
             except RenditionRefused as error:
@@ -309,7 +309,7 @@ async def again(act: Callable[[], Awaitable[T]]) -> T:
 async def made(client: Collections, rendition: str, shards: int) -> None:
     """Make a rendition; it may be that it is made already."""
     try:
-        await client.create_rendition("sales", rendition, shards=shards)
+        await client.new_rendition("sales", rendition=rendition, shards=shards)
     except RenditionRefused as error:
         if f"has a rendition {rendition} already" not in str(error):
             raise

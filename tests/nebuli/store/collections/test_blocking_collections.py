@@ -33,7 +33,7 @@ def test_what_is_inserted_is_read_and_followed(folder: Path) -> None:
         first = collections.insert("sales", batch(("a", 1), ("b", 2)), producer="p", sequence=0)
         assert collections.insert("sales", batch(("a", 1), ("b", 2)), producer="p", sequence=0) == first
         last = collections.insert("sales", zset(("b", 2, -1)))
-        assert collections.names() == ["sales"]
+        assert collections.list() == ["sales"]
         assert collections.latest("sales") >= last
         assert counted(collections.snapshot("sales", first)) == Counter({("a", 1): 1, ("b", 2): 1})
         followed = Accumulated()
@@ -56,10 +56,10 @@ def test_renditions_are_made_written_and_handed_over_to(folder: Path) -> None:
         collections.create("sales", SCHEMA)
         at = collections.insert("sales", batch(("a", 1)))
         for name in ("r2", "r3"):
-            collections.create_rendition("sales", name, shards=2)
+            collections.new_rendition("sales", rendition=name, shards=2)
         collections.write("sales", [(at, batch(("a", 2)))], 0, at + 1, rendition="r2")
         collections.drop_rendition("sales", "r3")
-        handover = collections.hand_over("sales", "r2", built_from=at)
+        handover = collections.handover("sales", "r2", built_from=at)
         assert counted(collections.snapshot("sales", handover - 1)) == Counter({("a", 1): 1})
         assert counted(collections.snapshot("sales", handover)) == Counter({("a", 2): 1})
         collections.keep_house()

@@ -31,7 +31,7 @@ async def held(collections: Collections, name: str) -> dict[str, int]:
 
 async def test_holds_are_listed_moved_and_released(collections: Collections, other: Collections) -> None:
     """ST-CTL-3, ST-SH-10: the lowest one says from when on the collection can be read, whoever has it."""
-    await collections.create("sales", SCHEMA, history_s=0)
+    await collections.create("sales", SCHEMA, keep=0)
     times = [await collections.insert("sales", batch(("a", number))) for number in range(6)]
 
     async def since() -> int:
@@ -64,11 +64,11 @@ async def test_a_hold_whose_lease_is_over_holds_nothing_up(
     """ST-CTL-3, ST-REN-3: whoever was killed keeps a rendition as long as its lease, and no longer."""
     now = 1000.0
     monkeypatch.setattr("time.time", lambda: now)
-    await collections.create("sales", SCHEMA, history_s=0)
+    await collections.create("sales", SCHEMA, keep=0)
     at = await collections.insert("sales", batch(("a", 1)))
     await other.hold("sales", "killed", at, lease_s=60)
-    await collections.create_rendition("sales", "r2")
-    over = await collections.hand_over("sales", "r2")
+    await collections.new_rendition("sales", rendition="r2")
+    over = await collections.handover("sales", "r2")
     now += 59
     await collections.insert("sales", batch(("b", 1)))
     await collections.keep_house()
@@ -90,7 +90,7 @@ async def test_who_reads_has_a_hold_as_long_as_it_reads(
 ) -> None:
     """ST-CTL-3: it is listed, renewed where the reader is by then, and let go, in whatever way it ends."""
     monkeypatch.setattr("nebuli.store.collections.reader_holds._AGAIN_S", 0.01)
-    await collections.create("sales", SCHEMA, history_s=0)
+    await collections.create("sales", SCHEMA, keep=0)
     start = await collections.insert("sales", batch(("a", 1)))
     reader = Accumulated()
     async with aclosing(other.subscribe("sales", start, snapshot=True)) as spans:
@@ -129,13 +129,13 @@ async def test_renditions_are_made_handed_over_to_and_dropped(
     await collections.create("sales", SCHEMA, shards=2)
     at = await collections.insert("sales", batch(("a", 1)))
     for name in ("r2", "r3"):
-        await collections.create_rendition("sales", name, shards=3)
+        await collections.new_rendition("sales", rendition=name, shards=3)
     shards = await collections._open.space.store.shards()
     found = {each.name: each for each in (await other.describe("sales")).renditions}
     assert {name: (each.shards, each.begin) for name, each in found.items()} == {
         "r1": (2, 0), "r2": (3, None), "r3": (3, None),
     }  # fmt: skip
-    over = await other.hand_over("sales", "r2")
+    over = await other.handover("sales", "r2")
     status = await collections.describe("sales")
     assert status.active == "r2"
     periods = {each.name: (each.begin, each.end) for each in status.renditions}
@@ -143,13 +143,29 @@ async def test_renditions_are_made_handed_over_to_and_dropped(
     await other.drop_rendition("sales", "r3")
     assert len(await collections._open.space.store.shards()) == len(shards) - 3
     for act, error, said in (
-        (lambda: collections.create_rendition("sales", "r2"), RenditionRefused, "has a rendition r2 already"),
-        (lambda: collections.create_rendition("sales", "r 2"), CollectionMisused, "'r 2' cannot be the name"),
-        (lambda: collections.create_rendition("sales", "r4", shards=257), CollectionMisused, "257 shards"),
-        (lambda: collections.create_rendition("sale", "r4"), CollectionUnknown, "is no collection sale"),
-        (lambda: collections.hand_over("sales", "r2"), RenditionRefused, "is or was rendition r2"),
         (
-            lambda: collections.hand_over("sales", "r3"),
+            lambda: collections.new_rendition("sales", rendition="r2"),
+            RenditionRefused,
+            "has a rendition r2 already",
+        ),
+        (
+            lambda: collections.new_rendition("sales", rendition="r 2"),
+            CollectionMisused,
+            "'r 2' cannot be the name",
+        ),
+        (
+            lambda: collections.new_rendition("sales", rendition="r4", shards=257),
+            CollectionMisused,
+            "257 shards",
+        ),
+        (
+            lambda: collections.new_rendition("sale", rendition="r4"),
+            CollectionUnknown,
+            "is no collection sale",
+        ),
+        (lambda: collections.handover("sales", "r2"), RenditionRefused, "is or was rendition r2"),
+        (
+            lambda: collections.handover("sales", "r3"),
             RenditionUnknown,
             "has no rendition r3: it has r1, r2",
         ),
@@ -162,7 +178,7 @@ async def test_renditions_are_made_handed_over_to_and_dropped(
         (lambda: collections.drop_rendition("sales", "r3"), RenditionUnknown, "has no rendition r3"),
         (lambda: collections.write("sales", [], 0, 1, rendition="r3"), RenditionUnknown, "no rendition r3"),
         (lambda: other.write("sales", [], 0, 1, rendition="r3"), RenditionUnknown, "has no rendition r3"),
-        (lambda: other.hand_over("sale", "r2"), CollectionUnknown, "there is no collection sale"),
+        (lambda: other.handover("sale", "r2"), CollectionUnknown, "there is no collection sale"),
     ):
         with pytest.raises(error, match=said):
             await act()
@@ -176,7 +192,7 @@ async def test_each_shard_of_a_rendition_is_one_of_the_store(collections: Collec
     await collections.create("sales", SCHEMA, shards=4)
     rows = [("a", number) for number in range(40)]
     at = await collections.insert("sales", batch(*rows))
-    await collections.create_rendition("sales", "r2", shards=2)
+    await collections.new_rendition("sales", rendition="r2", shards=2)
     (collection,) = collections._open.space._open.values()
     async with Store.at(folder) as store:
         names = await store.shards()
@@ -197,13 +213,13 @@ async def test_who_knows_of_no_handover_goes_on_all_the_same(
     collections: Collections, other: Collections
 ) -> None:
     """ST-CTL-2, ST-CL-1: an old rendition may be gone before a process that writes or reads has heard of it."""
-    await collections.create("sales", SCHEMA, history_s=0)
+    await collections.create("sales", SCHEMA, keep=0)
     at = await other.insert("sales", batch(("a", 1)), producer="p", sequence=1)
     assert counted(await other.snapshot("sales", at)) == Counter({("a", 1): 1})
     for number in range(2, 6):
-        await collections.create_rendition("sales", f"r{number}", shards=number)
+        await collections.new_rendition("sales", rendition=f"r{number}", shards=number)
         await collections.write("sales", [(at, batch(("a", number)))], 0, at + 1, rendition=f"r{number}")
-        await collections.hand_over("sales", f"r{number}")
+        await collections.handover("sales", f"r{number}")
         await collections.insert("sales", batch(("b", number)))
         await collections.keep_house()
         assert [each.name for each in (await collections.describe("sales")).renditions] == [f"r{number}"]
@@ -220,14 +236,14 @@ async def test_a_reader_that_was_away_for_longer_than_its_lease_is_told(
     """ST-COL-1, ST-SH-3: it is not given what is left of times that others have forgotten."""
     now = 1000.0
     monkeypatch.setattr("time.time", lambda: now)
-    await collections.create("sales", SCHEMA, history_s=0)
+    await collections.create("sales", SCHEMA, keep=0)
     start = await collections.insert("sales", batch(("a", 1)))
     readers = [other.subscribe("sales", start, snapshot=True) for _ in range(2)]
     for each in readers:
         await Accumulated().follow(each, start)
     await collections.insert("sales", batch(("b", 1)))
-    await collections.create_rendition("sales", "r2")
-    over = await collections.hand_over("sales", "r2")
+    await collections.new_rendition("sales", rendition="r2")
+    over = await collections.handover("sales", "r2")
     now += 61
     metadata = (await collections._open.space.opened("sales")).metadata
     for is_whole in (False, True):
@@ -259,7 +275,7 @@ async def test_what_is_dropped_in_the_middle_of_a_read_is_not_read_as_empty(
 async def test_all_that_can_happen_at_once(collections: Collections, other: Collections) -> None:
     """ST-CTL-2, ST-CTL-3: producers, readers, handovers and housekeeping of two processes; each row is there once."""
     both = (collections, other)
-    await collections.create("sales", SCHEMA, shards=2, history_s=0)
+    await collections.create("sales", SCHEMA, shards=2, keep=0)
     await collections.insert("sales", batch(("start", 0)))
     is_over = asyncio.Event()
 
@@ -281,13 +297,13 @@ async def test_all_that_can_happen_at_once(collections: Collections, other: Coll
         number = 2
         while not is_over.is_set():
             name = f"r{number}"
-            await other.create_rendition("sales", name, shards=1 + number % 3)
+            await other.new_rendition("sales", rendition=name, shards=1 + number % 3)
             try:
                 at = await other.latest("sales")
                 await other.hold("sales", "built", at)
                 rows = await other.snapshot("sales", at)
                 await other.write("sales", [(at, rows)], 0, at + 1, rendition=name)
-                await other.hand_over("sales", name, built_from=at)
+                await other.handover("sales", name, built_from=at)
             except (RenditionRefused, TooLate):
                 await other.drop_rendition("sales", name)
             await other.release("sales", "built")

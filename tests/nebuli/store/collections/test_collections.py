@@ -13,6 +13,7 @@ import pytest
 
 from nebuli import Collections
 from nebuli.store.collections.errors import (
+    CollectionDropped,
     CollectionError,
     CollectionExists,
     CollectionMisused,
@@ -31,7 +32,7 @@ async def test_what_is_inserted_is_read_by_all(collections: Collections, other: 
     second = await other.insert("sales", zset(("b", 2, -1), ("c", 3, 1)))
     assert second > first
     for each in (collections, other):
-        assert await each.names() == ["sales"]
+        assert await each.list() == ["sales"]
         assert counted(await each.snapshot("sales")) == Counter({("a", 1): 1, ("b", 2): 1, ("c", 3): 1})
         assert counted(await each.snapshot("sales", first)) == Counter({("a", 1): 1, ("b", 2): 2})
         assert counted(await each.snapshot("sales", first - 1)) == Counter()
@@ -119,7 +120,7 @@ async def test_idle_collections_move_on_together_and_only_while_somebody_reads(
 
     await asyncio.gather(*(read(number) for number in range(20)))
     assert all(not each.now for each in readers)
-    await collections.names()
+    await collections.list()
     passed_ms = await collections.latest("c0") - start
     ticks = collections._open.space.clock.shard.state.sequence - before
     assert 0 < ticks <= passed_ms / 50 + 2, "one for each 50 ms at most, whoever reads"
@@ -130,7 +131,7 @@ async def test_idle_collections_move_on_together_and_only_while_somebody_reads(
 
 async def test_a_time_to_come_is_waited_for(collections: Collections) -> None:
     """ST-SH-3: at an upper and beyond it a read waits, below the since it fails."""
-    await collections.create("sales", SCHEMA, history_s=0)
+    await collections.create("sales", SCHEMA, keep=0)
     at = await collections.insert("sales", batch(("a", 1)))
     assert counted(await collections.snapshot("sales", at + 150)) == Counter({("a", 1): 1})
     with pytest.raises(
@@ -225,7 +226,7 @@ async def test_what_is_dropped_is_gone(collections: Collections, other: Collecti
     async with aclosing(other.subscribe("sales")) as spans:
         await anext(spans)
         await collections.drop("sales")
-        with pytest.raises(CollectionUnknown):
+        with pytest.raises(CollectionDropped, match="collection sales was dropped, with all that was in it"):
             await Accumulated().follow(spans, 1 << 62)
     for act in (
         other.snapshot("sales"),
@@ -239,6 +240,46 @@ async def test_what_is_dropped_is_gone(collections: Collections, other: Collecti
     await collections.create("sales", SCHEMA)
     await other.insert("sales", batch(("a", 1)))
     assert counted(await collections.snapshot("sales")) == Counter({("a", 1): 1})
+
+
+async def test_writers_are_told_of_a_drop_in_the_middle(collections: Collections, other: Collections) -> None:
+    """Each insert is there or says that the collection was dropped."""
+    await collections.create("sales", SCHEMA)
+    await other.insert("sales", batch(("a", 1)))
+    writes = [asyncio.create_task(other.insert("sales", batch(("b", each)))) for each in range(20)]
+    await asyncio.sleep(0)
+    await collections.drop("sales")
+    done = await asyncio.gather(*writes, return_exceptions=True)
+    assert {type(each) for each in done} <= {int, CollectionDropped}
+    with pytest.raises(CollectionUnknown):
+        await other.insert("sales", batch(("c", 1)))
+
+
+@pytest.mark.parametrize(
+    ("keep", "kept_s"), [("1h", 3600), ("90 min", 5400), ("250ms", 0.25), ("1.5d", 129_600), (2, 2), ("7", 7)]
+)
+async def test_a_collection_is_kept_for_so_long(
+    keep: str | float, kept_s: float, collections: Collections
+) -> None:
+    await collections.create("sales", SCHEMA, keep=keep)
+    assert (await collections.describe("sales")).history_ms == 1000 * kept_s
+
+
+async def test_what_is_older_than_keep_is_forgotten_and_the_rest_is_not(folder: Path) -> None:
+    """The collection's own hold, on a clock that is set by hand: an hour, to the millisecond."""
+    now = 10_000_000
+    async with Collections(folder, now=lambda: now, tick_s=0.005) as collections:
+        await collections.create("sales", SCHEMA, keep="1h")
+        for number in range(3):
+            await collections.insert("sales", batch(("a", number)))
+            now += 1000
+        now = 10_001_000 + 3_600_000
+        await collections.move_on()
+        await collections.keep_house()
+        with pytest.raises(TooLate) as late:
+            await collections.snapshot("sales", 10_000_999)
+        assert late.value.since == 10_001_000
+        assert counted(await collections.snapshot("sales", 10_001_000)) == Counter({("a", 0): 1, ("a", 1): 1})
 
 
 async def test_bad_input_is_said_and_nothing_is_written(collections: Collections) -> None:
@@ -259,11 +300,15 @@ async def test_bad_input_is_said_and_nothing_is_written(collections: Collections
     for names, said in ((["a", "a"], "has several columns a"), (["_weight"], "cannot be named _weight")):
         with pytest.raises(CollectionMisused, match=said):
             await collections.create("other", pa.schema([(each, pa.int64()) for each in names]))
-    for history_s in (-1, float("nan"), 1e300):
-        with pytest.raises(
-            CollectionMisused, match=f"read back for {history_s:g} s: give 0 to".replace("+", ".")
-        ):
-            await collections.create("other", SCHEMA, history_s=history_s)
+    for keep, said in (
+        ("1 week", "'1 week' is no length of time: give a number with one of ms, s"),
+        ("", "''"),
+    ):
+        with pytest.raises(CollectionMisused, match=said):
+            await collections.create("other", SCHEMA, keep=keep)
+    for keep in (-1, float("nan"), 1e300):
+        with pytest.raises(CollectionMisused, match=f"kept for {keep:g} s: give 0 to".replace("+", ".")):
+            await collections.create("other", SCHEMA, keep=keep)
     for change in (collections.hold("sales", "history", 1), collections.release("sales", "history")):
         with pytest.raises(CollectionMisused, match="the hold history is the collection's own"):
             await change
@@ -300,4 +345,4 @@ async def test_bad_input_is_said_and_nothing_is_written(collections: Collections
     await collections.insert("sales", zset(("a", 1, -1)))
     with pytest.raises(CollectionError, match=r"has the row \('a', 1\) -1 times"):
         await collections.snapshot("sales")
-    assert await collections.names() == ["much", "needy", "sales"]
+    assert await collections.list() == ["much", "needy", "sales"]

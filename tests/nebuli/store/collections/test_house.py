@@ -47,7 +47,7 @@ async def test_many_changes_of_few_rows_leave_little(folder: Path) -> None:
     there: Counter[tuple[str, int]] = Counter()
     entries, sizes = [], []
     async with Collections(folder) as collections:
-        await collections.create("stock", SCHEMA, shards=2, history_s=0)
+        await collections.create("stock", SCHEMA, shards=2, keep=0)
         for number in range(5_000):
             row = f"shop {generator.randrange(10)}", generator.randrange(10)
             weight = -1 if there[row] else 1
@@ -84,7 +84,7 @@ async def test_who_only_comes_for_one_row_compacts_too(folder: Path, monkeypatch
 
 async def test_what_adds_up_to_nothing_takes_no_room(collections: Collections, folder: Path) -> None:
     """Also where the rows were many, and nothing comes behind them."""
-    await collections.create("stock", SCHEMA, history_s=0)
+    await collections.create("stock", SCHEMA, keep=0)
     many = pa.record_batch([["a"] * 50_000, range(50_000)], schema=SCHEMA)
     await collections.insert("stock", many)
     weight = pa.field("_weight", pa.int64())
@@ -102,7 +102,7 @@ async def test_what_adds_up_to_nothing_takes_no_room(collections: Collections, f
 async def test_two_that_compact_at_once_do_no_harm(
     collections: Collections, other: Collections, folder: Path
 ) -> None:
-    await collections.create("stock", SCHEMA, shards=2, history_s=0)
+    await collections.create("stock", SCHEMA, shards=2, keep=0)
     rows = Counter()
     for number in range(6):
         many = pa.record_batch([[f"s{number}"] * 5_000, range(5_000)], schema=SCHEMA)

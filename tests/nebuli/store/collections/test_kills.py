@@ -47,7 +47,7 @@ async def run(folder, command, at):
     ordering, blobs = backends_at(Path(folder))
     kill = KilledAt(at)
     async with Collections(Store(Faulty(ordering, kill), Faulty(blobs, kill))) as collections:
-        await collections.names()
+        await collections.list()
         kill.begin()
         await COMMANDS[command](collections)
         print("done", flush=True)
@@ -93,7 +93,7 @@ async def _insert_few(collections: Collections) -> None:
 
 
 async def _hand_over(collections: Collections) -> None:
-    await collections.hand_over("sales", "r2")
+    await collections.handover("sales", "r2")
 
 
 async def _extend(collections: Collections) -> None:
@@ -108,13 +108,13 @@ async def _extend(collections: Collections) -> None:
 
     handover._Handover.end = lost
     try:
-        await collections.hand_over("sales", "r2", built_from=4)
+        await collections.handover("sales", "r2", built_from=4)
     finally:
         handover._Handover.end = end
 
 
 async def _create_rendition(collections: Collections) -> None:
-    await collections.create_rendition("sales", "r3", shards=3)
+    await collections.new_rendition("sales", rendition="r3", shards=3)
 
 
 async def _drop_rendition(collections: Collections) -> None:
@@ -147,13 +147,13 @@ COMMANDS: dict[str, Callable[[Collections], Awaitable[None]]] = {
 async def prepared(folder: Path, command: str) -> None:
     """A store with all that a command wants."""
     async with Collections(folder) as collections:
-        await collections.create("sales", SCHEMA, shards=2, history_s=_HISTORY_S)
+        await collections.create("sales", SCHEMA, shards=2, keep=_HISTORY_S)
         await collections.insert("sales", large("old"))
         await collections.insert("sales", batch(("few", 1)))
-        await collections.create_rendition("sales", "r2", shards=2)
+        await collections.new_rendition("sales", rendition="r2", shards=2)
         await collections.write("sales", [(3, large("second"))], 0, 5, rendition="r2")
         if command == "keep house":
-            at = await collections.hand_over("sales", "r2")
+            at = await collections.handover("sales", "r2")
             await collections.snapshot("sales", at + round(_HISTORY_S * 1000) + 20)
 
 
@@ -168,13 +168,13 @@ async def _contents(collections: Collections) -> Counter[str]:
 async def is_done(collections: Collections, command: str) -> bool:
     """Whether the effect is there; otherwise nothing of it is."""
     if command == "create":
-        names = await collections.names()
+        names = await collections.list()
         if "other" in names:
             assert (await collections.snapshot("other")).num_rows == 0
             assert (await collections.describe("other")).renditions[0].shards == 3
         return "other" in names
     if command == "drop":
-        if "sales" in await collections.names():
+        if "sales" in await collections.list():
             assert await _contents(collections) == _OLD
             return False
         with pytest.raises(CollectionUnknown):
@@ -232,7 +232,7 @@ async def check(folder: Path, command: str, *, acknowledged: bool) -> None:
         before = (await collections.snapshot("sales")).num_rows
         await collections.insert("sales", batch(("next", 1)))
         assert (await collections.snapshot("sales")).num_rows == before + 1
-        for name in await collections.names():
+        for name in await collections.list():
             await collections.drop(name)
         assert [each for each in (folder / "blobs").rglob("*") if each.is_file()] == []
 

@@ -114,7 +114,7 @@ async def test_a_decoder_that_was_mended_writes_all_anew_and_readers_are_told_wh
     hand.now += 10
     async with aclosing(slow.subscribe("sales", 100, snapshot=True)) as spans:
         await reader.follow(spans, written[-1][0])
-        await slow.create_rendition("sales", "r2", shards=3)
+        await slow.new_rendition("sales", rendition="r2", shards=3)
         async with aclosing(slow.subscribe("raw", 100, snapshot=True)) as again:
             source = Accumulated()
             await source.follow(again, written[-1][0])
@@ -122,7 +122,7 @@ async def test_a_decoder_that_was_mended_writes_all_anew_and_readers_are_told_wh
             (at, decoded([text for (text,) in rows], 3)) for at, rows in sorted(source.changes.items())
         ]
         await slow.write("sales", updates, 0, written[-1][0] + 1, rendition="r2")
-        at = await slow.hand_over("sales", "r2")
+        at = await slow.handover("sales", "r2")
         hand.now = at + 10
         written.append((at + 5, ["e 555"]))
         await slow.write("sales", [(at + 5, decoded(["e 555"], 3))], written[-2][0] + 1, at + 10)
@@ -141,13 +141,13 @@ async def test_a_rendition_has_as_many_shards_as_it_was_made_with(collections: C
     rows = batch(*(("a", number) for number in range(50)))
     at = await collections.insert("sales", rows)
     with pytest.raises(RenditionRefused, match=r"sales has a rendition r1 already \(shards: 2, which stay"):
-        await collections.create_rendition("sales", "r1", shards=5)
+        await collections.new_rendition("sales", rendition="r1", shards=5)
     assert (await rendition(collections, "sales", "r1")).shards == 2
-    await collections.create_rendition("sales", "r2", shards=5)
+    await collections.new_rendition("sales", rendition="r2", shards=5)
     await collections.write("sales", [(at, rows)], 0, at + 1, rendition="r2")
     reader = Accumulated()
     async with aclosing(collections.subscribe("sales", at, snapshot=True)) as spans:
-        over = await collections.hand_over("sales", "r2", built_from=at)
+        over = await collections.handover("sales", "r2", built_from=at)
         await reader.follow(spans, over)
     assert list(reader.changes) == [at]
     last = await collections.insert("sales", batch(("b", 1)))
@@ -164,18 +164,18 @@ async def test_what_was_written_since_it_was_built_is_not_lost_by_a_handover(
 ) -> None:
     await collections.create("sales", SCHEMA)
     at = await collections.insert("sales", batch(("a", 1)))
-    await collections.create_rendition("sales", "r2")
+    await collections.new_rendition("sales", rendition="r2")
     await collections.write("sales", [(at, batch(("a", 1)))], 0, at + 1, rendition="r2")
     later = await collections.insert("sales", batch(("b", 2)))
-    over = await collections.hand_over("sales", "r2", built_from=at)
+    over = await collections.handover("sales", "r2", built_from=at)
     assert counted(await collections.snapshot("sales", over)) == Counter({("a", 1): 1, ("b", 2): 1})
-    await collections.create_rendition("sales", "built")
+    await collections.new_rendition("sales", rendition="built")
     with pytest.raises(RenditionRefused, match=rf"as of {later}, and it was changed since"):
-        await collections.hand_over("sales", "built", built_from=later)
+        await collections.handover("sales", "built", built_from=later)
     with pytest.raises(RenditionRefused, match="is or was rendition r1: make a new one"):
-        await collections.hand_over("sales", "r1")
+        await collections.handover("sales", "r1")
     with pytest.raises(RenditionUnknown, match="has no rendition r3: it has built, r1, r2"):
-        await collections.hand_over("sales", "r3")
+        await collections.handover("sales", "r3")
 
 
 # -- what the metadata say
@@ -194,15 +194,15 @@ def test_each_time_has_one_rendition(steps: list[str], moves: list[int], history
     async def go_through(folder: Path) -> None:
         hand = Hand(10)
         async with Collections(folder, now=hand, tick_s=0.005) as collections:
-            await collections.create("sales", SCHEMA, history_s=history / 1000)
+            await collections.create("sales", SCHEMA, keep=history / 1000)
             metadata = (await opened(collections, "sales")).metadata
             begins = [(0, "r1")]
             for number, (step, move) in enumerate(zip(steps, moves, strict=False)):
                 hand.now += move
                 match step:
                     case "hand over":
-                        await collections.create_rendition("sales", f"n{number}", shards=1 + move)
-                        begins.append((await collections.hand_over("sales", f"n{number}"), f"n{number}"))
+                        await collections.new_rendition("sales", rendition=f"n{number}", shards=1 + move)
+                        begins.append((await collections.handover("sales", f"n{number}"), f"n{number}"))
                     case "insert":
                         await collections.insert("sales", batch(("a", number)))
                     case "hold":
@@ -215,7 +215,7 @@ def test_each_time_has_one_rendition(steps: list[str], moves: list[int], history
                         await collections.release("sales", f"h{number % 2}")
                         await collections.keep_house()
                     case _:
-                        await collections.create_rendition("sales", f"n{number}")
+                        await collections.new_rendition("sales", rendition=f"n{number}")
                         await collections.drop_rendition("sales", f"n{number}")
                 status = await collections.describe("sales")
                 said_ = await said(metadata)
@@ -252,10 +252,10 @@ async def test_one_entry_of_the_metadata_hands_over(slow: Collections, hand: Han
     """ST-REN-2: the one rendition goes and the other one comes by one append, with the clock's."""
     await slow.create("sales", SCHEMA)
     metadata = (await opened(slow, "sales")).metadata
-    await slow.create_rendition("sales", "r2")
+    await slow.new_rendition("sales", rendition="r2")
     before, clock = metadata.tracked.state.sequence, slow._open.space.clock.shard
     hand.now = 500
-    assert await slow.hand_over("sales", "r2") == 500
+    assert await slow.handover("sales", "r2") == 500
     await metadata.refresh()
     assert metadata.tracked.state.sequence == before + 1
     assert clock.state.upper == metadata.upper == 501
@@ -266,12 +266,12 @@ async def test_a_rendition_stays_as_long_as_somebody_reads_it(
     collections: Collections, other: Collections
 ) -> None:
     """ST-REN-3: a hold below the time of the handover keeps it, by whatever process."""
-    await collections.create("sales", SCHEMA, history_s=0)
+    await collections.create("sales", SCHEMA, keep=0)
     at = await collections.insert("sales", batch(("a", 1)))
     await other.hold("sales", "slow", at)
-    await collections.create_rendition("sales", "r2")
+    await collections.new_rendition("sales", rendition="r2")
     await collections.write("sales", [(at, batch(("a", 2)))], 0, at + 1, rendition="r2")
-    over = await collections.hand_over("sales", "r2")
+    over = await collections.handover("sales", "r2")
     for time in (at, over - 1):
         await other.hold("sales", "slow", time)
         await collections.insert("sales", batch(("b", 1)))
@@ -292,16 +292,16 @@ async def test_a_rendition_that_nobody_can_read_is_gone_with_its_blobs(
     collections: Collections, other: Collections, folder: Path
 ) -> None:
     """ST-REN-4: and the metadata say no more than which one it is."""
-    await collections.create("sales", SCHEMA, shards=2, history_s=0)
+    await collections.create("sales", SCHEMA, shards=2, keep=0)
     at = await collections.insert("sales", large("a"))
     metadata = (await opened(collections, "sales")).metadata
-    await collections.create_rendition("sales", "r2", shards=1)
+    await collections.new_rendition("sales", rendition="r2", shards=1)
     await collections.write("sales", [(at, large("b"))], 0, at + 1, rendition="r2")
     assert blobs(folder) == 3
     async with aclosing(other.subscribe("sales", at, snapshot=True)) as spans:
         reader = Accumulated()
         await reader.follow(spans, at)
-        over = await collections.hand_over("sales", "r2")
+        over = await collections.handover("sales", "r2")
         await collections.keep_house()
         assert blobs(folder) == 3, "somebody reads it"
         await reader.follow(spans, over)
@@ -371,11 +371,11 @@ async def test_what_a_reader_has_is_the_one_before_a_handover_and_the_other_one_
     reader = Accumulated()
     async with aclosing(collections.subscribe("sales", first, snapshot=True)) as spans:
         await reader.follow(spans, first)
-        await collections.create_rendition("sales", "r2", shards=3)
+        await collections.new_rendition("sales", rendition="r2", shards=3)
         await collections.write(
             "sales", [(first, batch(("a", 1), ("b", 3), ("c", 3)))], 0, first + 1, rendition="r2"
         )
-        over = await collections.hand_over("sales", "r2")
+        over = await collections.handover("sales", "r2")
         last = await collections.insert("sales", batch(("d", 4)))
         await reader.follow(spans, last)
     old = Counter({("a", 1): 1, ("b", 2): 1, ("c", 3): 2})
@@ -389,11 +389,11 @@ async def test_what_a_reader_has_is_the_one_before_a_handover_and_the_other_one_
 async def test_new_rows_at_the_very_time_of_a_handover_are_told_once(slow: Collections, hand: Hand) -> None:
     """ST-REN-6: both renditions have rows at this time, and one of them counts."""
     await slow.create("sales", SCHEMA, timed="writers")
-    await slow.create_rendition("sales", "r2")
+    await slow.new_rendition("sales", rendition="r2")
     await slow.write("sales", [(10, batch(("a", 1))), (110, batch(("never", 1)))], 0, 150)
     await slow.write("sales", [(10, batch(("a", 2))), (110, batch(("b", 1)))], 0, 150, rendition="r2")
     hand.now = 110
-    assert await slow.hand_over("sales", "r2") == 110
+    assert await slow.handover("sales", "r2") == 110
     hand.now = 200
     reader = Accumulated()
     async with aclosing(slow.subscribe("sales", 5, snapshot=True)) as spans:
@@ -409,10 +409,10 @@ async def test_a_collection_goes_on_from_where_it_was_handed_over(slow: Collecti
     await slow.create("sales", SCHEMA, shards=2, timed="writers")
     await slow.write("sales", [(10, batch(("a", 1)))], 0, 80)
     assert await slow.latest("sales") == 79
-    await slow.create_rendition("sales", "r2")
+    await slow.new_rendition("sales", rendition="r2")
     await slow.write("sales", [(10, batch(("a", 2)))], 0, 50, rendition="r2")
     hand.now = 120
-    over = await slow.hand_over("sales", "r2")
+    over = await slow.handover("sales", "r2")
     assert await slow.latest("sales") == over - 1
     assert (await slow.describe("sales")).upper == over
     assert counted(await slow.snapshot("sales")) == Counter({("a", 1): 1})
@@ -425,16 +425,16 @@ async def test_a_reader_that_is_several_renditions_behind_is_told_of_all_of_them
     collections: Collections, other: Collections, folder: Path
 ) -> None:
     """ST-REN-3, ST-REN-6: as long as it is behind, none of them goes, and each time it has passed is as it was."""
-    await collections.create("sales", SCHEMA, history_s=0)
+    await collections.create("sales", SCHEMA, keep=0)
     at = await collections.insert("sales", large("r1"))
     model = {at: "r1"}
     reader = Accumulated()
     async with aclosing(other.subscribe("sales", at, snapshot=True)) as spans:
         await reader.follow(spans, at)
         for name in ("r2", "r3", "r4", "r5"):
-            await collections.create_rendition("sales", name, shards=2)
+            await collections.new_rendition("sales", rendition=name, shards=2)
             await collections.write("sales", [(at, large(name))], 0, at + 1, rendition=name)
-            model[await collections.hand_over("sales", name)] = name
+            model[await collections.handover("sales", name)] = name
             await collections.insert("sales", batch((name, -1)))
             await collections.keep_house()
         last = await collections.insert("sales", batch(("end", 1)))
@@ -458,12 +458,12 @@ async def test_one_of_several_handovers_at_once_is_made_after_the_other(
     """ST-COL-7: of two to the same rendition one is refused."""
     await collections.create("sales", SCHEMA)
     for name in ("r2", "r3", "r4"):
-        await collections.create_rendition("sales", name)
+        await collections.new_rendition("sales", rendition=name)
     begins = await asyncio.gather(
-        collections.hand_over("sales", "r2"),
-        other.hand_over("sales", "r3"),
-        collections.hand_over("sales", "r4"),
-        other.hand_over("sales", "r4"),
+        collections.handover("sales", "r2"),
+        other.handover("sales", "r3"),
+        collections.handover("sales", "r4"),
+        other.handover("sales", "r4"),
         return_exceptions=True,
     )
     (refused,) = [each for each in begins if not isinstance(each, int)]
@@ -497,7 +497,7 @@ async def test_no_row_is_lost_while_the_collection_is_made_anew_again_and_again(
 
     async def make_anew() -> None:
         for name in ("r2", "r3", "r4", "r5"):
-            await other.create_rendition("sales", name, shards=3)
+            await other.new_rendition("sales", rendition=name, shards=3)
             upper = 0
             while True:
                 at = await other.latest("sales")
@@ -513,7 +513,7 @@ async def test_no_row_is_lost_while_the_collection_is_made_anew_again_and_again(
                     await other.write("sales", [(at, zset(*rows))], upper, at + 1, rendition=name)
                     built[name], upper = now, at + 1
                 try:
-                    await other.hand_over("sales", name, built_from=at)
+                    await other.handover("sales", name, built_from=at)
                 except RenditionRefused:
                     continue
                 break

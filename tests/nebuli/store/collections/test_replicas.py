@@ -141,12 +141,12 @@ async def test_a_new_rendition_makes_a_conflict_good(
     await collections.write(sales, [(3, batch(("a", 1)))], 0, 10)
     with pytest.raises(ConflictingWrite):
         await other.write(sales, [(3, batch(("a", 2)))], 0, 10)
-    await other.create_rendition(sales, "r2", shards=2)
+    await other.new_rendition(sales, rendition="r2", shards=2)
     reader = Accumulated()
     async with asyncio.timeout(20), aclosing(collections.subscribe(sales, 0, snapshot=True)) as spans:
         for each in (other, collections):
             await each.write(sales, [(3, batch(("a", 2)))], 0, 10, rendition="r2")
-        over = await other.hand_over(sales, "r2")
+        over = await other.handover(sales, "r2")
         for each in (collections, other):
             await each.write(sales, [(over + 1, batch(("b", 1)))], 10, over + 2, rendition="r2")
         await reader.follow(spans, over + 1)
@@ -198,7 +198,7 @@ async def test_a_replica_that_was_away_for_long_goes_on_where_the_other_is(
     collections: Collections, other: Collections, folder: Path
 ) -> None:
     """ST-SH-1: what it wrote is consolidated and cannot be compared any more; it is no error to write it again."""
-    await collections.create("sales", SCHEMA, timed="writers", history_s=0)
+    await collections.create("sales", SCHEMA, timed="writers", keep=0)
     source = [batch(("a", at)) for at in range(50)]
     for at in range(40):
         await collections.write("sales", [(at, source[at])], at, at + 1)
@@ -217,9 +217,9 @@ async def test_a_replica_does_not_go_on_with_another_rendition_unasked(
 ) -> None:
     """The rows of an old decoder are not for the new one's rendition, unless somebody says so."""
     await collections.write(sales, [(1, batch(("old", 1)))], 0, 2)
-    await other.create_rendition(sales, "r2")
+    await other.new_rendition(sales, rendition="r2")
     await other.write(sales, [(1, batch(("new", 1)))], 0, 2, rendition="r2")
-    await other.hand_over(sales, "r2")
+    await other.handover(sales, "r2")
     for _ in range(2):
         with pytest.raises(
             RenditionOver, match=r"writes rendition r1 of collection \w+, which is r2 from \d+ on"
@@ -235,7 +235,7 @@ async def test_a_rendition_that_is_dropped_in_the_middle_of_a_write_is_named(
     """At each call that the write makes; the collection is there still."""
     access = collections._open.space.access
     for name in ("known_behind", "append", "read", "track_all"):
-        await other.create_rendition(sales, "r2")
+        await other.new_rendition(sales, rendition="r2")
         await other.write(sales, [(1, batch(("a", 1)))], 0, 2, rendition="r2")
         call, dropped = getattr(access, name), []
 

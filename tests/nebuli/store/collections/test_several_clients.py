@@ -14,9 +14,9 @@ from tests.nebuli.store.collections.rows import SCHEMA, batch, counted
 
 
 async def become(client: Collections, rendition: str, *rows: tuple[str, int], shards: int = 1) -> int:
-    await client.create_rendition("sales", rendition, shards=shards)
+    await client.new_rendition("sales", rendition=rendition, shards=shards)
     await client.write("sales", [(1, batch(*rows))], 0, 2, rendition=rendition)
-    return await client.hand_over("sales", rendition)
+    return await client.handover("sales", rendition)
 
 
 async def test_a_collection_that_was_made_anew_is_found(collections: Collections, other: Collections) -> None:
@@ -31,7 +31,7 @@ async def test_a_collection_that_was_made_anew_is_found(collections: Collections
 async def test_who_inserts_does_not_need_a_rendition_that_was_dropped(
     collections: Collections, other: Collections
 ) -> None:
-    await collections.create("sales", SCHEMA, history_s=0)
+    await collections.create("sales", SCHEMA, keep=0)
     await other.insert("sales", batch(("a", 1)))
     await become(collections, "r2", ("b", 2))
     await collections.insert("sales", batch(("b", 2)))
@@ -44,7 +44,7 @@ async def test_who_inserts_does_not_need_a_rendition_that_was_dropped(
 async def test_two_that_keep_house_at_once_drop_a_rendition_once(
     collections: Collections, other: Collections
 ) -> None:
-    await collections.create("sales", SCHEMA, history_s=0)
+    await collections.create("sales", SCHEMA, keep=0)
     for number in range(2, 8):
         await become(collections, f"r{number}", ("b", number))
         await collections.insert("sales", batch(("c", number)))
@@ -56,13 +56,13 @@ async def test_a_rendition_that_was_made_anew_is_another(
     collections: Collections, other: Collections
 ) -> None:
     await collections.create("sales", SCHEMA)
-    await collections.create_rendition("sales", "r2")
+    await collections.new_rendition("sales", rendition="r2")
     await other.write("sales", [(1, batch(("a", 1)))], 0, 2, rendition="r2")
     await collections.drop_rendition("sales", "r2")
-    await collections.create_rendition("sales", "r2", shards=4)
+    await collections.new_rendition("sales", rendition="r2", shards=4)
     rows = [("b", number) for number in range(20)]
     await other.write("sales", [(1, batch(*rows))], 0, 2, rendition="r2")
-    await collections.hand_over("sales", "r2")
+    await collections.handover("sales", "r2")
     for each in (collections, other):
         assert counted(await each.snapshot("sales")) == Counter(rows)
 
@@ -81,15 +81,15 @@ async def test_a_rendition_that_is_not_there_is_not_written(
 async def test_a_rendition_that_was_built_before_a_handover_is_refused(collections: Collections) -> None:
     await collections.create("sales", SCHEMA)
     built_from = await collections.insert("sales", batch(("a", 1)))
-    await collections.create_rendition("sales", "r3")
+    await collections.new_rendition("sales", rendition="r3")
     await become(collections, "r2", ("b", 2))
     with pytest.raises(RenditionRefused, match="it was changed since"):
-        await collections.hand_over("sales", "r3", built_from=built_from)
+        await collections.handover("sales", "r3", built_from=built_from)
 
 
 async def test_a_reader_that_has_lost_its_hold_is_told(collections: Collections, other: Collections) -> None:
     """It was asleep for longer than its lease: what it would read is another rendition's."""
-    await collections.create("sales", SCHEMA, history_s=0)
+    await collections.create("sales", SCHEMA, keep=0)
     start = await other.insert("sales", batch(("a", 1)))
     async with aclosing(other.subscribe("sales", start, snapshot=True)) as spans:
         await anext(spans)

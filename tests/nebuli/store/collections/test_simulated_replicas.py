@@ -147,13 +147,13 @@ async def unequal_ones(ingestion: Ingestion) -> int:
         assert f"there alone is ('{won}', {at}), and here alone ('{lost}', {at})" in str(conflict)
         assert "write a new rendition from scratch, and hand over to it" in str(conflict)
         ingestion.store.calm = True
-        await first.create_rendition("sales", "r2", shards=2)
+        await first.new_rendition("sales", rendition="r2", shards=2)
         ingestion.store.calm = False
         await asyncio.gather(
             *(ingestion.replica(each, ingestion.rows, "r2", 0.0) for each in ("one", "other"))
         )
         ingestion.store.calm = True
-        over.append(await second.hand_over("sales", "r2"))
+        over.append(await second.handover("sales", "r2"))
         await first.write("sales", [], _END, over[0] + 1, rendition="r2")
         followed_by = await asyncio.gather(*readers)
     before = ingestion.expected(decoder(won))
@@ -177,7 +177,7 @@ async def reading(ingestion: Ingestion, stack: AsyncExitStack) -> Collections:
     client = await opened(ingestion.store)
     stack.push_async_callback(client.__aexit__, None, None, None)
     ingestion.store.calm = True
-    if not await client.names():
+    if not await client.list():
         await client.create("sales", SCHEMA, shards=3, timed="writers")
     ingestion.store.calm = False
     return client

@@ -234,12 +234,12 @@ class Story:
     async def _become(
         self, client: Collections, name: str, shards: int, rows: list[tuple[str, int]], *, is_twice: bool
     ) -> None:
-        await insisted(lambda: client.create_rendition("sales", name, shards=shards), RenditionRefused)
+        await insisted(lambda: client.new_rendition("sales", rendition=name, shards=shards), RenditionRefused)
         if is_twice:  # another one of its name
             await insisted(lambda: client.drop_rendition("sales", name), CollectionError)
-            await insisted(lambda: client.create_rendition("sales", name, shards=4), RenditionRefused)
+            await insisted(lambda: client.new_rendition("sales", rendition=name, shards=4), RenditionRefused)
         await insisted(lambda: client.write("sales", [(5, batch(*rows))], 0, 10, rendition=name))
-        await insisted(lambda: client.hand_over("sales", name), RenditionRefused)
+        await insisted(lambda: client.handover("sales", name), RenditionRefused)
         status = await insisted(lambda: client.describe("sales"))
         assert status.active == name
         begin = next(each.begin for each in status.renditions if each.name == name)
@@ -335,7 +335,7 @@ async def test_a_story_is_as_its_model(
     """ST-COL-1, ST-COL-4, ST-COL-7, ST-REN-3, ST-REN-6, ST-SH-9: what anybody reads, at any time, is the model's."""
     made, weather = clients
     story = Story(seed, made)
-    await made[0].create("sales", SCHEMA, shards=3, history_s=_HISTORY_S)
+    await made[0].create("sales", SCHEMA, shards=3, keep=_HISTORY_S)
     weather.is_calm = False
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         followers = [group.create_task(story.follow(n, pause)) for n, pause in enumerate((0, 0.002, 0.2))]
