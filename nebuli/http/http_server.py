@@ -12,9 +12,8 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from nebuli.circuits.circuit_calls import CircuitCalls
-from nebuli.circuits.served_run import CannotServe
-from nebuli.http.circuit_proxy import CircuitProxy
 from nebuli.circuits.served_run import CannotServe, failure_told
+from nebuli.http.circuit_proxy import CircuitProxy
 from nebuli.http.collections.served_stores import ServedStores
 from nebuli.http.http_routes import app, app_of_stores, app_of_views
 from nebuli.http.output_streams import BREAK_OFF

@@ -14,7 +14,6 @@ from placement.plan import BoundSink, WindowOperator
 from topology import NullSink
 
 if TYPE_CHECKING:
-    from nebuli.dataflow.steps.member_operators import StepNode
     from placement.stepped_plan import SteppedPlan
 
 
