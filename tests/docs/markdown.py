@@ -64,17 +64,17 @@ def blocks(page: Path) -> list[Block]:
 
 def headings(page: Path) -> list[Heading]:
     """All headings, in order."""
-    return [Heading(len(found[1]), found[2]) for line in _prose(page) if (found := _HEADING.fullmatch(line))]
+    return [Heading(len(found[1]), found[2]) for line in prose(page) if (found := _HEADING.fullmatch(line))]
 
 
 def links(page: Path) -> list[str]:
     """The targets of all links in prose."""
-    return [target for line in _prose(page) for target in _LINK.findall(line)]
+    return [target for line in prose(page) for target in _LINK.findall(line)]
 
 
 def section(page: Path, title: str) -> list[str]:
     """The lines of prose below a heading, up to the next one."""
-    lines = _prose(page)
+    lines = prose(page)
     starts = [number for number, line in enumerate(lines) if re.fullmatch(rf"#+ {re.escape(title)}", line)]
     assert len(starts) == 1, f"{name_of(page)} has {len(starts)} headings {title!r}"
     rest = lines[starts[0] + 1 :]
@@ -104,7 +104,8 @@ def code(cell: str) -> str:
     return cell.strip("`")
 
 
-def _prose(page: Path) -> list[str]:
+def prose(page: Path) -> list[str]:
+    """The lines outside of fenced blocks."""
     return _parsed(page)[1]
 
 

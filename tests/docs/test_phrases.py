@@ -1,0 +1,85 @@
+"""Pages are free of phrases that readers stumble over, each of which has a plainer one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docs.markdown import PAGES, name_of, prose
+
+PLAINER = {
+    r"behind": "after, at, below",
+    r"besides?": "next to, compared with, in addition to",
+    r"anew": "again, from scratch",
+    r"mend(?:s|ed|ing)?": "fix",
+    r"for ever": "forever",
+    r"who(?:m)?ever": "the client, the sender, any process",
+    r"(?:no|some|any|every)body": "no process, a process, any process, all users",
+    r"(?:say|says|said|saying) of": "report",
+    r"(?:says|said|tells|told|hears|heard)": "reports, prints, returns, raises, is notified",
+    r"(?:go|goes|going|gone|went) on": "continue, resume",
+    r"to and fro": "back and forth",
+    r"(?:by itself|by themselves)": "automatically, alone",
+    r"processor time": "CPU time",
+    r"(?:tak(?:e|es|ing)|taken|took) back": "retract",
+    r"whatever is killed": "whichever process is killed",
+}
+OPENINGS = ("Of", "What", "Whether", "Who")
+
+# Pages that are still to be rewritten; the list only shrinks.
+LEFT = {
+    "CHANGELOG.md",
+    "README.md",
+    "docs/benchmarks-collections.md",
+    "docs/benchmarks-flights.md",
+    "docs/benchmarks-nexmark.md",
+    "docs/benchmarks-planning.md",
+    "docs/benchmarks-spark.md",
+    "docs/benchmarks-steps.md",
+    "docs/benchmarks-views.md",
+    "docs/benchmarks.md",
+    "docs/machine.md",
+    "docs/profile.md",
+    "docs/protocol-members.md",
+    "docs/protocol-vectors.md",
+    "docs/protocol.md",
+}
+
+_PHRASES = {re.compile(rf"\b(?:{phrase})\b", re.IGNORECASE): plainer for phrase, plainer in PLAINER.items()}
+_OPENING = re.compile(rf"(?:^(?:[-*|] |\d+\. )?|[.!?] )({'|'.join(OPENINGS)})\b")
+
+
+def _sentences(page: Path) -> list[str]:
+    """The lines of a page's prose, without titles, code and the targets of links."""
+    lines = [re.sub(r"`[^`]+`", "`...`", line) for line in prose(page) if not line.startswith("#")]
+    return [re.sub(r"\]\([^)\s]+\)", "]", line) for line in lines]
+
+
+def _refused(page: Path) -> list[str]:
+    found = []
+    for line in _sentences(page):
+        for phrase, plainer in _PHRASES.items():
+            found += [f"{_around(line, match)} (plainer: {plainer})" for match in phrase.finditer(line)]
+        found += [f"{_around(line, match)} (start with the subject)" for match in _OPENING.finditer(line)]
+    return found
+
+
+def _around(line: str, match: re.Match[str]) -> str:
+    return f"{match[0].strip(' .')!r} in {line[max(0, match.start() - 40) : match.end() + 40]!r}"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if name_of(page) not in LEFT], ids=name_of)
+def test_no_sentence_of_a_page_has_a_refused_phrase(page: Path) -> None:
+    assert _refused(page) == []
+
+
+@pytest.mark.parametrize("page", sorted(LEFT))
+def test_a_page_that_is_clean_leaves_the_list_of_those_to_rewrite(page: str) -> None:
+    (path,) = [path for path in PAGES if name_of(path) == page]
+    assert _refused(path) != []
+
+
+def test_no_page_for_users_is_left() -> None:
+    assert [page for page in LEFT if re.match(r"docs/(index|tutorial|how-to|topics|reference)\b", page)] == []
