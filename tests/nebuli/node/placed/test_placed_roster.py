@@ -97,7 +97,7 @@ async def scaled(folder: Path, failing: int, monkeypatch: pytest.MonkeyPatch) ->
             sender=sender,
             receiver=receiver,
         )
-        run: CircuitRun[Succession] = CircuitRun(RunRecord(), TriggerSettings(), plan, ())
+        run: CircuitRun[Succession] = CircuitRun(RunRecord(), TriggerSettings(), plan, (), closes=False)
         await run.begin(roster)
         running = asyncio.create_task(run.run())
         try:
