@@ -141,10 +141,12 @@ async def register(active: Active, fleet: Fleet) -> None:
         await fleet.client(fragment.node).register(fragment, place.id)
 
 
-async def start(fragments: Iterable[Located], fleet: Fleet, *, closes: bool = False) -> None:
+async def start(
+    fragments: Iterable[Located], fleet: Fleet, *, closes: bool = False, left_out: str = ""
+) -> None:
     """Start those that are registered. Raises as `WorkerClient`; what was started is stopped again then.
 
-    ``closes``: event time of a query in steps ends with this run.
+    ``closes``: event time of a query in steps ends with this run. ``left_out``: as of `WorkerClient.start`, for all.
 
     Nothing is started where a worker does not answer: what was stopped once cannot be started again. For the same
     reason the last one is the first, which writes the result: its place may be in use.
@@ -156,7 +158,8 @@ async def start(fragments: Iterable[Located], fleet: Fleet, *, closes: bool = Fa
     started: list[Located] = []
     try:
         for each in fragments:
-            await fleet.client(each.node).start(each.id, closes=closes and not started)
+            client = fleet.client(each.node)
+            await client.start(each.id, closes=closes and not started, left_out=left_out)
             started.append(each)
     except (WorkerRefused, WorkerUnreachable):
         await stop(started, fleet)

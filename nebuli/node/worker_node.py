@@ -21,6 +21,7 @@ from nebuli.node.records import FragmentRecord
 from nebuli.rpc.ids import query_of
 from nebuli.rpc.status import FragmentState, FragmentStatus
 from nebuli.steps.coordinator.run_record import RunRecord
+from nebuli.steps.member.left_out_notes import LeftOutNotes
 from nebuli.steps.member.run_notes import forget_run
 from nebuli.store import StorageError, Store
 from placement.plan import Fragment, ViewOperator
@@ -135,10 +136,11 @@ class WorkerNode:
         self._add(status, fragment)
         return status.id
 
-    async def start(self, id_: str, *, closes: bool = False) -> None:
+    async def start(self, id_: str, *, closes: bool = False, left_out: str = "") -> None:
         """Start a fragment, once; one of a query in steps again when it has ended, which goes on where it was.
 
-        ``closes``: of a coordinator, event time ends with this run.
+        ``closes``: of a coordinator, event time ends with this run. A member leaves out what ``left_out`` says from now
+        on, see `LeftOutNotes.ask`.
 
         Raises ChannelInUse if another one reads one of its channels, or has a view of the same name; BusyFragment if
         its process is still ending.
@@ -169,7 +171,7 @@ class WorkerNode:
             hosted.fail(str(error))
             return
         try:
-            self._record_start(hosted, closes=closes)
+            self._record_start(hosted, closes=closes, left_out=left_out)
         except OSError:
             for lock in locks:
                 lock.release()
@@ -204,7 +206,7 @@ class WorkerNode:
         anew = FragmentStatus(id_, before.fragment, FragmentState.REGISTERED, checkpoint=before.checkpoint)
         return self._add(anew, hosted.fragment)
 
-    def _record_start(self, hosted: HostedFragment, *, closes: bool) -> None:
+    def _record_start(self, hosted: HostedFragment, *, closes: bool, left_out: str) -> None:
         """Before it is started: a successor that took it up as registered would not go on, nor say what is lost.
 
         Nor does it know which checkpoints have been made until then.
@@ -213,6 +215,8 @@ class WorkerNode:
             forget_run(place)
             if closes and isinstance(hosted.fragment, CoordinatorPlacement):
                 RunRecord.begin(place, closes=True)
+            if left_out and isinstance(hosted.fragment, MemberFragment):
+                LeftOutNotes(place).ask(left_out)
         self._save(replace(hosted.status, state=FragmentState.RUNNING, checkpoint=None), hosted.fragment)
 
     def stop(self, id_: str, *, at_once: bool = False) -> None:

@@ -85,10 +85,15 @@ class WorkerClient:
             reply = await self._stub.Register(request, timeout=_DEADLINE_S)
         return str(reply.id)
 
-    async def start(self, id_: str, *, closes: bool = False) -> None:
-        """Start a fragment. ``closes``: of a coordinator, event time ends with this run."""
+    async def start(self, id_: str, *, closes: bool = False, left_out: str = "") -> None:
+        """Start a fragment.
+
+        ``closes``: of a coordinator, event time ends with this run. ``left_out``: rows that a member leaves out,
+        as `StartRequest` says.
+        """
+        request = wire.StartRequest(id=id_, closes=closes, left_out=left_out)
         with self._errors():
-            await self._stub.Start(wire.StartRequest(id=id_, closes=closes), timeout=_DEADLINE_S)
+            await self._stub.Start(request, timeout=_DEADLINE_S)
 
     async def stop(self, id_: str, *, at_once: bool = False) -> None:
         """Ask a fragment to end, or end its process at once."""

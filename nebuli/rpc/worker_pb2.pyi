@@ -54,12 +54,14 @@ class RegisterReply(_message.Message):
     def __init__(self, id: _Optional[str] = ...) -> None: ...
 
 class StartRequest(_message.Message):
-    __slots__ = ("id", "closes")
+    __slots__ = ("id", "closes", "left_out")
     ID_FIELD_NUMBER: _ClassVar[int]
     CLOSES_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     id: str
     closes: bool
-    def __init__(self, id: _Optional[str] = ..., closes: bool = ...) -> None: ...
+    left_out: str
+    def __init__(self, id: _Optional[str] = ..., closes: bool = ..., left_out: _Optional[str] = ...) -> None: ...
 
 class StartReply(_message.Message):
     __slots__ = ()

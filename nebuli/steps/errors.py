@@ -38,7 +38,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -156,7 +156,7 @@ class StepFailed(Exception):
         else:
             super().__init__(
                 f"step {step} of {of} cannot be computed: {why}. To continue without the rows that fail, which are "
-                f"put into a file, run the query again with --skip-step {step} (nebuli run)"
+                f"put into a file, run the query again with --skip-step {step} (nebuli run, nebuli start)"
             )
 
 
@@ -321,6 +321,23 @@ class ClaimDamaged(MembersFailed):
             f"{file} does not say whose state this is: {why}. Restore the folder from a copy, or give another --state, "
             f"where the query begins anew"
         )
+
+
+class FailedStep(NamedTuple):
+    """A step that cannot be computed: the inputs that reach the place, and the operator, if it is known."""
+
+    step: int
+    inputs: list[str]
+    operator: str | None
+
+
+_FAILED = re.compile(r"step ([0-9]+) of inputs? (.*?) cannot be computed: (?:operator (.*?): )?")
+
+
+def failed_step_in(reason: str) -> FailedStep | None:
+    """The step of a `StepFailed`, in what was reported of it; None if the reason is something else."""
+    found = _FAILED.match(reason)
+    return None if found is None else FailedStep(int(found[1]), found[2].split(", "), found[3])
 
 
 _LOST = re.compile(r"lost ([0-9]+): (.*)", re.DOTALL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from datetime import UTC, datetime
 from functools import partial, wraps
 from pathlib import Path
@@ -226,8 +227,16 @@ def register(topology: str, query: str, settings: _Settings) -> int:
 )
 @_settings
 @click.option("--watch", "watched", is_flag=True, help="Then watch it to its end, as 'nebuli watch' does.")
-def start(files: tuple[str, ...], settings: _Settings, *, watched: bool) -> int:
+@click.option(
+    "--skip-step",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Leave out the rows of step N of the query ID, in steps, at which it has failed, and put them into files.",
+)
+def start(files: tuple[str, ...], settings: _Settings, *, watched: bool, skip_step: int | None) -> int:
     """Start a registered query by its ID, or register QUERY on TOPOLOGY and start it. Prints the query's id."""
+    if skip_step is not None and len(files) != 1:
+        raise click.UsageError("--skip-step is for a query that has failed: give its ID")
     if len(files) > 2:
         raise click.UsageError("expected the id of a query, or a topology and a query")
     if len(files) == 1:
@@ -240,7 +249,7 @@ def start(files: tuple[str, ...], settings: _Settings, *, watched: bool) -> int:
         click.echo(query.id)  # first: what is registered has a name, also where it cannot be started
         _say_circuit(query)
         async with workers_of(query) as workers:
-            code = await _begun(query, workers, closes=settings.closes)
+            code = await _begun(query, workers, closes=settings.closes, skip_step=skip_step)
         if code != ExitCode.DONE:
             return code
         if watched:
@@ -273,12 +282,12 @@ def _check_registered(id_: str, settings: _Settings) -> None:
     refuse_options(query, given, stepped=settings.stepped)
 
 
-async def _begun(query: DeployedQuery, workers: Workers, *, closes: bool) -> int:
+async def _begun(query: DeployedQuery, workers: Workers, *, closes: bool, skip_step: int | None) -> int:
     """Start the query, or print why it cannot be and what to do; the exit code. Raises WorkerDenied."""
     from nebuli.rpc.worker_client import WorkerDenied, WorkerRefused, WorkerUnreachable
 
     try:
-        await _begin(query, workers, closes=closes)
+        await _begin(query, workers, closes=closes, skip_step=skip_step)
     except WorkerRefused as error:
         click.echo(f"Error: {error}{after_refusal(query, error)}", err=True)
         return ExitCode.FAILED
@@ -290,13 +299,36 @@ async def _begun(query: DeployedQuery, workers: Workers, *, closes: bool) -> int
     return ExitCode.DONE
 
 
-async def _begin(query: DeployedQuery, workers: Workers, *, closes: bool) -> None:
+async def _begin(query: DeployedQuery, workers: Workers, *, closes: bool, skip_step: int | None) -> None:
     """Start all fragments; of a query in steps of which a part runs, once nothing does: it goes on at all members."""
     from nebuli.control.deployment import end_what_runs_on, start
 
+    left_out = "" if skip_step is None else await _left_out(query, workers, skip_step)
     if query.circuit is not None:
         _say_what_was(query, await end_what_runs_on(query.fragments, workers, _STOPPED_S))
-    await start(query.fragments, workers, closes=closes)
+    await start(query.fragments, workers, closes=closes, left_out=left_out)
+
+
+async def _left_out(query: DeployedQuery, workers: Workers, step: int) -> str:
+    """The rules for a step at which the query has failed, as JSON. Raises UsageError, WorkerUnreachable."""
+    from nebuli.control.deployment import statuses_of
+    from nebuli.rpc.worker_client import WorkerUnreachable
+    from nebuli.steps.errors import failed_step_in
+    from nebuli.steps.member.inputs.left_out import rules_for
+    from placement.stepped_plan import CoordinatorPlacement
+
+    coordinator = query.plan[-1]
+    if not isinstance(coordinator, CoordinatorPlacement):
+        raise click.UsageError(f"--skip-step is for queries in steps, and {query.id} is none")
+    for status in await statuses_of(query.fragments, workers):
+        if isinstance(status, WorkerUnreachable):
+            raise status
+        failed = failed_step_in(status.error)
+        if failed is not None and failed.step == step:
+            return json.dumps(rules_for(coordinator.plan, failed))
+    raise click.UsageError(
+        f"--skip-step {step}: query {query.id} has not failed at that step; 'nebuli status {query.id}' says how it is"
+    )
 
 
 def _say_what_was(query: DeployedQuery, statuses: Sequence[FragmentStatus]) -> None:

@@ -25,7 +25,20 @@ class Trial:
     """
 
     def __init__(self, plan: SteppedPlan) -> None:
+        self._inputs = [each.id for each in plan.inputs]
         self._nodes = {node.id: node for node in built(plan, 0, 0, 0)}
+
+    @property
+    def tried(self) -> frozenset[str]:
+        """The ids of operators and sinks whose failures are known of rows alone."""
+        found: set[str] = set()
+        waiting = [self._nodes[input_] for input_ in self._inputs]
+        while waiting:
+            for reader, _ in waiting.pop().readers:
+                found.add(reader.id)
+                if isinstance(reader.operator, Stateless) and not isinstance(reader.plan, WindowOperator):
+                    waiting.append(reader)
+        return frozenset(found)
 
     def check(self, input_: str, rows: pa.RecordBatch) -> None:
         """Raise ``DataflowError`` for rows that no step can be computed with, if that is known of them alone."""

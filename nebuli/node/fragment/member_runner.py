@@ -15,6 +15,7 @@ from nebuli.steps.errors import TakeoverLost
 from nebuli.steps.member.delivery import Deliveries
 from nebuli.steps.member.departure import ALONE_S, GONE_S, HEARD_S, until_heard
 from nebuli.steps.member.inputs.matching_files import NewFiles, look_anew_before_first_step, own_feeds
+from nebuli.steps.member.left_out_notes import LeftOutNotes
 from nebuli.steps.member.member_order import MemberOrder
 from nebuli.steps.member.member_run import MemberRun
 from nebuli.steps.member.member_store import opened_member
@@ -119,6 +120,7 @@ class MemberRunner(StepRunner):
         if order.takeover is not None:  # behind what may be wrong with files: those before can go on yet
             await self._take_over(order.takeover, feeds)
         self._new_files = NewFiles(order.feeds, self._place, Path.cwd())
+        left_out = LeftOutNotes(self._place)
         async with AsyncExitStack() as stack:
             self._member = member = await stack.enter_async_context(
                 opened_member(
@@ -133,8 +135,10 @@ class MemberRunner(StepRunner):
                     address=order.node,
                     keep_output_bytes=order.keep_output_bytes,
                     awaits_growth=order.awaits_growth,
+                    left_out=await asyncio.to_thread(left_out.rules),
                 )
             )
+            await left_out.put_aside(order.plan, member)
             await self._look_back(member)
             log = member.outputs
             targets = {} if log is None else order.targets

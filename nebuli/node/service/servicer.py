@@ -78,7 +78,7 @@ class Service(WorkerServicer):
     async def Start(self, request: wire.StartRequest, context: Context) -> wire.StartReply:
         """Start a fragment."""
         async with _refusals(context, request.id):
-            await self._node.start(request.id, closes=request.closes)
+            await self._node.start(request.id, closes=request.closes, left_out=request.left_out)
             return wire.StartReply()
 
     async def Stop(self, request: wire.StopRequest, context: Context) -> wire.StopReply:

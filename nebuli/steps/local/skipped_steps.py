@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import quote
-
-import pyarrow as pa
 
 from nebuli.dataflow import SteppedCircuit
-from nebuli.durable_files import sync_directory
 from nebuli.steps.errors import StepNotSkipped
 from nebuli.steps.logs.input_log import InputLog
 from nebuli.steps.logs.zset_sums import added
-from nebuli.steps.member.inputs.left_out import LeftOut, LeftOutRows
+from nebuli.steps.member.inputs.left_out import LeftOut, LeftOutRows, put_into_file, rows_of_step
 from nebuli.steps.member.inputs.readings import ReplayableSources
 from nebuli.steps.member.member_store import LOG, own_output_log
 from nebuli.steps.member.saved_state import SavedState
@@ -26,6 +21,8 @@ from placement.stepped_plan import TIME
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+    import pyarrow as pa
 
     from nebuli.steps.logs.output_log import OutputLog
     from nebuli.steps.stepped_query import SteppedQuery
@@ -90,8 +87,7 @@ class SkippedSteps:
             rows = {step: await members.unusable(step) for step in new}
         for step, (unfit, of_inputs) in rows.items():
             for input_, batch in of_inputs.items():
-                file = self._folder / f"skipped-{step}-{quote(input_, safe='')}.arrow"
-                await asyncio.to_thread(_write, file, batch)
+                file = await asyncio.to_thread(put_into_file, self._folder, step, input_, batch)
                 known.append(
                     SkippedRows(step, input_, batch.num_rows, str(file), members.written(step), unfit)
                 )
@@ -165,19 +161,10 @@ class _Members:
         """What was logged for a step, and what sources have for it, by input."""
         parts: dict[str, list[pa.RecordBatch]] = {}
         for log, feeds in zip(self._logs, self._query.feeds, strict=True):
-            if not log.first <= step < log.last:
-                continue
-            for input_, rows in (await log.logged(step)).items():
-                parts.setdefault(input_, []).append(rows)
             async with ReplayableSources(feeds, log, {}) as readings:
-                for input_, sources in (await readings.rows(step)).items():
-                    for each in sources.values():
-                        parts.setdefault(input_, []).extend(each.rows)
-        return {
-            input_: batches
-            for input_, batches in sorted(parts.items())
-            if any(each.num_rows for each in batches)
-        }
+                for input_, rows in (await rows_of_step(log, readings, step)).items():
+                    parts.setdefault(input_, []).extend(rows)
+        return dict(sorted(parts.items()))
 
     def written(self, step: int) -> list[str]:
         """The outputs that have the step already."""
@@ -187,15 +174,3 @@ class _Members:
 
 def _together(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     return added(batches, batches[0].schema)
-
-
-def _write(file: Path, rows: pa.RecordBatch) -> None:
-    """Write a file durably, or leave it as it was."""
-    aside = file.with_name(f".{file.name}.new")
-    with aside.open("wb") as opened:
-        with pa.ipc.new_file(opened, rows.schema) as writer:
-            writer.write_batch(rows)
-        opened.flush()
-        os.fsync(opened.fileno())
-    aside.rename(file)
-    sync_directory(file.parent)

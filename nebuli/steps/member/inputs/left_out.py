@@ -1,18 +1,25 @@
-"""`LeftOutRows`: which rows of steps are left out, as no step can be computed with them."""
+"""`LeftOutRows`: which rows of steps are left out, as no step can be computed with them; and files of these rows."""
 
 from __future__ import annotations
 
+import os
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote
+
+import pyarrow as pa
 
 from nebuli.dataflow.steps.trial import Trial
+from nebuli.durable_files import sync_directory
 from nebuli.steps.logs.zset_sums import added
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
-    import pyarrow as pa
-
+    from nebuli.steps.errors import FailedStep
+    from nebuli.steps.logs.input_log import InputLog
+    from nebuli.steps.member.inputs.readings import ReplayableSources
     from placement.stepped_plan import SteppedPlan
 
 
@@ -62,3 +69,40 @@ class LeftOutRows:
             return (), batches
         fit, rest = self._trial.parted(input_, added(batches, batches[0].schema))
         return [fit], [rest]
+
+
+def rules_for(plan: SteppedPlan, failed: FailedStep) -> list[LeftOut]:
+    """Rules for a step that failed: the rows that fail on their own, if the operator tells them; otherwise all."""
+    unfit = failed.operator in Trial(plan).tried
+    return [LeftOut(failed.step, input_, unfit) for input_ in failed.inputs]
+
+
+async def rows_of_step(
+    log: InputLog, readings: ReplayableSources, step: int
+) -> dict[str, list[pa.RecordBatch]]:
+    """What was logged for a step, and what sources have for it, by input; only inputs with rows.
+
+    Raises InputError, StorageError.
+    """
+    if not log.first <= step < log.last:
+        return {}
+    parts = {input_: [rows] for input_, rows in (await log.logged(step)).items()}
+    for input_, sources in (await readings.rows(step)).items():
+        for each in sources.values():
+            parts.setdefault(input_, []).extend(each.rows)
+    readings.leave_replay()
+    return {input_: rows for input_, rows in parts.items() if any(each.num_rows for each in rows)}
+
+
+def put_into_file(folder: Path, step: int, input_: str, rows: pa.RecordBatch) -> Path:
+    """Write rows that are left out into a file of their own, durably: an Arrow IPC file. Raises OSError."""
+    file = folder / f"skipped-{step}-{quote(input_, safe='')}.arrow"
+    aside = file.with_name(f".{file.name}.new")
+    with aside.open("wb") as opened:
+        with pa.ipc.new_file(opened, rows.schema) as writer:
+            writer.write_batch(rows)
+        opened.flush()
+        os.fsync(opened.fileno())
+    aside.rename(file)
+    sync_directory(folder)
+    return file

@@ -15,6 +15,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Self
 
+import pyarrow as pa
 import pytest
 
 from tests.support.fleet import Fleet, MakeFleet
@@ -299,6 +300,48 @@ def test_what_has_failed_goes_on_when_it_is_started_again(make_fleet: MakeFleet)
     at = members(fleet, id_)
     counts = at["copy/member-1"]["rows_in"], at["copy/member-0"]["rows_out"]
     assert counts == (3, 3), "since the first step, in whatever process"
+
+
+def test_rows_that_cannot_be_computed_are_left_out_and_the_state_is_kept(make_fleet: MakeFleet) -> None:
+    """At workers as in `nebuli run`: the rows that fail go to a file at their member's node, all others count."""
+    fleet = make_fleet()
+    file = fleet.directory / "numbers.csv"
+    file.write_text("n\n1\n2\n", "utf-8")
+    fleet.data["nodes"][0]["physical"] = [{"logical": "numbers", "type": "CSV", "path": str(file)}]
+    fleet.data["nodes"][1]["sinks"][0]["mode"] = "append"
+    fleet.topology = fleet.written()
+    operators = [
+        QUERY["operators"][0],
+        {"id": "cut", "type": "project", "input": "in", "columns": {"n": "CAST(n AS TINYINT)"}},
+        {"id": "out", "type": "sink", "input": "cut", "sink": "out"},
+    ]
+    fleet.query.write_text(json.dumps({"operators": operators}), "utf-8")
+    fleet.start()
+    id_ = begun(fleet)
+    fleet.wait_for_state(id_, "finished")
+    file.write_text("n\n1\n2\n3\n128\n4\n-129\n", "utf-8")
+    assert fleet.run("start", id_).exit_code == 0
+    failed = fleet.wait_for_state(id_, "failed")
+    said = [
+        re.search(r"step (\d+) of input in cannot .*--skip-step \1", each["error"])
+        for each in failed["fragments"]
+    ]
+    (step,) = {each[1] for each in said if each}
+    refused = fleet.run("start", id_, "--skip-step", str(int(step) + 1))
+    assert refused.exit_code == 2
+    assert f"query {id_} has not failed at that step" in refused.error
+    for more in (("--skip-step", step), ()):  # a later start is told of it by the members' notes
+        started = fleet.run("start", id_, *more)
+        assert started.exit_code == 0, started.stderr
+        fleet.wait_for_state(id_, "finished")
+        assert fleet.out.read_text("utf-8").split() == ['"n"', "1", "2", "3", "4"]
+    logged = fleet.run("logs", id_).stdout
+    told = re.findall(
+        rf"step {step} is computed without 2 row\(s\) of input in, as --skip-step asked: see (.*)", logged
+    )
+    assert len(told) == 2, logged
+    with pa.ipc.open_file(fleet.directory / told[0]) as rows:
+        assert rows.read_all().column("n").to_pylist() == [128, -129]
 
 
 class Lines:

@@ -116,6 +116,23 @@ def test_rows_that_fail_on_their_own_are_told_from_the_others(
     assert rest.schema == fit.schema == SteppedCircuit(plan, 0).inputs["a"]
 
 
+@pytest.mark.parametrize(
+    ("operator", "tried"),
+    [
+        (None, {"out"}),
+        (CASTS, {"f", "out"}),
+        (PASSES, {"f", "out"}),
+        (TIMES, {"f"}),
+        (op("distinct", "f", input="a"), {"f"}),
+    ],
+)
+def test_operators_above_those_that_keep_rows_are_not_tried(
+    operator: dict[str, Any] | None, tried: set[str]
+) -> None:
+    found = Trial(plan_of(operator, "final", 1)).tried
+    assert found == tried if operator is None or operator["type"] != "distinct" else "out" not in found
+
+
 def assert_tried(plan: SteppedPlan, rows: pa.RecordBatch, error: str | None) -> None:
     trial = Trial(plan)
     for _ in range(2):  # it keeps nothing
