@@ -14,6 +14,7 @@ from nebuli.dataflow.steps.plan_differences import changes, described, differenc
 from nebuli.limits import MOST_MEMBERS
 from nebuli.steps.errors import ClaimDamaged, StateOfAnother
 from nebuli.steps.member.inputs.matching_files import is_pattern, matching
+from nebuli.store.notes import sealed, unsealed
 from placement import check_stepped, distribute
 from placement.plan import BoundSource
 from placement.stepped_plan import TIME, Feed
@@ -100,9 +101,9 @@ class SteppedQuery:
         """The sinks of the outputs."""
         return {each.id: each.target for each in self.plan.outputs}
 
-    def claim(self, generation: int) -> str:
+    def claim(self, generation: int) -> bytes:
         """What a state folder says of whom it belongs to, where it is this query's."""
-        return json.dumps({**self._claim(), "generation": generation}, indent=2)
+        return sealed({**self._claim(), "generation": generation})
 
     def _claim(self) -> Claim:
         feeds = [feed for feeds in self.feeds for feed in feeds]
@@ -186,12 +187,9 @@ _WHAT: dict[str, tuple[str, Callable[[Claim, Claim], str]]] = {
 
 def _read_claim(said: bytes, name: str) -> dict[str, Any]:
     try:
-        there = json.loads(said)
+        return unsealed(said)
     except ValueError as error:
-        raise ClaimDamaged(name, f"it is no JSON ({error})") from error
-    if not isinstance(there, dict):
-        raise ClaimDamaged(name, "it is no JSON object")
-    return there
+        raise ClaimDamaged(name, str(error)) from error
 
 
 def stepped_query(query: Query, topology: Topology, members: int, directory: Path = _HERE) -> SteppedQuery:

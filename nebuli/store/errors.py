@@ -13,6 +13,7 @@
     │   └── StoreAway            its server did not answer for too long; nothing happened
     ├── Unclear                the system failed in the middle: it happened or it did not
     ├── Damaged                what was written is not there as it was written
+    │   ├── NoteDamaged          a note beside a store, or above several
     │   ├── EntryDamaged         an entry of the ordering
     │   ├── EntriesMissing       entries of the ordering are gone from the middle of a log
     │   ├── EndLost              the ordering ends before what was acknowledged
@@ -138,6 +139,13 @@ class Unclear(StorageError):
 
 class Damaged(StorageError):
     """Something that was written is not there as it was written."""
+
+
+class NoteDamaged(Damaged):
+    """A note has something else than was written; ``note`` is its file."""
+
+    def __init__(self, note: str, why: Exception) -> None:
+        super().__init__(f"{note} is damaged: {why}; restore it from a copy")
 
 
 class EntryDamaged(Damaged):

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import hashlib
+import json
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
 
 from nebuli.durable_files import sync_directory, write_durably
 from nebuli.store.backends import AWAY_S, backends_at
@@ -15,12 +19,41 @@ from nebuli.store.ordering import Change
 from nebuli.store.ordering.single_append import append_once
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from nebuli.store.ordering import Ordering
     from nebuli.store.store_url import StorePlace
 
 _PREFIX = "note/"
+_CHECKSUM = "checksum"
+
+
+def sealed(document: Mapping[str, Any]) -> bytes:
+    """A JSON object as a note, with a checksum of all that is in it."""
+    return json.dumps({**document, _CHECKSUM: _checksum(document)}, indent=2).encode()
+
+
+def unsealed(said: bytes) -> dict[str, Any]:
+    """The object in a note. Raises ValueError where it was damaged; notes of older versions have no checksum."""
+    try:
+        document = json.loads(said)
+    except ValueError as error:
+        raise ValueError(f"it is no JSON ({error})") from error
+    if not isinstance(document, dict):
+        raise ValueError("it is no JSON object")  # noqa: TRY004 - as any other damage
+    noted = document.pop(_CHECKSUM, None)
+    if noted not in (None, _checksum(document)):
+        raise ValueError(f"its checksum is {_checksum(document)}, and {noted} is noted: it was damaged")
+    return document
+
+
+def why_damaged(error: ValueError) -> str:
+    """A sentence of what `unsealed`, or a model of the object, has raised."""
+    return str(error.errors()[0]["msg"]) if isinstance(error, ValidationError) else str(error)
+
+
+def _checksum(document: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
 
 
 class Notes:

@@ -21,6 +21,7 @@ from nebuli.steps.member.member_run import MemberRun
 from nebuli.steps.member.member_store import opened_member
 from nebuli.steps.member.run_notes import DISMISSED, PUBLISHED, TAKES
 from nebuli.steps.member.scaling.handover_receiver import has_taken, take
+from nebuli.store.errors import NoteDamaged
 from nebuli.store.notes import Notes
 from netchannel import NetChannelError
 
@@ -173,7 +174,10 @@ class MemberRunner(StepRunner):
         """Whether a process before this one has stopped, and nothing but its dismissal is left."""
         published = self._notes.read(PUBLISHED)
         if published is not None:
-            self._published = int(published)
+            try:
+                self._published = int(published)
+            except ValueError as error:
+                raise NoteDamaged(f"{self._place}/{PUBLISHED}", error) from error
             if self._is_complete(member) and await member.is_saved():
                 member.closed.set()
         self._was_dismissed = self._notes.read(DISMISSED) is not None

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from nebuli.rpc.member_places import MemberPlace, Succession
 from nebuli.store import StorageError
 from nebuli.store.notes import Note, Notes
 from placement.stepped_plan import SteppedPlan
+from nebuli.store.notes import Note, Notes, sealed, unsealed, why_damaged
 
 if TYPE_CHECKING:
     from nebuli.store.store_url import StorePlace
@@ -75,14 +76,14 @@ class MemberNotes:
         if said is None:
             return cls(notes, Whose.registered(fragment))
         try:
-            return cls(notes, Whose.model_validate_json(said))
-        except ValidationError as error:
+            return cls(notes, Whose.model_validate(unsealed(said)))
+        except ValueError as error:
             raise StorageError(
-                f"{place}/{_MEMBERS} cannot be read ({error.errors()[0]['msg']}): restore it from a copy, or "
+                f"{place}/{_MEMBERS} cannot be read ({why_damaged(error)}): restore it from a copy, or "
                 f"unregister the query and register it again, which begins it anew"
             ) from error
 
     async def write(self, whose: Whose) -> None:
         """Have it so, durably. Raises OSError; after that, or a cancel, it is so or not."""
-        await self._note.write(whose.model_dump_json(by_alias=True).encode())
+        await self._note.write(sealed(whose.model_dump(mode="json", by_alias=True)))
         self.whose = whose

@@ -6,11 +6,11 @@ import asyncio
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from nebuli.steps.member.run_notes import COORDINATOR
 from nebuli.store import StorageError
-from nebuli.store.notes import Note, Notes
+from nebuli.store.notes import Note, Notes, sealed, unsealed, why_damaged
 
 if TYPE_CHECKING:
     from typing import Any, Self
@@ -58,10 +58,10 @@ class RunRecord:
             said = _written(Known())
             notes.write(COORDINATOR, said)
         try:
-            return cls(notes, _KNOWN.validate_json(said))
-        except ValidationError as error:
+            return cls(notes, _KNOWN.validate_python(unsealed(said)))
+        except ValueError as error:
             raise StorageError(
-                f"{place}/{COORDINATOR} cannot be read ({error.errors()[0]['msg']}): restore it from a copy, or stop "
+                f"{place}/{COORDINATOR} cannot be read ({why_damaged(error)}): restore it from a copy, or stop "
                 f"the query and start it again, which begins it anew"
             ) from error
 
@@ -81,4 +81,4 @@ class RunRecord:
 
 
 def _written(known: Known) -> bytes:
-    return _KNOWN.dump_json(known)
+    return sealed(_KNOWN.dump_python(known))

@@ -89,7 +89,7 @@ class KeptState:
 
     def belong(self, query: SteppedQuery, generation: int) -> None:
         """Say, durably, whose it is, and which members have what is there. Raises OSError."""
-        self.notes.write(CLAIM, query.claim(generation).encode())
+        self.notes.write(CLAIM, query.claim(generation))
 
     def forget_others(self, generation: int) -> None:
         """Delete what members of other generations have kept. Raises OSError, StorageError."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,6 +16,8 @@ from nebuli.steps.member.member_store import LOG, own_output_log
 from nebuli.steps.member.saved_state import SavedState
 from nebuli.store import Store
 from placement.stepped_plan import TIME
+from nebuli.store.errors import NoteDamaged
+from nebuli.store.notes import sealed, unsealed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,9 +66,14 @@ class SkippedSteps:
         self._folder = folder
 
     async def known(self) -> list[SkippedRows]:
-        """What is left out. Raises OSError."""
+        """What is left out. Raises StorageError, OSError."""
         said = await asyncio.to_thread(self._notes.read, SKIPPED)
-        return [] if said is None else [SkippedRows(**each) for each in json.loads(said)]
+        if said is None:
+            return []
+        try:
+            return [SkippedRows(**each) for each in unsealed(said)["rows"]]
+        except (ValueError, KeyError, TypeError) as error:
+            raise NoteDamaged(f"{self._notes.place}/{SKIPPED}", error) from error
 
     async def add(
         self, steps: Sequence[int], query: SteppedQuery, places: Sequence[StorePlace]
@@ -91,8 +97,8 @@ class SkippedSteps:
                 known.append(
                     SkippedRows(step, input_, batch.num_rows, str(file), members.written(step), unfit)
                 )
-        said = json.dumps([each._asdict() for each in known], indent=2)
-        await asyncio.to_thread(self._notes.write, SKIPPED, said.encode())  # last: the files are there then
+        said = sealed({"rows": [each._asdict() for each in known]})
+        await asyncio.to_thread(self._notes.write, SKIPPED, said)  # last: the files are there then
         return known
 
 

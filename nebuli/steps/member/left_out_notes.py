@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from nebuli.steps.logs.zset_sums import added
 from nebuli.steps.member.inputs.left_out import LeftOut, LeftOutRows, put_into_file, rows_of_step
-from nebuli.store.notes import Notes
+from nebuli.store.errors import NoteDamaged
+from nebuli.store.notes import Notes, sealed, unsealed
 
 if TYPE_CHECKING:
     from nebuli.steps.member.member import Member
@@ -31,7 +32,7 @@ class _Noted(NamedTuple):
 class LeftOutNotes:
     """Notes of a member whose store is at ``place``; files of rows go there, or with a URL into the working directory.
 
-    Methods raise OSError, as `Notes`.
+    Methods raise NoteDamaged, and OSError as `Notes`.
     """
 
     def __init__(self, place: StorePlace) -> None:
@@ -73,8 +74,12 @@ class LeftOutNotes:
 
     def _known(self) -> list[_Noted]:
         said = self._notes.read(_LEFT_OUT)
-        found = [] if said is None else json.loads(said)
-        return [_Noted(LeftOut(*rule), rows, file) for rule, rows, file in found]
+        if said is None:
+            return []
+        try:
+            return [_Noted(LeftOut(*rule), rows, file) for rule, rows, file in unsealed(said)["rows"]]
+        except (ValueError, KeyError, TypeError) as error:
+            raise NoteDamaged(f"{self._notes.place}/{_LEFT_OUT}", error) from error
 
     def _write(self, noted: list[_Noted]) -> None:
-        self._notes.write(_LEFT_OUT, json.dumps(noted, indent=2).encode())
+        self._notes.write(_LEFT_OUT, sealed({"rows": noted}))

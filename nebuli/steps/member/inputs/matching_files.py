@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import hashlib
-import json
 import logging
 import string
 from contextlib import suppress
@@ -15,7 +14,7 @@ from nebuli.connectors.errors import InputError
 from nebuli.durable_files import make_directory
 from nebuli.store import Store
 from nebuli.store.errors import Damaged
-from nebuli.store.notes import Notes
+from nebuli.store.notes import Notes, sealed, unsealed
 from topology import CsvSource, ParquetSource
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ def own_feeds(feeds: Sequence[Feed], place: StorePlace, directory: Path) -> list
         if isinstance(place, Path):
             make_directory(place)
         found = {feed.name: _own_paths(feed, directory) for feed in shared}
-        notes.write(_LIST, json.dumps(found, indent=2).encode())
+        notes.write(_LIST, sealed(found))
     paths = _kept_paths(notes)
     own = [feed for feed in feeds if feed.share is None]
     own += [_of_file(feed, path) for feed in shared for path in paths.get(feed.name, ())]
@@ -161,16 +160,11 @@ def _digest(path: str) -> bytes:
 def _kept_paths(notes: Notes) -> dict[str, list[str]]:
     kept = f"{notes.place}/{_LIST}"
     try:
-        found = json.loads(notes.read(_LIST) or b"")
+        return unsealed(notes.read(_LIST) or b"")
     except ValueError as error:
-        raise Damaged(_damaged(kept, f"it is no JSON ({error})")) from error
-    if not isinstance(found, dict):
-        raise Damaged(_damaged(kept, "it is no JSON object"))
-    return found
-
-
-def _damaged(kept: str, why: str) -> str:
-    return f"{kept} does not say which files the member reads: {why}; restore the folder from a copy"
+        raise Damaged(
+            f"{kept} does not say which files the member reads: {error}; restore the folder from a copy"
+        ) from error
 
 
 def _of_file(feed: Feed, path: str) -> Feed:
