@@ -202,7 +202,9 @@ class Definition(Model):
     """A source, which is ingested into the collection of its name.
 
     ``raw``: the messages are kept as they are, too, in the collection NAME.raw, so that the other can be made anew
-    without the source. ``keep`` is how long it can be read back.
+    without the source. ``keep`` is how long it can be read back. ``on_error``: a message that cannot be decoded goes
+    into the collection NAME.errors, and nothing waits (``collect``); or all behind it waits for it (``wait``), which
+    transactions want, as one would be incomplete without it.
     """
 
     name: Annotated[str, AfterValidator(_check_source_name)]
@@ -213,6 +215,7 @@ class Definition(Model):
     raw: bool = False
     shards: Annotated[int, Field(strict=True, ge=1, le=256)] = 1
     keep: Annotated[str | float, AfterValidator(_check_keep)] = DEFAULT_KEEP
+    on_error: Literal["collect", "wait"] | None = None
 
     @model_validator(mode="after")
     def _has_columns_that_can_be(self) -> Definition:
@@ -265,6 +268,24 @@ class Definition(Model):
                 "expected both or neither of them",
             )
         return self
+
+    @model_validator(mode="after")
+    def _has_whole_transactions(self) -> Definition:
+        if self.on_error == "collect" and self._has_transactions:
+            raise _wrong(
+                ("on_error",),
+                "a transaction without one of its messages would never be complete; expected wait, or none",
+            )
+        return self
+
+    @property
+    def _has_transactions(self) -> bool:
+        return isinstance(self.envelope, DebeziumEnvelope) and self.envelope.transactions is not None
+
+    @property
+    def collects_errors(self) -> bool:
+        """Whether messages that cannot be decoded go into a collection, and hold up nothing."""
+        return self.on_error != "wait" and not self._has_transactions
 
     @property
     def schema(self) -> pa.Schema:

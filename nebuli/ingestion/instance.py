@@ -30,7 +30,7 @@ from .errors import AddressGone, IngestionError, MessageInvalid, SourceConflict,
 from .readers.seen_files import SeenFiles
 from .recipe.message_check import Checked
 from .recipe.reclocking import Remap
-from .recipe.stage import Stage, Target
+from .recipe.stage import ERROR_COLUMNS, ERRORS, Stage, Target
 from .recipe.timed_messages import DATA, OfCollection, Reclocked
 from .recipe.turns import Turns
 
@@ -231,7 +231,13 @@ class Instance:
         definition = entry.definition
         envelope = envelope_of(definition)
         decoders = {
-            source: self._checked(decoder_of(definition, envelope.wants), envelope, source, entry.rendition)
+            source: self._checked(
+                decoder_of(definition, envelope.wants),
+                envelope,
+                source,
+                entry.rendition,
+                collects=definition.collects_errors,
+            )
             for source in {DATA, *entry.raw_sources}
         }
         for each in decoders.values():
@@ -248,7 +254,15 @@ class Instance:
             await facts.look()
             messages = OfCollection(self._store, self._collections, origin, entry.name, entry.built_from)
         target = Target(entry.name, entry.rendition)
-        stage = self._stage(target, messages, decoders=decoders, envelope=envelope, facts=facts, turns=turns)
+        stage = self._stage(
+            target,
+            messages,
+            decoders=decoders,
+            envelope=envelope,
+            facts=facts,
+            turns=turns,
+            collects_errors=definition.collects_errors,
+        )
         return Attempt(stage, partial(_recorded, facts) if origin is None else lambda: stage.upper)
 
     async def _check_origin(self, entry: Entry, origin: str) -> None:
@@ -281,9 +295,13 @@ class Instance:
         )
         return Attempt(stage, partial(_recorded, remap))
 
-    def _checked(self, decoder: Decoder, envelope: Envelope, raw_source: str, rendition: str) -> Checked:
+    def _checked(
+        self, decoder: Decoder, envelope: Envelope, raw_source: str, rendition: str, *, collects: bool = False
+    ) -> Checked:
         work = self._store.access.work
-        return Checked(decoder, envelope.check, work, raw_source=raw_source, rendition=rendition)
+        return Checked(
+            decoder, envelope.check, work, raw_source=raw_source, rendition=rendition, collects=collects
+        )
 
     def _reclocked(
         self, entry: Entry, remap: Remap, decoders: Mapping[str, Checked], turns: Turns, told: Told
@@ -372,6 +390,8 @@ def _wanted(entry: Entry) -> dict[str, tuple[pa.Schema, int]]:
     target = Target(entry.name, entry.rendition)
     wanted = {entry.name: (envelope.schema, definition.shards)}
     wanted |= {target.state(name): (schema, 1) for name, schema in envelope.states.items()}
+    if definition.collects_errors:
+        wanted[target.state(ERRORS)] = (ERROR_COLUMNS, 1)
     if definition.raw:
         wanted[entry.raw] = (AsTheyCame(carried(definition)).schema, definition.shards)
     return wanted

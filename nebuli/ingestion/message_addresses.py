@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
     from numpy.typing import NDArray
@@ -25,11 +25,20 @@ Addresses = dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
+class Undecoded:
+    """A message at an address that no rows could be made of: its ``error``, and its bytes, where it is some."""
+
+    address: int
+    error: str
+    payload: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
 class Messages:
     """All messages of a ``part`` from address ``lower`` up to but not including ``upper``, in order.
 
     There is a row for each, or, behind a decoder, for what was in it; ``addresses`` has the address of each row, and
-    never goes down. Several may have the same.
+    never goes down. Several may have the same. ``undecoded`` are those of which a decoder could make none.
     """
 
     part: str
@@ -37,6 +46,7 @@ class Messages:
     upper: int
     addresses: NDArray[np.int64]
     rows: pa.RecordBatch
+    undecoded: Sequence[Undecoded] = ()
 
     @property
     def nbytes(self) -> int:

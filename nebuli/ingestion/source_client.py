@@ -8,6 +8,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nebuli.dataflow.zset import WEIGHT
 from nebuli.store import Store
 from nebuli.store.collections.clock import now_ms
 from nebuli.store.collections.collections import Collections
@@ -33,14 +37,13 @@ from .message_addresses import PAYLOAD
 from .readers.seen_files import SeenFiles
 from .recipe.message_check import passed_over
 from .recipe.reclocking import Remap
+from .recipe.stage import ERRORS
 from .recipe.timed_messages import DATA
 from .source_status import HeldBack, RawSourceStatus, SourceStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
-
-    import pyarrow as pa
 
     from nebuli.store.store_url import StoreUrl
 
@@ -150,6 +153,7 @@ class Sources:
             replicas=entry.replicas,
             definition=entry.definition.model_dump(mode="json", by_alias=True, exclude_defaults=True),
             raw_sources=raw_sources,
+            undecoded=await self._undecoded(entry),
             remap_upper=remap_upper,
             upper=upper,
             lag_ms=max(now - upper + 1, 0) if upper else None,
@@ -165,6 +169,16 @@ class Sources:
         """All sources, in the order of their names, which are asked at once."""
         found = await asyncio.gather(*map(self._described, await self.names()))
         return [each for each in found if each is not None]
+
+    async def _undecoded(self, entry: Entry) -> int | None:
+        """How many messages are in the collection of errors; None where there is none."""
+        if not entry.definition.collects_errors:
+            return None
+        try:
+            rows = await self.collections.snapshot(f"{entry.name}.{ERRORS}", weighted=True)
+        except (NotYet, CollectionUnknown):  # nothing is written yet, or it is being created or dropped
+            return 0
+        return int(pc.sum(rows.column(WEIGHT)).as_py() or 0)
 
     async def _described(self, name: str) -> SourceStatus | None:
         with suppress(SourceUnknown):  # it was dropped meanwhile

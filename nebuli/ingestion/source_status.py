@@ -42,7 +42,8 @@ class SourceStatus:
 
     It is complete below ``upper``, which is ``lag_ms`` ago; its remap is, below ``remap_upper``. ``health`` and
     ``error`` are those of the instance that fares worst of those that run; None: none runs, or none is hindered. The
-    ``last_error`` of any instance stays when it is over; it was met last at ``last_error_at``.
+    ``last_error`` of any instance stays when it is over; it was met last at ``last_error_at``. ``undecoded`` is how
+    many messages are in the collection of errors; None where there is none.
     """
 
     name: str
@@ -61,6 +62,7 @@ class SourceStatus:
     instances: Sequence[InstanceStatus]
     last_error: str | None
     last_error_at: int | None
+    undecoded: int | None
     holds: Sequence[HeldBack]
 
     def to_data(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import sys
@@ -25,6 +26,8 @@ format_option = click.option(
     show_default=True,
     help="How rows are printed: for people, or, for programs, as JSON, CSV or an Arrow stream.",
 )
+BYTES = "surrogateescape"
+"""How bytes that are no UTF-8 are in text, and become themselves again."""
 _NEEDS_QUOTES = frozenset('",\r\n')
 
 
@@ -59,16 +62,16 @@ def print_rows(rows: pa.Table, form: str) -> None:
 
 def echo_data(text: str) -> None:
     """Print what programs read: UTF-8, as in files, whatever the terminal's encoding is."""
-    click.echo(text.encode(), nl=False)
+    click.echo(text.encode(errors=BYTES), nl=False)
 
 
 def as_csv(lines: Iterable[Sequence[Any]]) -> str:
-    """Lines of CSV; an empty string is in quotes, and a null is not."""
+    """Lines of CSV; an empty string is in quotes, and a null is not. Bytes are as they are, when written with BYTES."""
     return "".join(f"{','.join(map(_field, line))}\n" for line in lines)
 
 
 def _field(value: Any) -> str:
-    text = "" if value is None else str(value)
+    text = value.decode(errors=BYTES) if isinstance(value, bytes) else "" if value is None else str(value)
     if (text or value is None) and not _NEEDS_QUOTES.intersection(text):
         return text
     return '"' + text.replace('"', '""') + '"'
@@ -80,11 +83,13 @@ def as_json_line(names: Sequence[str], line: Sequence[Any]) -> str:
 
 
 def _record(names: Sequence[str], line: Sequence[Any]) -> dict[str, Any]:
-    """A row as an object, without numbers that JSON does not have: these are texts, as over HTTP."""
+    """A row as an object, as over HTTP: numbers that JSON does not have are texts, and bytes are in base64."""
     return {name: _as_json_has_it(value) for name, value in zip(names, line, strict=True)}
 
 
 def _as_json_has_it(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
     if not isinstance(value, float) or math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

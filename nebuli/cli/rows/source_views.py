@@ -52,6 +52,12 @@ def shown(found: SourceStatus, now: int, start: str) -> str:
     return "\n".join(_lines(found, now, start))
 
 
+def undecoded(found: SourceStatus) -> str:
+    """How many messages could not be decoded, and where they are."""
+    messages = "message" if found.undecoded == 1 else "messages"
+    return f"not decoded: {found.undecoded:,} {messages}, with places and reasons in collection {found.name}.errors"
+
+
 def _lines(found: SourceStatus, now: int, start: str) -> Iterator[str]:
     upper, ago = _upper(found.upper, now)
     said = (
@@ -63,6 +69,8 @@ def _lines(found: SourceStatus, now: int, start: str) -> Iterator[str]:
     yield f"complete up to {upper}" + (f", {ago} ago" if found.upper else ": nothing is ingested yet")
     if found.error is not None:
         yield f"held up: {found.error}"
+    if found.undecoded:
+        yield undecoded(found)
     if found.raw_sources:
         yield f"recorded up to {_upper(found.remap_upper, now)[0]}"
     for name, raw in found.raw_sources.items():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nebuli.cli.rows.printed_rows import as_csv, as_json_line
+from nebuli.cli.rows.printed_rows import BYTES, as_csv, as_json_line
 from nebuli.python_values import values_of
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def write_rows(rows: pa.Table, into: Path) -> None:
                 with pyarrow.ipc.new_file(str(aside), rows.schema) as writer:
                     writer.write_table(rows)
             case ".csv":
-                with aside.open("w", encoding="utf-8", newline="") as file:
+                with aside.open("w", encoding="utf-8", errors=BYTES, newline="") as file:
                     file.write(as_csv([rows.schema.names]))
                     file.writelines(map(as_csv, _pieces(rows)))
             case _:

@@ -80,6 +80,11 @@ def _lines(found: Sequence[tuple[str, SourceStatus]], now: int) -> Iterator[str]
         [(at, int(each.error is not None)) for at, each in labelled],
     )
     yield from _gauge(
+        "undecoded",
+        "how many messages are in its collection of errors",
+        [(at, each.undecoded) for at, each in labelled if each.undecoded is not None],
+    )
+    yield from _gauge(
         "error_age_seconds",
         "how long ago the last error was met, also where it is over",
         [(at, (now - each.last_error_at) / 1000) for at, each in labelled if each.last_error_at is not None],

@@ -48,6 +48,7 @@ _IN_SHORT: dict[str, dict[str, Any]] = {
     "error": _TEXT_OR_NULL,
     "last_error": _TEXT_OR_NULL,
     "last_error_at": _WHOLE_OR_NULL,
+    "undecoded": _WHOLE_OR_NULL,
 }
 _SOURCE = object_of(
     **_IN_SHORT,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SHOWN = (
     *("name", "version", "active", "phase", "replicas", "remap_upper", "upper", "lag_ms"),
-    *("health", "error", "last_error", "last_error_at"),
+    *("health", "error", "last_error", "last_error_at", "undecoded"),
 )
 """What a list has of each."""
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
+from nebuli.dataflow import zset
 from nebuli.ingestion.decoding.decoder import Decoder
 from nebuli.ingestion.errors import MessageInvalid, MessagePlace
+from nebuli.ingestion.message_addresses import PAYLOAD, Undecoded
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -23,6 +27,9 @@ class Checked(Decoder):
 
     A message that cannot be ingested is passed over where it is recorded, as a fact, that it is to be. One that can be
     is ingested all the same: so whoever decodes it, and whenever, has the same rows.
+
+    Where it ``collects`` them, messages that cannot be decoded are told apart from the others, and hold up nothing. As
+    decoding follows from the messages and recorded facts alone, every instance tells the same ones apart.
     """
 
     def __init__(
@@ -33,8 +40,10 @@ class Checked(Decoder):
         *,
         raw_source: str,
         rendition: str,
+        collects: bool = False,
     ) -> None:
         """``check`` raises MessageInvalid for rows that could never be taken, whatever comes before them."""
+        self._collects = collects
         self._decoder = decoder
         self.schema = decoder.schema
         self._check = check
@@ -86,6 +95,35 @@ class Checked(Decoder):
         return self._checked(messages, facts) if known is None else known[1]
 
     def _checked(self, messages: Messages, facts: Mapping[str, bytes]) -> Messages:
+        return self._told_apart(messages, facts) if self._collects else self._all_right(messages, facts)
+
+    def _told_apart(self, messages: Messages, facts: Mapping[str, bytes]) -> Messages:
+        """Those that can be decoded, and those that cannot: halved until each of these is alone."""
+        try:
+            return self._decoded(messages, facts)
+        except MessageInvalid as error:
+            addresses = np.unique(messages.addresses)
+            if not len(addresses):
+                raise
+            if len(addresses) == 1:
+                has_bytes = PAYLOAD in messages.rows.schema.names
+                payload = messages.rows.column(PAYLOAD)[0].as_py() if has_bytes else None
+                return replace(
+                    messages,
+                    addresses=messages.addresses[:0],
+                    rows=zset.empty(self.schema),
+                    undecoded=[Undecoded(int(addresses[0]), str(error), payload)],
+                )
+        middle = int(addresses[len(addresses) // 2])
+        halves = [self._told_apart(each, facts) for each in (messages.below(middle), messages.since(middle))]
+        return replace(
+            messages,
+            addresses=np.concatenate([each.addresses for each in halves]),
+            rows=pa.concat_batches([each.rows for each in halves]),
+            undecoded=[each for half in halves for each in half.undecoded],
+        )
+
+    def _all_right(self, messages: Messages, facts: Mapping[str, bytes]) -> Messages:
         while True:
             try:
                 return self._decoded(messages, facts)

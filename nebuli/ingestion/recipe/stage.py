@@ -12,15 +12,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nebuli.dataflow.zset import weighted
+import pyarrow as pa
+
+from nebuli.dataflow.zset import insertions, weighted
 from nebuli.ingestion.errors import MessageInvalid, SourceConflict
 from nebuli.store.collections.errors import ConflictingWrite
 from nebuli.store.errors import NotYet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-
-    import pyarrow as pa
 
     from nebuli.ingestion.decoding.decoder import Decoder
     from nebuli.ingestion.envelopes.envelope import Envelope
@@ -32,6 +32,20 @@ if TYPE_CHECKING:
     from .reclocking import Remap
     from .timed_messages import Timed, TimedMessages, TimedSpan
     from .turns import Turns
+
+
+ERRORS = "errors"
+"""What a source's name is followed by in that of the collection of messages that cannot be decoded."""
+ERROR_COLUMNS = pa.schema(
+    [
+        pa.field("source", pa.string(), nullable=False),
+        pa.field("part", pa.string(), nullable=False),
+        pa.field("address", pa.int64(), nullable=False),
+        pa.field("error", pa.string(), nullable=False),
+        pa.field("payload", pa.binary()),
+    ]
+)
+"""Of a message that cannot be decoded: its raw source, its place there, why, and its bytes, where it is some."""
 
 
 def first_of(group: ExceptionGroup[Exception]) -> Exception:
@@ -78,8 +92,13 @@ class Stage:
         envelope: Envelope,
         facts: Remap,
         turns: Turns,
+        collects_errors: bool = False,
     ) -> None:
-        """``store`` is that of the collections; ``facts`` has what messages are decoded by, and keeps what is found."""
+        """``store`` is that of the collections; ``facts`` has what messages are decoded by, and keeps what is found.
+
+        Where it ``collects_errors``, messages that cannot be decoded are in a collection of their own, at their times.
+        """
+        self._errors = target.state(ERRORS) if collects_errors else None
         self._work = store.access.work
         self._collections = collections
         self._target = target
@@ -96,8 +115,9 @@ class Stage:
 
     @property
     def names(self) -> list[str]:
-        """The collections that are written: the output's, and then those of the state."""
-        return [self._target.collection, *map(self._target.state, self._envelope.states)]
+        """The collections that are written: the output's, and then those of the state, and of errors."""
+        errors = [] if self._errors is None else [self._errors]
+        return [self._target.collection, *map(self._target.state, self._envelope.states), *errors]
 
     async def run(self) -> None:
         """Ingest, until it is cancelled. Raises IngestionError, StorageError."""
@@ -225,6 +245,8 @@ class Stage:
             written[self._target.collection] += [
                 (timed.time, rows) for rows in changes.output if rows.num_rows
             ]
+            if self._errors is not None and (wrong := undecoded_rows(messages)).num_rows:
+                written[self._errors].append((timed.time, wrong))
             for name, batches in changes.states.items():
                 written[self._target.state(name)] += [(timed.time, rows) for rows in batches if rows.num_rows]
         return written, len(times), None
@@ -242,6 +264,23 @@ class Stage:
             raise SourceConflict(
                 f"two instances have made different things of the same messages: {error}"
             ) from error
+
+
+def undecoded_rows(messages: Mapping[str, Sequence[Messages]]) -> pa.RecordBatch:
+    """The messages of which no rows could be made, as rows of the collection of errors."""
+    rows = [
+        (source, some.part, each.address, each.error, each.payload)
+        for source, all_of_it in messages.items()
+        for some in all_of_it
+        for each in some.undecoded
+    ]
+    columns = zip(*rows, strict=True) if rows else [()] * len(ERROR_COLUMNS)
+    return insertions(
+        pa.RecordBatch.from_arrays(
+            [pa.array(column, field.type) for column, field in zip(columns, ERROR_COLUMNS, strict=True)],
+            schema=ERROR_COLUMNS,
+        )
+    )
 
 
 def _valid(some: Messages | MessageInvalid) -> Messages:

@@ -30,6 +30,7 @@ def definition(path: Path, more: str = "") -> Definition:
         name: sales
         from: {{type: File, path: {path}}}
         format: CSV
+        on_error: wait
         {more}
         schema: [{{name: shop, type: string}}, {{name: amount, type: int64}}]
         """
@@ -181,7 +182,7 @@ async def test_a_message_that_is_kept_raw_and_cannot_be_decoded_holds_up_the_tim
                 lags.append(found.lag_ms)
             assert lags[1] - lags[0] >= 1000 * TICK_S
             columns = "schema: [{name: shop, type: string}, {name: amount, type: int64}]"
-            mended = f"name: sales\nfrom: {{type: File, path: {file}}}\n"
+            mended = f"name: sales\nfrom: {{type: File, path: {file}}}\non_error: wait\n"
             await sources.rebuild(
                 "sales",
                 parse_definition(f"{mended}format: {{type: CSV, nulls: [three]}}\nraw: true\n{columns}"),

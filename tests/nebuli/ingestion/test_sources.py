@@ -258,7 +258,8 @@ async def test_what_is_before_a_message_that_cannot_be_is_ingested(
     with lines.open("a", encoding="utf-8") as file:
         file.write(wrong)
     add(lines, orders(5, 3))
-    await sources.create(definition(lines.with_name("*.jsonl"), "envelope: {type: upsert, key: [id]}"))
+    more = "on_error: wait\nenvelope: {type: upsert, key: [id]}"
+    await sources.create(definition(lines.with_name("*.jsonl"), more))
 
     async def told() -> bool:
         return f"the message at {size} of {lines}: " in str((await sources.describe("orders")).last_error)
@@ -296,7 +297,8 @@ async def test_one_that_cannot_be_made_anew_leaves_what_there_is(
             return await sources.collections.latest("orders.raw") > written
 
         await until_async(later, "the messages are of a time before the one that it is made anew from")
-        await sources.rebuild("orders", definition(lines, "raw: true\nenvelope: {type: upsert, key: [id]}"))
+        keyed = "raw: true\non_error: wait\nenvelope: {type: upsert, key: [id]}"
+        await sources.rebuild("orders", definition(lines, keyed))
         times = set()
 
         async def told_again() -> bool:
@@ -320,6 +322,64 @@ async def test_one_that_cannot_be_made_anew_leaves_what_there_is(
 
 
 @pytest.mark.parametrize("more", ["", "raw: true", "envelope: {type: upsert, key: [id]}"])
+async def test_messages_that_cannot_be_decoded_are_collected_and_hold_up_nothing(
+    sources: Sources, lines: Path, more: str
+) -> None:
+    """With their places and bytes, once, by two instances; and counted."""
+    add(lines, orders(0, 3))
+    expected = []
+    for wrong in ("no JSON", '{"id": "five"}', "[1]"):
+        expected.append((str(lines), lines.stat().st_size, wrong.encode()))
+        with lines.open("a", encoding="utf-8") as file:
+            file.write(f"{wrong}\n")
+        add(lines, orders(len(expected) * 3, 3))
+    await sources.create(definition(lines, more))
+    assert "orders.errors" in await sources.collections.list()
+    async with ingesting(sources, instances=2):
+        await until_there(sources, orders(0, 12))
+        at = await sources.collections.latest("orders")
+        errors = await sources.collections.snapshot("orders.errors", at)
+        found = [(each["part"], each["address"], each["payload"].strip()) for each in errors.to_pylist()]
+        assert sorted(found) == sorted(expected)
+        for each in errors.to_pylist():
+            assert f"the message at {each['address']} of {lines}: " in each["error"]
+            assert each["source"] == "data"
+        found_status = await sources.describe("orders")
+        assert (found_status.undecoded, found_status.error) == (3, None)
+    async with ingesting(sources):
+        add(lines, orders(12, 1))
+        await until_there(sources, orders(0, 13))
+        assert (await sources.describe("orders")).undecoded == 3
+    await sources.drop("orders")
+    assert await sources.collections.list() == []
+
+
+async def test_a_mended_definition_takes_messages_out_of_the_errors(sources: Sources, tmp_path: Path) -> None:
+    """ST-VAR-1: what could not be decoded is a row from the handover on, and no error any more."""
+    file = tmp_path / "orders.csv"
+    file.write_text("id,amount\n1,10\n2,unknown\n3,30\n", "utf-8")
+
+    def csv(nulls: str) -> Definition:
+        return parse_definition(
+            f"name: orders\nfrom: {{type: File, path: '{file}'}}\nformat: {{type: CSV, nulls: [{nulls}]}}\n"
+            "raw: true\nschema: [{name: id, type: int64}, {name: amount, type: int64}]\n"
+        )
+
+    await sources.create(csv("''"))
+    rows = [{"id": 1, "amount": 10}, {"id": 3, "amount": 30}]
+    async with ingesting(sources):
+        await until_there(sources, rows)
+        assert (await sources.describe("orders")).undecoded == 1
+        await sources.rebuild("orders", csv("unknown"))
+        await until_there(sources, [*rows, {"id": 2, "amount": None}])
+
+        async def none_left() -> bool:
+            return (await sources.describe("orders")).undecoded == 0
+
+        await until_async(none_left, "the collection of errors is handed over, too")
+
+
+@pytest.mark.parametrize("more", ["", "raw: true", "envelope: {type: upsert, key: [id]}"])
 @pytest.mark.parametrize("wrong", ["no JSON\n", '{"id": "five"}\n'])
 async def test_a_message_that_can_be_mended_nowhere_is_passed_over(
     sources: Sources, lines: Path, more: str, wrong: str
@@ -330,7 +390,7 @@ async def test_a_message_that_can_be_mended_nowhere_is_passed_over(
     with lines.open("a", encoding="utf-8") as file:
         file.write(wrong)
     add(lines, orders(5, 3))
-    await sources.create(definition(lines, more))
+    await sources.create(definition(lines, f"{more}\non_error: wait"))
 
     def it_is_told_by(rendition: str) -> Callable[[], Awaitable[bool]]:
         async def told() -> bool:
@@ -385,7 +445,7 @@ async def test_a_rebuild_may_want_a_state_that_there_was_not_and_another_need_it
         await until_active("r2")
         add(lines, [{"status": "END", "id": "1", "event_count": 3}])
         await until_there(sources, orders(0, 3))
-        assert await sources.collections.list() == ["orders", "orders.transactions"]
+        assert await sources.collections.list() == ["orders", "orders.errors", "orders.transactions"]
     await sources.rebuild("orders", definition(lines, more % ""))
     await sources.collections.new_rendition("orders", rendition="r3")  # as the first instance does
     await sources.rebuild("orders", definition(lines, more % ""))
@@ -421,7 +481,7 @@ async def test_times_before_one_that_cannot_be_are_written(sources: Sources) -> 
     await sources.collections.create("messages", schema)
     await sources.create(
         parse_definition(
-            "name: orders\nfrom: {type: Collection, collection: messages}\nformat: JSON\n"
+            "name: orders\nfrom: {type: Collection, collection: messages}\nformat: JSON\non_error: wait\n"
             "schema: [{name: id, type: int64}]\n"
         )
     )

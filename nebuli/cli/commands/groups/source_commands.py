@@ -16,7 +16,7 @@ import click
 
 from nebuli.cli.bounds import DEFAULT_STORE, FilePath, state_place, store_option
 from nebuli.cli.exits import ExitCode, code_of_storage, end_on_termination
-from nebuli.cli.rows.source_views import listed, shown
+from nebuli.cli.rows.source_views import listed, shown, undecoded
 from nebuli.cli.saved_queries import state_directory
 
 if TYPE_CHECKING:
@@ -74,7 +74,10 @@ def create(file: str, replicas: int, store: str, *, no_start: bool) -> int:
             f"source {made.name} is ingested into the collection of its name, by process {begun.supervisor} and its "
             f"{_instances(replicas)}"
         )
-        for raw in (await sources.describe(made.name)).raw_sources.values():
+        found = await sources.describe(made.name)
+        if found.undecoded:
+            click.echo(undecoded(found), err=True)
+        for raw in found.raw_sources.values():
             if raw.ends == {}:
                 click.echo(f"{raw.reads} has nothing yet: what comes there is ingested then", err=True)
         click.echo(look)

@@ -34,6 +34,7 @@ format: CSV
 schema:
   - {name: shop, type: string}
   - {name: amount, type: int64}
+on_error: wait
 """
 Rows = list[tuple[str, int]]
 

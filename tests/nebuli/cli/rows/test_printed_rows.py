@@ -1,45 +1,43 @@
-"""Rows that commands print as JSON are JSON, whatever is in them."""
+"""Rows as programs read them: bytes come back as they were."""
 
 from __future__ import annotations
 
-import io
+import base64
 import json
-import sys
+from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.csv
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from nebuli.cli.rows.printed_rows import as_json_line, print_rows
-
-
-def test_numbers_that_json_does_not_have_are_texts(capsys: pytest.CaptureFixture[str]) -> None:
-    """As over HTTP; Python's own reader would take NaN, which no other does."""
-    values = [float("nan"), float("inf"), float("-inf"), 0.5, None]
-    expected = ["NaN", "Infinity", "-Infinity", 0.5, None]
-    print_rows(pa.table({"x": values}), "json")
-
-    def refuse(constant: str) -> None:
-        raise AssertionError(f"{constant} is no JSON")
-
-    printed = json.loads(capsys.readouterr().out, parse_constant=refuse)
-    assert [row["x"] for row in printed] == expected
-    line = as_json_line([*"abcde"], values)
-    assert [*json.loads(line, parse_constant=refuse).values()] == expected
+from nebuli.cli.rows.printed_rows import BYTES, as_csv, as_json_line, print_rows
 
 
-@pytest.mark.parametrize(
-    ("form", "expected"), [("csv", "größe\n日本\n"), ("json", '[\n  {\n    "größe": "日本"\n  }\n]\n')]
-)
-def test_what_programs_read_is_utf_8_whatever_the_terminal(
-    monkeypatch: pytest.MonkeyPatch, form: str, expected: str
-) -> None:
-    printed = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(printed, "latin-1"))
-    print_rows(pa.table({"größe": ["日本"]}), form)
-    assert printed.getvalue().decode("utf-8") == expected
+@given(st.lists(st.binary(max_size=5), min_size=1, max_size=5))
+def test_bytes_of_csv_are_read_back(values: list[bytes]) -> None:
+    """By another reader of CSV; a quote, a line end and what is no UTF-8, too."""
+    text = as_csv([["a", "b"], *((each, "x") for each in values)]).encode(errors=BYTES)
+    found = pa.csv.read_csv(
+        pa.BufferReader(text),
+        parse_options=pa.csv.ParseOptions(newlines_in_values=True),
+        convert_options=pa.csv.ConvertOptions(column_types={"a": pa.binary()}),
+    )
+    assert found["a"].to_pylist() == values
 
 
-def test_csv_tells_nulls_from_empty_texts(capsys: pytest.CaptureFixture[str]) -> None:
-    """Read back, each is what it was; so is a text with quotes, commas and line ends."""
-    print_rows(pa.table({"a": [None, "", 'x"y', "a,b", "c\r\n", " "]}), "csv")
-    assert capsys.readouterr().out == 'a\n\n""\n"x""y"\n"a,b"\n"c\r\n"\n \n'
+def test_bytes_are_in_base64_in_json(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    row = json.loads(as_json_line(["a"], [b"\xff\x00"]))
+    assert base64.b64decode(row["a"]) == b"\xff\x00"
+    print_rows(pa.table({"a": [b"\xff", None]}), "json")
+    assert json.loads(capfdbinary.readouterr().out) == [{"a": "/w=="}, {"a": None}]
+
+
+def test_files_that_are_written_have_bytes_as_they_are(tmp_path: Path) -> None:
+    from nebuli.cli.rows.written_files import write_rows
+
+    for name in ("a.csv", "a.jsonl"):
+        write_rows(pa.table({"a": [b"\xff,"]}), tmp_path / name)
+    assert (tmp_path / "a.csv").read_bytes() == b'a\n"\xff,"\n'
+    assert (tmp_path / "a.jsonl").read_bytes() == b'{"a": "/yw="}\n'

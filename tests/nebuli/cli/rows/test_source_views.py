@@ -37,6 +37,7 @@ STATUS = SourceStatus(
     error=None,
     instances=[INSTANCE],
     last_error="sales: /in/9.csv is gone",
+    undecoded=None,
     last_error_at=NOW - 300_000,
     holds=[
         HeldBack("sales", "mine", NOW - 60_000, (NOW + 1_000) / 1000),
