@@ -8,9 +8,8 @@ from pydantic import BaseModel, ConfigDict
 
 from nebuli.rpc.member_places import MemberPlace, Succession
 from nebuli.store import StorageError
-from nebuli.store.notes import Note, Notes
-from placement.stepped_plan import SteppedPlan
 from nebuli.store.notes import Note, Notes, sealed, unsealed, why_damaged
+from placement.stepped_plan import SteppedPlan
 
 if TYPE_CHECKING:
     from nebuli.store.store_url import StorePlace

@@ -15,9 +15,9 @@ from nebuli.steps.member.inputs.readings import ReplayableSources
 from nebuli.steps.member.member_store import LOG, own_output_log
 from nebuli.steps.member.saved_state import SavedState
 from nebuli.store import Store
-from placement.stepped_plan import TIME
 from nebuli.store.errors import NoteDamaged
 from nebuli.store.notes import sealed, unsealed
+from placement.stepped_plan import TIME
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,7 +15,7 @@ from nebuli.ingestion.decoding.json_decoder import JsonDecoder
 from nebuli.ingestion.errors import MessageInvalid
 from nebuli.ingestion.message_addresses import PAYLOAD, Messages
 from nebuli.ingestion.recipe.message_check import Checked
-from nebuli.store.store_threads import Work
+from nebuli.store.store_threads import StoreThreads
 
 SCHEMA = pa.schema([("id", pa.int64())])
 GOOD, WRONG = b'{"id": %d}\n', (b"no JSON\n", b'{"id": "five"}\n', b"{\n", b"\xff\n", b"[]\n")
@@ -32,7 +32,7 @@ class Counting(JsonDecoder):
 
 
 def checked(decoder: JsonDecoder, *, collects: bool) -> Checked:
-    work = cast(Work, None)  # which decodes ahead, and is not asked here
+    work = cast(StoreThreads, None)  # which decodes ahead, and is not asked here
     return Checked(decoder, lambda _: None, work, raw_source="data", rendition="r1", collects=collects)
 
 
