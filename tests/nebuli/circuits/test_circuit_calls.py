@@ -25,6 +25,7 @@ async def test_who_stages_too_much_for_one_push_is_told_to_stage_less_and_not_to
     run: Any = SimpleNamespace(
         plan=pushed_query(1).plan,
         external=["a"],
+        on_failure=[],
         calls=SimpleNamespace(to=lambda *_: nullcontext(MemberConnection()), closed=False),
     )
     calls = CircuitCalls(run)
