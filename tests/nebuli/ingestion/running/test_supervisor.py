@@ -35,6 +35,7 @@ async def sales(folder: Path, replicas: int = 1) -> AsyncIterator[Sources]:
         name: sales
         from: {type: File, path: sales.csv}
         format: CSV
+        on_error: wait
         schema: [{name: shop, type: string}, {name: amount, type: int64}]
         """
     )
