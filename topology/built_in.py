@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from topology.access import Secret, TlsFiles
 from topology.base import Address, FilePath, Text
@@ -280,11 +280,20 @@ class ParquetSink(_FileSink):
 
 
 class PrintSink(SinkConnector):
-    """Prints rows on the worker's standard output."""
+    """Prints rows on the worker's standard output: as a table for people, or as CSV."""
 
-    implementation = "nebuli.connectors.sinks.outputs:Terminal"
+    implementation = "nebuli.connectors.sinks.outputs:printed"
 
     type: Literal["Print"]
+    format: Literal["table", "CSV"] = "table"
+
+    @model_serializer(mode="wrap")
+    def _without_table(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without the key ``format`` where it is a table: what was written before there was one stays the same."""
+        written: dict[str, Any] = handler(self)
+        if self.format == "table":
+            written.pop("format", None)
+        return written
 
 
 class TcpSink(SinkConnector):

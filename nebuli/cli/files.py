@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from placement import InvalidQuery, parse_query, parse_statement
+from nebuli.cli.query_argument import InlineStatement
+from placement import InvalidQuery, Statement, parse_query, parse_statement, read_statement
 from topology import Access, Mistake, TopologyError, parse_topology
 from topology.mistakes import decoded, read_text
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 STDIN = "-"
 """The name of standard input as a file, from which one of the two can be read."""
 _STDIN_SHOWN = "<stdin>"
+_INLINE_SHOWN = "<-e>"
 
 
 def load(topology: str, query: str, engine: EngineName | None = None) -> tuple[Topology, Query]:
@@ -32,7 +34,20 @@ def load(topology: str, query: str, engine: EngineName | None = None) -> tuple[T
 
     ``engine`` is every node's then, whatever the topology says. Raises TopologyError, InvalidQuery.
     """
-    if topology == query == STDIN:
+    model, text, shown = _loaded(topology, query, engine)
+    return model, _query_of(text, shown, model)
+
+
+def load_statement(topology: str, query: str, engine: EngineName | None = None) -> tuple[Topology, Statement]:
+    """Read both files as `load` does, also a statement without a sink, or one that is to be explained."""
+    model, text, shown = _loaded(topology, query, engine)
+    if not _is_sql(text, shown):
+        return model, Statement(_query_of(text, shown, model))
+    return model, read_statement(text, model, _name_of(shown), shown)
+
+
+def _loaded(topology: str, query: str, engine: EngineName | None) -> tuple[Topology, str, str]:
+    if topology == query == STDIN and not isinstance(query, InlineStatement):
         raise click.UsageError("standard input is one file: give the topology or the query by its name")
     try:
         model = load_topology(topology, engine)
@@ -44,8 +59,7 @@ def load(topology: str, query: str, engine: EngineName | None = None) -> tuple[T
         except InvalidQuery as other:
             raise TopologyError((*error.mistakes, *other.mistakes)) from None
         raise
-    text, shown = text_of(query)
-    return model, _query_of(text, shown, model)
+    return model, *text_of(query)
 
 
 def load_topology(file: str, engine: EngineName | None = None) -> Topology:
@@ -62,19 +76,27 @@ def load_topology(file: str, engine: EngineName | None = None) -> Topology:
 
 def _query_of(text: str, file: str, topology: Topology) -> Query:
     """A query in JSON or in SQL, which is named after its file. Raises InvalidQuery."""
-    name = "query" if file == _STDIN_SHOWN else Path(file).stem
+    name = _name_of(file)
     return (
         parse_statement(text, topology, name, file) if _is_sql(text, file) else parse_query(text, name, file)
     )
 
 
+def _name_of(file: str) -> str:
+    return "query" if file in (_STDIN_SHOWN, _INLINE_SHOWN) else Path(file).stem
+
+
 def _is_sql(text: str, file: str) -> bool:
     """Whether a query is a statement, and no JSON."""
-    return not text.lstrip().startswith("{") if file == _STDIN_SHOWN else file.endswith(".sql")
+    if file in (_STDIN_SHOWN, _INLINE_SHOWN):
+        return not text.lstrip().startswith("{")
+    return file.lower().endswith(".sql")
 
 
 def text_of(file: str) -> tuple[str, str]:
     """A file that is part of a query, and the name that mistakes carry. Raises InvalidQuery if it cannot be read."""
+    if isinstance(file, InlineStatement):
+        return str(file), _INLINE_SHOWN
     text = _text(file)
     if isinstance(text, Mistake):
         raise InvalidQuery([text])
@@ -83,7 +105,7 @@ def text_of(file: str) -> tuple[str, str]:
 
 def refuse_stdin(*files: str, why: str) -> None:
     """Raise UsageError if one of the files is standard input."""
-    if STDIN in files:
+    if any(each == STDIN and not isinstance(each, InlineStatement) for each in files):
         raise click.UsageError(f"standard input cannot be read here: {why}")
 
 
@@ -122,9 +144,11 @@ def _shown(file: str) -> str:
 
 
 def given(path: str) -> GivenFile:
-    """A file as it is now, which was read before."""
+    """A file as it is now, which was read before; or a statement of the command."""
     from nebuli.control.deployed_queries import GivenFile
 
+    if isinstance(path, InlineStatement):
+        return GivenFile(path=_INLINE_SHOWN, text=str(path))
     text = read_text(Path(path))
     if isinstance(text, Mistake):
         raise TopologyError([text])
@@ -151,7 +175,7 @@ def say_changed(query: DeployedQuery) -> None:
 
 
 def _is_as_given(file: GivenFile) -> bool:
-    return read_text(Path(file.path)) == file.text
+    return file.path == _INLINE_SHOWN or read_text(Path(file.path)) == file.text
 
 
 def endpoints(file: str, topology: Topology, used: Iterable[str]) -> list[Endpoint]:

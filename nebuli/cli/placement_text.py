@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from placement.plan import SourceOperator
 from placement.stepped_plan import MemberFragment
 
 if TYPE_CHECKING:
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
 
     from placement import Decomposition, Exact, Fragment, Placement, Query
     from placement.partial.kept_rows import Kept
-    from placement.stepped_plan import StepFragment
+    from placement.plan import FragmentOperator
+    from placement.stepped_plan import StepFragment, StepOperator, SteppedPlan
 
 
 def as_json(query: Query, placement: Placement, decomposition: Decomposition) -> str:
@@ -52,6 +54,38 @@ def as_text(placement: Placement, decomposition: Decomposition) -> str:
         (key, operator.type, placement.nodes[key], placement.reasons[key])
         for key, operator in placement.plan.operators.items()
     ]
+    return "\n\n".join([table(("operator", "type", "node", "why"), operators), *_cut(decomposition)])
+
+
+def explained(placement: Placement, decomposition: Decomposition) -> str:
+    """The same, with each operator as SQL over those that it reads."""
+    operators = [
+        (key, placement.nodes[key], placement.reasons[key], _sql(operator))
+        for key, operator in placement.plan.operators.items()
+    ]
+    return "\n\n".join([table(("operator", "node", "why", "sql"), operators), *_cut(decomposition)])
+
+
+def explained_in_steps(plan: SteppedPlan, fragments: Sequence[StepFragment], kept: Sequence[Kept]) -> str:
+    """The operators of a query in steps as SQL, and what `steps_as_text` has."""
+    operators = [(each.id, each.type, _sql(each)) for each in plan.operators]
+    return "\n\n".join([table(("operator", "type", "sql"), operators), steps_as_text(fragments, kept)])
+
+
+def _sql(operator: FragmentOperator | StepOperator) -> str:
+    from placement.statements.plan_text import NotInSql, operator_sql
+    from placement.stepped_plan import InputOperator
+
+    if isinstance(operator, InputOperator):
+        return operator_sql(SourceOperator(id=operator.id, logical=operator.logical))
+    try:
+        return operator_sql(operator)
+    except NotInSql:
+        return ""
+
+
+def _cut(decomposition: Decomposition) -> Iterator[str]:
+    """The tables of what a plan is cut into."""
     fragments = [_described(fragment) for fragment in decomposition.fragments]
     header: tuple[str, ...] = ("fragment", "node", "engine", "operators")
     if not any(fragment.engine for fragment in decomposition.fragments):  # nothing that would have to be said
@@ -59,13 +93,9 @@ def as_text(placement: Placement, decomposition: Decomposition) -> str:
     channels = [
         (channel.id, channel.operator, channel.start, channel.end) for channel in decomposition.channels
     ]
-    tables = [
-        table(("operator", "type", "node", "why"), operators),
-        *_state(_kept(decomposition)),
-        table(header, fragments),
-        table(("channel", "carries", "from", "to"), channels),
-    ]
-    return "\n\n".join(tables)
+    yield from _state(_kept(decomposition))
+    yield table(header, fragments)
+    yield table(("channel", "carries", "from", "to"), channels)
 
 
 def steps_as_json(query: Query, fragments: Sequence[StepFragment], kept: Sequence[Kept]) -> str:

@@ -41,6 +41,26 @@ class Statement:
     query: Query
     is_explained: bool = False
     ordering: Ordering | None = None
+    text: str = ""
+    file: str | None = None
+
+    def check_run(self, topology: Topology) -> None:
+        """Raise InvalidQuery if it is explained, or has no sink: few commands take these."""
+        if not self.is_explained and self.ordering is None:
+            return
+        message = "EXPLAIN is for nebuli run and nebuli place: leave it out"
+        if not self.is_explained:
+            sinks = sorted({each.name for node in topology.nodes for each in node.sinks})
+            known = listed(sinks) if sinks else "one that the topology has, which has none"
+            message = (
+                f"the statement has no sink for its rows: write INSERT INTO sink in front of it, or let nebuli run "
+                f"print them; expected as sink {known}"
+            )
+        raise InvalidQuery([mistake_at(self.text, self.file, _tokens(self.text)[0].start, message)])
+
+    def mistake_at_order(self, message: str) -> Mistake:
+        """The mistake ``message`` in ``ORDER BY`` or ``LIMIT``."""
+        return mistake_at(self.text, self.file, None if self.ordering is None else self.ordering.at, message)
 
 
 PRINTED = "standard output"
@@ -52,18 +72,7 @@ def parse_statement(text: str, topology: Topology, name: str = "query", file: st
     Raises InvalidQuery, with the place of what is wrong.
     """
     found = read_statement(text, topology, name, file)
-    if found.is_explained:
-        begin = _tokens(text)[0].start
-        raise InvalidQuery(
-            [mistake_at(text, file, begin, "EXPLAIN is for nebuli run and nebuli place: leave it out")]
-        )
-    if found.ordering is not None:
-        sinks = sorted({each.name for node in topology.nodes for each in node.sinks})
-        message = (
-            f"the statement has no sink for its rows: write INSERT INTO sink in front of it, or let nebuli run print "
-            f"them; expected as sink {listed(sinks) if sinks else 'one that the topology has, which has none'}"
-        )
-        raise InvalidQuery([mistake_at(text, file, _tokens(text)[0].start, message)])
+    found.check_run(topology)
     return found.query
 
 
@@ -104,7 +113,7 @@ def read_statement(text: str, topology: Topology, name: str = "query", file: str
         query = Query.model_validate({"operators": made}, context=Origin(name, marks))
     except ValidationError as error:
         raise InvalidQuery(in_file_order(validation_mistakes(error, Query, marks))) from None
-    return Statement(query, is_explained, ordering)
+    return Statement(query, is_explained, ordering, text, file)
 
 
 def _marks(text: str, file: str | None, marked: Sequence[Marked]) -> TextMarks:

@@ -15,6 +15,7 @@ from nebuli.cli.placement_options import (
     strategy_option,
     warn_of_endless,
 )
+from nebuli.cli.query_argument import query_argument
 from nebuli.limits import MOST_MEMBERS
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ _OF_FREE_QUERIES = ("seed", "engine", "strategy", "time_limit", "compare")
 
 @click.command()
 @click.argument("topology", type=FilePath())
-@click.argument("query", type=FilePath())
+@query_argument
 @seed_option
 @engine_option
 @strategy_option
@@ -72,9 +73,15 @@ def place(
     Nothing is deployed, and no source file is opened. The same files and the same seed give the same text.
     """
     import placement
-    from nebuli.cli.files import load
+    from nebuli.cli.files import load_statement
+    from nebuli.cli.rows.printed_select import explained
 
-    model, plan = load(topology, query, engine)
+    model, statement = load_statement(topology, query, engine)
+    if statement.is_explained:
+        click.echo(explained(model, statement, seed, strategy, members, stepped=stepped))
+        return
+    statement.check_run(model)
+    plan = statement.query
     if form == "sql":
         click.echo(_as_statement(plan), nl=False)
         return

@@ -17,6 +17,7 @@ from nebuli.cli.commands import completion
 from nebuli.cli.commands.watch import watching
 from nebuli.cli.exits import ExitCode
 from nebuli.cli.placement_options import engine_option, seed_option, strategy_option, warn_of_endless
+from nebuli.cli.query_argument import InlineStatement, inline_option, query_argument
 from nebuli.cli.worker_answers import (
     after_refusal,
     after_silence,
@@ -199,7 +200,7 @@ def _settings(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command()
 @click.argument("topology", type=FilePath())
-@click.argument("query", type=FilePath())
+@query_argument
 @_settings
 def register(topology: str, query: str, settings: _Settings) -> int:
     """Place QUERY on TOPOLOGY, and give its fragments to the workers of its nodes. Prints the query's id.
@@ -225,6 +226,7 @@ def register(topology: str, query: str, settings: _Settings) -> int:
     required=True,
     shell_complete=completion.queries_or_files,
 )
+@inline_option
 @_settings
 @click.option("--watch", "watched", is_flag=True, help="Then watch it to its end, as 'nebuli watch' does.")
 @click.option(
@@ -233,12 +235,18 @@ def register(topology: str, query: str, settings: _Settings) -> int:
     metavar="N",
     help="Leave out the rows of step N of the query ID, in steps, at which it has failed, and put them into files.",
 )
-def start(files: tuple[str, ...], settings: _Settings, *, watched: bool, skip_step: int | None) -> int:
+def start(
+    files: tuple[str, ...],
+    settings: _Settings,
+    *,
+    statement: str | None,
+    watched: bool,
+    skip_step: int | None,
+) -> int:
     """Start a registered query by its ID, or register QUERY on TOPOLOGY and start it. Prints the query's id."""
+    files = _with_statement(files, statement)
     if skip_step is not None and len(files) != 1:
         raise click.UsageError("--skip-step is for a query that has failed: give its ID")
-    if len(files) > 2:
-        raise click.UsageError("expected the id of a query, or a topology and a query")
     if len(files) == 1:
         _check_registered(files[0], settings)
     else:
@@ -268,6 +276,15 @@ def start(files: tuple[str, ...], settings: _Settings, *, watched: bool, skip_st
         return await _register(files[0], files[1], settings)
 
     return ran(work())
+
+
+def _with_statement(files: tuple[str, ...], statement: str | None) -> tuple[str, ...]:
+    """An id, or a topology and its query. Raises UsageError."""
+    if statement is not None and len(files) != 1:
+        raise click.UsageError("expected a topology alone, and -e STATEMENT")
+    if len(files) > 2:
+        raise click.UsageError("expected the id of a query, or a topology and a query")
+    return files if statement is None else (files[0], InlineStatement(statement))
 
 
 def _check_registered(id_: str, settings: _Settings) -> None:

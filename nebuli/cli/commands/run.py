@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
@@ -18,6 +19,7 @@ from nebuli.cli.bounds import FilePath, max_state_bytes
 from nebuli.cli.exits import ExitCode, end_on_termination
 from nebuli.cli.late_report import LateReport, uncounted
 from nebuli.cli.placement_options import engine_option, seed_option, strategy_option, warn_of_endless
+from nebuli.cli.query_argument import query_argument
 from nebuli.cli.rows.view_rows import how_to_read
 from nebuli.cli.stepped.run_in_steps import Steps, run_in_steps, step_options
 from nebuli.rpc.conventions import VIEWS_AT
@@ -42,7 +44,7 @@ _PROGRESS_S = 5.0
 
 @click.command()
 @click.argument("topology", type=FilePath())
-@click.argument("query", type=FilePath())
+@query_argument
 @seed_option
 @strategy_option
 @click.option(
@@ -81,6 +83,9 @@ def run(
 ) -> int:
     """Run QUERY over TOPOLOGY, with a worker process for each node on this machine.
 
+    QUERY is a file of JSON or SQL, or a statement given by -e. A SELECT without a sink prints its rows: as a table on
+    a terminal, else as CSV. EXPLAIN prints where its operators would run, and why.
+
     The result goes where the query's sink says; a Print sink prints on standard output. Progress goes to
     standard error. Paths in TOPOLOGY start at its directory.
 
@@ -98,66 +103,115 @@ def run(
     steps.check()
     with nullcontext() if steps.home == "spark" else forked_template():
         # The template imports meanwhile.
-        from nebuli.cli.files import load, refuse_overwritten, refuse_unreadable
-        from nebuli.cli.who_may_call import http_server, trust_at
-        from nebuli.control.deployment import Active, fragments_of, views_of
-        from nebuli.control.supervision import Policy
-        from nebuli.rpc.ids import new_query
-        from placement.plan import Late
+        from nebuli.cli.files import load_statement
+        from nebuli.cli.rows.printed_select import explained, print_rows, with_sink
 
-        model, plan = load(topology, query, engine)
-        refuse_overwritten(model, plan, Path(topology).resolve().parent)
-        if steps.stepped:
-            return run_in_steps(
-                model, topology, plan, steps, max_state_bytes=max_state_bytes, late=late, as_json=as_json
-            )
-        refuse_unreadable(model, topology)
-        deployment = new_query()
-        of_late = Late.FAIL if late == "fail" else Late.COUNT
-        fragments = fragments_of(
-            plan, model, seed, deployment, strategy=strategy, late=of_late, say=partial(click.echo, err=True)
-        )
-        if of_late is Late.FAIL and (unknown := uncounted(fragments)):
-            raise click.ClickException(
-                f"--late fail: Spark drops rows that are late or have no time at {unknown}, and does not report how "
-                f"many; take --engine embedded, or --late warn"
-            )
-        given = {
-            name: address
-            for name, address in (("--serve", steps.serve), ("--http", steps.http))
-            if address is not None
-        }
-        if given and not views_of(fragments):
+        model, statement = load_statement(topology, query, engine)
+        if statement.is_explained:
+            click.echo(explained(model, statement, seed, strategy, steps.members, stepped=steps.stepped))
+            return ExitCode.DONE
+        options = _Options(topology, seed, strategy, on_loss, late, max_state_bytes, steps, as_json=as_json)
+        if statement.ordering is None:
+            return _run_to_end(model, statement.query, options)
+        if as_json:
             raise click.UsageError(
-                f"{next(iter(given))} is for queries in steps, and for those with views: add --stepped, or leave it out"
+                "--json and the rows of a SELECT both go to standard output: leave one of them out"
             )
-        trust_at(given, model, Path(topology).resolve().parent, "read its views")
-        if steps.http is not None:
-            http_server()
-        warn_of_endless(fragments)
-        active = Active(deployment, (), fragments)
-        file = Path(topology).resolve()
-        if as_json:
-            _refuse_print(active)
-        progress = _Progress(active.fragments)
-        settings = _Run(
+        with TemporaryDirectory(prefix="nebuli-") as folder:
+            rows = Path(folder) / "rows.parquet"
+            model = with_sink(model, statement, rows, stepped=steps.stepped)
+            code = _run_to_end(model, statement.query, options)
+            if code == ExitCode.DONE and rows.is_file():
+                print_rows(rows, statement.ordering)
+            return code
+
+
+class _Options(NamedTuple):
+    """How a query is run."""
+
+    topology: str
+    seed: int
+    strategy: StrategyName
+    on_loss: str
+    late: str
+    max_state_bytes: int
+    steps: Steps
+    as_json: bool
+
+
+def _run_to_end(model: Topology, plan: Query, options: _Options) -> int:
+    """Run a query free or in steps; the exit code."""
+    from nebuli.cli.files import refuse_overwritten, refuse_unreadable
+    from nebuli.cli.who_may_call import http_server, trust_at
+    from nebuli.control.deployment import Active, fragments_of, views_of
+    from nebuli.control.supervision import Policy
+    from nebuli.rpc.ids import new_query
+    from placement.plan import Late
+
+    file, steps, late = Path(options.topology).resolve(), options.steps, options.late
+    refuse_overwritten(model, plan, file.parent)
+    if steps.stepped:
+        return run_in_steps(
             model,
+            options.topology,
             plan,
-            file,
-            active,
-            seed,
-            strategy,
-            Policy(on_loss),
-            max_state_bytes,
-            of_late,
-            steps.serve,
-            steps.http,
-            says_late=late == "warn",
+            steps,
+            max_state_bytes=options.max_state_bytes,
+            late=late,
+            as_json=options.as_json,
         )
-        code, error = _outcome(_run(settings, progress))
-        if as_json:
-            click.echo(json.dumps({"exit_code": int(code), "error": error, **progress.to_data()}, indent=2))
-        return code
+    refuse_unreadable(model, options.topology)
+    deployment = new_query()
+    of_late = Late.FAIL if late == "fail" else Late.COUNT
+    fragments = fragments_of(
+        plan,
+        model,
+        options.seed,
+        deployment,
+        strategy=options.strategy,
+        late=of_late,
+        say=partial(click.echo, err=True),
+    )
+    if of_late is Late.FAIL and (unknown := uncounted(fragments)):
+        raise click.ClickException(
+            f"--late fail: Spark drops rows that are late or have no time at {unknown}, and does not report how "
+            f"many; take --engine embedded, or --late warn"
+        )
+    given = {
+        name: address
+        for name, address in (("--serve", steps.serve), ("--http", steps.http))
+        if address is not None
+    }
+    if given and not views_of(fragments):
+        raise click.UsageError(
+            f"{next(iter(given))} is for queries in steps, and for those with views: add --stepped, or leave it out"
+        )
+    trust_at(given, model, file.parent, "read its views")
+    if steps.http is not None:
+        http_server()
+    warn_of_endless(fragments)
+    active = Active(deployment, (), fragments)
+    if options.as_json:
+        _refuse_print(active)
+    progress = _Progress(active.fragments)
+    settings = _Run(
+        model,
+        plan,
+        file,
+        active,
+        options.seed,
+        options.strategy,
+        Policy(options.on_loss),
+        options.max_state_bytes,
+        of_late,
+        steps.serve,
+        steps.http,
+        says_late=late == "warn",
+    )
+    code, error = _outcome(_run(settings, progress))
+    if options.as_json:
+        click.echo(json.dumps({"exit_code": int(code), "error": error, **progress.to_data()}, indent=2))
+    return code
 
 
 def _refuse_print(active: Active) -> None:

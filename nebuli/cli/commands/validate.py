@@ -9,6 +9,7 @@ import click
 
 from nebuli.cli.bounds import FilePath
 from nebuli.cli.exits import ExitCode
+from nebuli.cli.query_argument import InlineStatement, optional_query_argument
 
 if TYPE_CHECKING:
     from topology import Mistake
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("topology", type=FilePath())
-@click.argument("query", required=False, type=FilePath())
+@optional_query_argument
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 def validate(topology: str, query: str | None, *, as_json: bool) -> int:
     """Check the file TOPOLOGY, and QUERY against it, and report every mistake.
@@ -36,7 +37,8 @@ def validate(topology: str, query: str | None, *, as_json: bool) -> int:
     if as_json:
         _print(())
     else:
-        both = topology if query is None else f"{topology} and {query}"
+        shown = "the statement" if isinstance(query, InlineStatement) else query
+        both = topology if query is None else f"{topology} and {shown}"
         click.echo(f"{both} {'is' if query is None else 'are'} valid", err=True)
     return ExitCode.DONE
 

@@ -44,6 +44,7 @@ __all__ = [
     "more_csv_rows",
     "parquet_file",
     "parquet_rows",
+    "printed",
 ]
 
 
@@ -327,10 +328,15 @@ def _remove_if_left(aside: Path) -> None:
         aside.unlink()
 
 
+def printed(settings: PrintSink) -> Output:
+    """Rows on standard output."""
+    return PrintedCsv() if settings.format == "CSV" else Terminal()
+
+
 class Terminal(Output):
     """A table for people on standard output. Whoever reads what is printed is not asked to hurry."""
 
-    def __init__(self, settings: PrintSink) -> None:
+    def __init__(self) -> None:
         self._table: TextTable | None = None
         self._goes_on = False
 
@@ -372,6 +378,47 @@ class Terminal(Output):
             sys.stdout.flush()
         except OSError as error:
             raise unwritable("standard output", error) from error
+
+
+class PrintedCsv(Output):
+    """CSV on standard output, flushed after each batch: a program reads it."""
+
+    def __init__(self) -> None:
+        self._rows: Rows | None = None
+        self._goes_on = False
+
+    def resume(self, position: str) -> None:
+        """Go on: what was printed stays, and its header."""
+        self._goes_on = True
+
+    def open(self, schema: pa.Schema) -> None:
+        """Print the header."""
+        self._rows = (more_csv_rows if self._goes_on else csv_rows)(sys.stdout.buffer, schema)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Print rows."""
+        assert self._rows is not None
+        try:
+            self._rows.write_batch(batch)
+            sys.stdout.flush()
+        except OSError as error:
+            raise unwritable("standard output", error) from error
+
+    def publish(self) -> None:
+        """Print what is left."""
+        assert self._rows is not None
+        self._rows.close()
+        sys.stdout.flush()
+
+    def sync(self) -> str:
+        """Standard output may be a file."""
+        with suppress(ValueError):  # it has no descriptor
+            if stat.S_ISREG(os.fstat(sys.stdout.fileno()).st_mode):
+                _synced_output()
+        return ""
+
+    def discard(self) -> None:
+        """Do nothing: what is printed stays."""
 
 
 def _synced_output() -> None:

@@ -192,7 +192,7 @@ def test_print_is_an_aligned_table(capsys: pytest.CaptureFixture[str]) -> None:
             ("_weight", pa.int64()),
         ]
     )
-    sink = FinalSink(Terminal(PRINT))
+    sink = FinalSink(Terminal())
     sink.open(schema)
     at = datetime(2013, 1, 1, 10, tzinfo=UTC)
     rows = {
@@ -214,7 +214,7 @@ def test_print_is_an_aligned_table(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_print_without_rows_has_a_header(capsys: pytest.CaptureFixture[str]) -> None:
-    sink = FinalSink(Terminal(PRINT))
+    sink = FinalSink(Terminal())
     sink.open(SCHEMA)
     sink.finish()
     assert capsys.readouterr().out.splitlines() == ["name  n", "----  -"]
@@ -271,7 +271,7 @@ def test_a_full_disk_below_a_large_result_is_one_sentence(
 def test_print_shows_what_the_terminal_cannot_in_escapes(monkeypatch: pytest.MonkeyPatch) -> None:
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
-    sink = FinalSink(Terminal(PRINT))
+    sink = FinalSink(Terminal())
     sink.open(SCHEMA)
     sink.write(zset(("Größe", 1, 1)))
     sink.finish()
