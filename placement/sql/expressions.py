@@ -94,7 +94,10 @@ def _aggregate(sql: str, schema: Schema) -> AggregateCall:
     type_ = _aggregate_type(function, argument)
     if isinstance(call.this, exp.Distinct):
         if function != "count":
-            raise ExpressionError(f"{function} takes one argument, without DISTINCT, which is for count")
+            raise ExpressionError(
+                f"{function} takes no DISTINCT, which is for count: aggregate the rows of a distinct operator, or of a "
+                f"SELECT DISTINCT"
+            )
         function = "count distinct"
     return AggregateCall(sql, function, argument, type_)
 

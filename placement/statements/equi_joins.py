@@ -55,8 +55,8 @@ def joined(
         left, rest = _narrowed(operators, left, right, rest)
     if rest and how != "inner":
         raise Unsupported(
-            f"beside what is equal, ON of a {how} join cannot have what decides about rows that it gives in any case: "
-            f"{shown(rest[0])}; say it in WHERE, or of the table before",
+            f"{shown(rest[0])} is not supported in ON of a {how} join, which gives rows also where it is not true: "
+            f"write it in WHERE, or filter a table in a subquery",
             rest[0],
         )
     if not pairs:

@@ -35,15 +35,11 @@ _INSTEAD = {
     "limit": _OUTERMOST,
     "offset": _OUTERMOST,
     "qualify": "filter outside of a subquery, by WHERE",
-    "grouping_sets": "write a GROUP BY for each, with UNION ALL",
-    "rollup": "write a GROUP BY for each, with UNION ALL",
-    "cube": "write a GROUP BY for each, with UNION ALL",
     "by_name": "name the columns in one order",
 }
 """What to write in place of a part that is not supported."""
 _WORDS = {
     "by_name": "BY NAME",
-    "grouping_sets": "GROUPING SETS",
     "order": "ORDER BY",
     "limit": "LIMIT",
     "offset": "OFFSET",
@@ -217,6 +213,8 @@ def _parts(union: Expr, *, distinct: bool) -> Iterator[Expr]:
 
 def _select(operators: Operators, select: exp.Select, scope: Scope) -> Relation:
     _only(select, _READ)
+    if not select.expressions:
+        raise Unsupported("SELECT without columns: name them, or write *", select)
     for name in ("expressions", "where", "group", "having"):
         part = select.args.get(name)
         for each in part if isinstance(part, list) else [part]:
@@ -268,6 +266,11 @@ def _check_expression(node: Expr) -> None:
             raise Unsupported(f"a window function is not supported: {shown(each)}", each)
         if isinstance(each, exp.Query | exp.Exists):
             raise Unsupported("a subquery in an expression is not supported: join with what it gives", each)
+        if isinstance(each, exp.In) and not each.expressions and not each.args.get("query"):
+            raise Unsupported("IN without values: write IN (1, 2)", each)
+        if isinstance(each, exp.Rollup | exp.Cube | exp.GroupingSets):
+            word = sql_of(each).partition(" (")[0]
+            raise Unsupported(f"{word} is not supported: write a GROUP BY for each, with UNION ALL", each)
         if isinstance(each, exp.AggFunc) and type(each) not in AGGREGATES:
             raise Unsupported(unknown_function(sql_of(each).partition("(")[0].lower()), each)
         if isinstance(each, exp.Func) and not isinstance(each, exp.AggFunc) and not is_known(each):
@@ -439,6 +442,8 @@ def _keys(select: exp.Select, items: Mapping[str, Expr], relation: Relation) -> 
     if group.args.get("all"):
         return [each for each in items.values() if not has_aggregates([each])]
     _only(group, {"expressions"})
+    if not group.expressions:
+        raise Unsupported("GROUP BY without columns: name them, or write GROUP BY ALL", select)
     keys = []
     for each in group.expressions:
         if isinstance(each, exp.Literal) and not each.is_string and str(each.this).isdecimal():

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import sqlglot
 from pydantic import ValidationError
 from sqlglot import exp
-from sqlglot.errors import SqlglotError
+from sqlglot.errors import SqlglotError, TokenError
 
 from placement.errors import InvalidQuery
 from placement.plan import Origin, Query
@@ -100,7 +101,8 @@ def read_statement(text: str, topology: Topology, name: str = "query", file: str
             operators.add(sink, "sink", insert.this, input=found.operator, sink=sink)
             operators.mark(insert.this, "sink")
     except Unsupported as error:
-        raise InvalidQuery([mistake_at(text, file, error.at, str(error))]) from None
+        begin = len(text) - len(text.lstrip()) if error.at is None else error.at
+        raise InvalidQuery([mistake_at(text, file, begin, str(error))]) from None
     except RecursionError:
         raise InvalidQuery([Mistake("the statement is nested too deep", file)]) from None
     marks = _marks(text, file, operators.marked)
@@ -143,15 +145,31 @@ def _tree(text: str, file: str | None) -> tuple[bool, Expr]:
             for each in sqlglot.parse(text, dialect="duckdb")
             if each is not None and not isinstance(each, exp.Semicolon)
         ]
+    except TokenError as error:
+        raise Unsupported(
+            "cannot be read as SQL: a quote or a comment is not closed", _unclosed(text, error)
+        ) from None
     except SqlglotError as error:
         details = (getattr(error, "errors", None) or [{}])[0]
         reason = str(details.get("description") or error).partition("\n")[0].partition(" but got <Token")[0]
         reason = reason.partition(" for <class")[0].rstrip(".")
+        if reason.startswith("Required keyword"):
+            reason = "an expression is missing"
         raise InvalidQuery([_misread(text, file, details, f"cannot be read as SQL: {reason}")]) from None
-    if len(trees) != 1:
-        at = trees[1] if trees else None
-        raise Unsupported(f"expected one statement, got {len(trees)}: run each for itself", at)
+    if not trees:
+        raise Unsupported("expected a statement, INSERT INTO sink SELECT ..., got none")
+    if len(trees) > 1:
+        raise Unsupported(f"expected one statement, got {len(trees)}: run each for itself", trees[1])
     return is_explained, trees[0]
+
+
+def _unclosed(text: str, error: TokenError) -> int:
+    """Where a quote or a comment begins that does not end."""
+    place = re.search(r"from (\d+):(\d+)", str(error.__cause__))
+    if place is None:
+        return max(text.rfind("/*"), 0)
+    line, column = map(int, place.groups())
+    return sum(len(each) + 1 for each in text.split("\n")[: line - 1]) + column
 
 
 def _tokens(text: str) -> list[Token]:
@@ -186,7 +204,9 @@ def _refuse_others(insert: exp.Insert) -> None:
         name for name, value in insert.args.items() if value and name not in ("this", "expression", "with_")
     ]
     if others:
-        raise Unsupported(f"{others[0].strip('_').upper()} of INSERT is not supported", insert.this)
+        words = {"alternative": "OR REPLACE", "by_name": "BY NAME", "conflict": "ON CONFLICT"}
+        word = words.get(others[0], others[0].strip("_").upper())
+        raise Unsupported(f"{word} of INSERT is not supported: leave it out", insert.this)
     if insert.expression is None:
         raise Unsupported("INSERT INTO without SELECT", insert.this)
 

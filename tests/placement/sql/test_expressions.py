@@ -164,7 +164,7 @@ def test_aggregates(sql: str, function: str, argument: str | None, type_: str) -
         ("i", r"one call of count, sum, avg, min or max is expected"),
         ("sum(i) + 1", r"one call of .* is expected; compute with its result in a project"),
         ("sum(i) FILTER (WHERE b)", r"one call of"),
-        ("sum(DISTINCT i)", r"sum takes one argument, without DISTINCT, which is for count"),
+        ("sum(DISTINCT i)", r"sum takes no DISTINCT, which is for count: aggregate"),
         ("count(DISTINCT i, f)", r"count takes one argument"),
         ("max(i, 2)", r"max takes one argument"),
         ("sum(s)", r"type mismatch: sum needs a number, but s is VARCHAR"),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from placement import InvalidQuery, parse_query, parse_statement
+from placement import InvalidQuery, check, parse_query, parse_statement, read_statement
 from tests.placement.statements import odd_tables
 from tests.placement.statements.plans import plan
 from tests.placement.statements.test_random_statements import TOPOLOGY
@@ -131,7 +132,7 @@ def test_windows_take_all_settings() -> None:
         ("SELECT t.k FROM t JOIN |u ON t.k < u.k", "tables are joined by what is equal in both"),
         (
             "SELECT t.k FROM t FULL JOIN u ON t.k = u.k AND |t.n = 1",
-            "beside what is equal, ON of a full join",
+            "t.n = 1 is not supported in ON of a full join",
         ),
         ("SELECT t.k FROM t SEMI JOIN |u ON t.k = u.k", "SEMI JOIN is not supported"),
         ("SELECT |k, sum(n) AS n FROM t", "k is neither in GROUP BY nor in an aggregate"),
@@ -209,7 +210,7 @@ def test_what_means_nothing_here_is_pointed_at(statement: str, why: str) -> None
         ("INSERT INTO out SELECT k FROM t; DROP TABLE t", "expected one statement, got 2"),
         ("DROP TABLE t", "expected INSERT INTO sink SELECT ..., got DROP TABLE t"),
         ("INSERT INTO out (k) SELECT k FROM t", "expected the name of a sink alone after INSERT INTO"),
-        ("", "expected one statement, got 0"),
+        ("", "expected a statement, INSERT INTO sink SELECT ..., got none"),
     ],
 )
 def test_a_text_that_is_no_statement_says_what_one_is(text: str, why: str) -> None:
@@ -266,3 +267,30 @@ def test_filters_stay_behind_what_they_would_change(statement: str, predicate: s
     below = {each.id: each for each in query.operators}[kept.input]
     assert below.type in ("join", "window", "project", "source")
     assert below.type != "source" or statement.startswith("WITH")
+
+
+BROKEN = Path(__file__).with_name("broken_statements.sql").read_text("utf-8").splitlines()
+
+
+def checked(text: str) -> None:
+    """Read a statement, and check it if it has a sink, which a SELECT is given only by the command."""
+    found = read_statement(text, odd_tables.TOPOLOGY, file="query.sql")
+    if found.ordering is None:
+        check(found.query, odd_tables.TOPOLOGY)
+
+
+@pytest.mark.parametrize("first", range(0, len(BROKEN), 50))
+def test_a_broken_statement_gives_one_mistake_with_a_caret(first: int) -> None:
+    for statement in BROKEN[first : first + 50]:
+        with pytest.raises(InvalidQuery) as error:
+            checked(f"\n{statement}")
+        (mistake,) = error.value.mistakes
+        message, line, caret = mistake.message.split("\n")
+        assert (mistake.line, line) == (2, f"    {statement}"), mistake.message
+        assert mistake.column is not None
+        assert caret == f"{' ' * (4 + mistake.column - 1)}^"
+        assert "Token" not in message
+
+
+def test_there_are_as_many_broken_statements_as_the_language_has_ways_to_break_it() -> None:
+    assert len({*BROKEN}) == len(BROKEN) >= 200
