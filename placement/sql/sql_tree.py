@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import sqlglot
@@ -42,8 +43,12 @@ _REFUSALS: tuple[tuple[tuple[type, ...], str], ...] = (
 )
 
 
+@lru_cache(maxsize=4096)
 def parsed(sql: str) -> Expr:
-    """Sqlglot's tree of ``sql``; raises ``ExpressionError`` where it is no single expression."""
+    """Sqlglot's tree of ``sql``, which is not to be changed; raises ``ExpressionError`` if it is no single expression.
+
+    An expression is looked at several times while a query is planned.
+    """
     try:
         trees = sqlglot.parse(sql, dialect="duckdb")
     except SqlglotError as error:

@@ -133,7 +133,7 @@ class _Calls:
                 )
             return node
 
-        above: Expr = item.copy().transform(replaced)
+        above: Expr = item.transform(replaced)
         return above
 
 

@@ -23,7 +23,7 @@ def name_of(node: Expr, relation: Relation) -> str:
     if isinstance(node, exp.Column):
         found = relation.candidates(node)
         return found[0].name if len(found) == 1 else node.name
-    name: str = node.copy().transform(_as_named).sql(dialect="duckdb", normalize_functions="lower")
+    name: str = node.transform(_as_named).sql(dialect="duckdb", normalize_functions="lower")
     name = _IS_NOT.sub(r"\1 IS NOT", name)  # which has no node of its own
     name = (
         name.replace(" AS TEXT)", " AS VARCHAR)")
@@ -67,4 +67,4 @@ def with_aliases(
             return each
         return exp.Paren(this=item.copy())
 
-    return node.copy().transform(meant) if aliases else node
+    return node.transform(meant) if aliases else node

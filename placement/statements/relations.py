@@ -156,7 +156,7 @@ def in_columns_of(node: Expr, relation: Relation) -> Expr:
     def renamed(each: Expr) -> Expr:
         return column(relation.find(each).column) if isinstance(each, exp.Column) else each
 
-    return node.copy().transform(renamed)
+    return node.transform(renamed)
 
 
 def text_of(node: Expr) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
@@ -42,6 +41,18 @@ class _Plan:
         self._begins = {each.given["id"]: each.begins for each in operators}
         self._root = operators[-1].given["id"]
         self._sources = sources
+        self._readers_of: dict[str, list[str]] | None = None
+
+    def _set(self, given: Given) -> None:
+        """Have an operator be this from now on."""
+        before = self._operators.get(given["id"])
+        self._operators[given["id"]] = given
+        if before is None or _inputs(before) != _inputs(given):
+            self._readers_of = None
+
+    def _remove(self, key: str) -> None:
+        del self._operators[key]
+        self._readers_of = None
 
     def marked(self) -> list[Marked]:
         return [Marked(self._operators[each], self._begins[each]) for each in self._order()]
@@ -50,11 +61,13 @@ class _Plan:
         return bottom_up({key: _inputs(each) for key, each in self._operators.items()}, self._root)
 
     def _readers(self) -> dict[str, list[str]]:
-        readers: dict[str, list[str]] = {key: [] for key in self._operators}
-        for key in self._order():
-            for each in _inputs(self._operators[key]):
-                readers[each].append(key)
-        return readers
+        if self._readers_of is None:
+            readers: dict[str, list[str]] = {key: [] for key in self._operators}
+            for key, given in self._operators.items():
+                for each in _inputs(given):
+                    readers[each].append(key)
+            self._readers_of = readers
+        return self._readers_of
 
     # -- filters
 
@@ -70,7 +83,7 @@ class _Plan:
         below = self._operators[given["input"]]
         if len(self._readers()[below["id"]]) > 1:
             return []
-        conditions = [*conditions_of(_tree(given["predicate"]))]
+        conditions = [*conditions_of(parsed(given["predicate"]))]
         moved: dict[int, list[Expr]] = {}
         stay = []
         for each in conditions:
@@ -86,12 +99,13 @@ class _Plan:
         for index, pushed in moved.items():
             id_ = free_name(key, self._operators) if stay or made else key
             filter_ = {"id": id_, "type": "filter", "input": children[index], "predicate": _text(pushed)}
-            self._operators[id_], self._begins[id_] = filter_, self._begins[key]
+            self._begins[id_] = self._begins[key]
+            self._set(filter_)
             children[index] = id_
             made.append(id_)
-        self._operators[below["id"]] = _reading(below, children)
+        self._set(_reading(below, children))
         if stay:
-            self._operators[key] = {**given, "predicate": _text(stay)}
+            self._set({**given, "predicate": _text(stay)})
         else:
             self._replace(key, below["id"], {*made})
         return made
@@ -117,12 +131,13 @@ class _Plan:
 
     def _replace(self, key: str, by: str, except_: set[str]) -> None:
         """Have all read another operator in place of this one, but for these."""
-        for reader, given in self._operators.items():
-            if key in _inputs(given) and reader not in except_ and reader != by:
+        for reader in self._readers()[key]:
+            given = self._operators[reader]
+            if reader not in except_ and reader != by:
                 inputs = [by if each == key else each for each in _inputs(given)]
-                self._operators[reader] = _reading(given, inputs)
+                self._set(_reading(given, inputs))
         if key not in except_:
-            del self._operators[key]
+            self._remove(key)
 
     # -- columns
 
@@ -185,10 +200,10 @@ class _Plan:
             if needed != width:
                 id_ = free_name("side", self._operators)
                 columns = {each: text_of(column(each)) for each in needed}
-                self._operators[id_] = {"id": id_, "type": "project", "input": child, "columns": columns}
+                self._set({"id": id_, "type": "project", "input": child, "columns": columns})
                 self._begins[id_] = {}
                 inputs[index] = id_
-        self._operators[key] = _reading(join, inputs)
+        self._set(_reading(join, inputs))
 
     def _shorten(self, key: str) -> bool:
         """Leave out a project that changes nothing that is read, or make it and the one that it reads one."""
@@ -209,7 +224,7 @@ class _Plan:
                 return True
             if _is_plain(given):
                 begins = self._begins[below["id"]]
-                columns = {name: _tree(text).name for name, text in given["columns"].items()}
+                columns = {name: parsed(text).name for name, text in given["columns"].items()}
                 of = {name: begins.get(("columns", each)) for name, each in columns.items()}
                 found: dict[Location, int] = {
                     ("columns", name): at for name, at in of.items() if at is not None
@@ -229,20 +244,20 @@ class _Plan:
         return all(each["type"] in ("aggregate", "project") for each in readers)
 
     def _merge(self, given: Given, below: Given, begins: Mapping[Location, int]) -> None:
-        columns = {name: text_of(_through(below, _tree(text))) for name, text in given["columns"].items()}
-        self._operators[given["id"]] = {**given, "input": below["input"], "columns": columns}
+        columns = {name: text_of(_through(below, parsed(text))) for name, text in given["columns"].items()}
+        self._set({**given, "input": below["input"], "columns": columns})
         self._begins[given["id"]] = begins
-        del self._operators[below["id"]]
+        self._remove(below["id"])
 
 
 def _is_narrowing(project: Given) -> bool:
     """Whether each of its columns is one of its input, under the name that it has there."""
-    return _is_plain(project) and all(_tree(text).name == name for name, text in project["columns"].items())
+    return _is_plain(project) and all(parsed(text).name == name for name, text in project["columns"].items())
 
 
 def _is_plain(project: Given) -> bool:
     """Whether each of its columns is one of its input."""
-    return all(isinstance(_tree(text), exp.Column) for text in project["columns"].values())
+    return all(isinstance(parsed(text), exp.Column) for text in project["columns"].values())
 
 
 def _inputs(given: Given) -> list[str]:
@@ -262,10 +277,10 @@ def _through(below: Given, condition: Expr) -> Expr:
     def computed(each: Expr) -> Expr:
         if not isinstance(each, exp.Column):
             return each
-        tree = _tree(texts[each.name])
+        tree = parsed(texts[each.name])
         return tree.copy() if isinstance(tree, exp.Column | exp.Literal) else exp.Paren(this=tree.copy())
 
-    found: Expr = condition.copy().transform(computed)
+    found: Expr = condition.transform(computed)
     return found
 
 
@@ -299,14 +314,8 @@ def _needed(given: Given, wanted: set[str] | None) -> set[str] | None:
 
 
 def _columns(texts: Iterable[str]) -> set[str]:
-    return {name for text in texts for name in _read(_tree(text))}
+    return {name for text in texts for name in _read(parsed(text))}
 
 
 def _read(tree: Expr) -> set[str]:
     return {each.name for each in tree.find_all(exp.Column)}
-
-
-@lru_cache(maxsize=4096)
-def _tree(text: str) -> Expr:
-    """The tree of an expression, which is not to be changed."""
-    return parsed(text)
