@@ -219,6 +219,10 @@ class CollectionSource(SourceConnector):
         return "never" if self.follow else "always"
 
     @property
+    def retracts(self) -> bool:
+        return self.follow  # its rows may be taken back, and are where it becomes another rendition
+
+    @property
     def can_be_read_again(self) -> bool:
         return self.reader is not None
 

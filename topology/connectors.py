@@ -90,6 +90,11 @@ class SourceConnector(Model):
         return True
 
     @property
+    def retracts(self) -> bool:
+        """Whether it takes back rows that it has given."""
+        return False
+
+    @property
     def can_be_read_again(self) -> bool:
         """Whether this one is ``repeatable``, with the keys that it has."""
         return self.repeatable

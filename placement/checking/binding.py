@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _BY_WINDOWS = {
+    "source": "a collection that is not followed (follow: false)",
     "aggregate": "an aggregate by the columns of a window",
     "join": "a join on the columns of a window, which every input has whose rows are all given",
 }
@@ -197,7 +198,10 @@ class _Binder(ABC):
         if sink.mode == "append" and taking_back:
             kinds: dict[str, list[str]] = {}
             for each in taking_back:
-                kinds.setdefault(self._ids[each].type, []).append(each)
+                kind = (
+                    self._ids[each].type if each in self._ids else "source"
+                )  # one of several of its logical source
+                kinds.setdefault(kind, []).append(each)
             who = " and ".join(f"{kind} {', '.join(ids)}" for kind, ids in kinds.items())
             message = f"{sink.name!r} at {node} appends, and {who} takes back rows"
             wanted = " or ".join(_BY_WINDOWS[kind] for kind in kinds)

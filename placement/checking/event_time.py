@@ -16,6 +16,7 @@ from placement.graph import bottom_up
 from placement.plan import (
     AggregateOperator,
     BoundSink,
+    BoundSource,
     Closing,
     DistinctOperator,
     FilterOperator,
@@ -80,7 +81,7 @@ class EventTimes:
         self._retracting[operator.id] = retracting or begins_to_retract(operator, self.closings)
 
     def retracting(self, operator: str) -> list[str]:
-        """The aggregates and joins because of which ``operator`` takes rows back; none if it does not."""
+        """The sources, aggregates and joins because of which ``operator`` takes rows back; none if it does not."""
         inputs = {
             key: [
                 child for child in self._operators[key].children if is_retracting and self._retracting[child]
@@ -225,6 +226,8 @@ class EventTimes:
 def begins_to_retract(operator: PlanOperator, closings: Container[str]) -> bool:
     """Whether an operator takes rows back that it has given, though none of its inputs does."""
     match operator:
+        case BoundSource():
+            return operator.physical.retracts
         case AggregateOperator():
             return operator.id not in closings
         case JoinOperator():

@@ -55,7 +55,7 @@ class Engines:
         self._bounded: dict[str, bool] = {}
         self._views = [key for key, each in self._plan.operators.items() if isinstance(each, ViewOperator)]
         self._taking_back: dict[str, str] = {}
-        """The aggregate or join that begins it, for an operator whose output takes rows back."""
+        """The source, aggregate or join that begins it, for an operator whose output takes rows back."""
         for key, operator in self._plan.operators.items():
             self._learn(key, operator)
 
@@ -90,6 +90,8 @@ class Engines:
     def _learn(self, key: str, operator: FragmentOperator) -> None:
         if isinstance(operator, BoundSource):
             self._bounded[key] = operator.physical.ends == "always"
+            if operator.physical.retracts:
+                self._taking_back[key] = key
             return
         self._bounded[key] = all(self._bounded[child] for child in operator.children)
         inherited = [self._taking_back[child] for child in operator.children if child in self._taking_back]
@@ -112,6 +114,13 @@ class Engines:
         for child in operator.children:
             if child in self._taking_back and not self._on_spark(child, self._plan.operators[child]):
                 begins = self._plan.operators[self._taking_back[child]]
+                if isinstance(begins, BoundSource):
+                    yield (
+                        f"its input {child} takes rows back, since source {begins.id} follows "
+                        f"{begins.physical.reads}, and Spark takes rows that stay only; read it with follow: false, or "
+                        f"give this node the engine embedded"
+                    )
+                    continue
                 yield (
                     f"its input {child} takes rows back, since {begins.type} {begins.id} at "
                     f"{self._nodes[begins.id]} does, and Spark takes rows that stay only; give that "

@@ -52,10 +52,10 @@ class Collection:
         Raises CollectionMisused for what is no time.
         """
         first = self.entry.created if self.entry.timed == "store" else 0
-        if at >= FINISHED:
+        if not isinstance(at, int) or at >= FINISHED:
             raise CollectionMisused(
-                f"{at} is no time of collection {self.name}: times have 64 bits, and are milliseconds since 1970 where "
-                f"the store gives them"
+                f"{at!r} is no time of collection {self.name}: times have 64 bits, and are milliseconds since 1970 "
+                f"where the store gives them"
             )
         return max(at, first)
 

@@ -376,3 +376,29 @@ def test_event_time_passes_views():
     bound = plan(F, views[0], window("w", "r"), views[1], aggregate("a", "v", "window_start"), sink="log")
     assert origins(bound) == [("f/0", "hour"), ("f/1", "hour")]
     assert list(bound.closings) == ["a"]
+
+
+@pytest.mark.parametrize("follow", ["true", "false"])
+@pytest.mark.parametrize("mode", ["append", "changes"])
+def test_a_collection_that_is_followed_has_no_appending_sink(follow: str, mode: str) -> None:
+    """Its rows may be taken back, whatever is computed of them; read at a time they stay."""
+    topology = parse_topology(f"""
+logical: [{{name: rows, schema: [{{name: k, type: int64}}]}}]
+nodes:
+  - address: a:1
+    physical: [{{logical: rows, type: Collection, store: s, collection: c, follow: {follow}}}]
+    sinks: [{{name: log, type: CSV, path: log.csv, mode: {mode}}}]
+""")
+    asked = query(
+        op("source", "in", logical="rows"),
+        op("filter", "f", input="in", predicate="k > 0"),
+        op("sink", "s", input="f", sink="log"),
+    )
+    if (follow, mode) == ("true", "append"):
+        with pytest.raises(
+            RetractingPlan,
+            match=r"'log' at a:1 appends, and source in takes back rows; expected .* \(follow: false\)",
+        ):
+            check(asked, topology)
+    else:
+        check(asked, topology)

@@ -134,6 +134,17 @@ def test_an_edge_into_spark_must_not_take_rows_back() -> None:
     assert engines == dict.fromkeys(("a:1", "b:1"), SparkEngine(master="local[*]", bounded=True))
 
 
+def test_a_collection_that_is_followed_takes_rows_back_and_one_read_at_a_time_does_not() -> None:
+    kept = {"type": "Collection", "store": "s", "collection": "c"}
+    assert (
+        "filter some at b:1, whose engine is spark: its input in takes rows back, since source in follows collection "
+        "c, and Spark takes rows that stay only; read it with follow: false, or give this node the engine embedded"
+    ) in refused([FILTER], physical=kept)
+    local = SparkEngine(master="local[*]", bounded=True)
+    assert cut([FILTER], physical={**kept, "follow": False}) == {"a:1": None, "b:1": local}
+    assert cut([FILTER], physical=kept, engines=("embedded", "embedded")) == {"a:1": None, "b:1": None}
+
+
 def test_an_outer_join_of_the_embedded_engine_takes_rows_back_and_one_on_spark_does_not() -> None:
     """SP-ENG-2."""
     other = {"id": "in2", "type": "source", "logical": "rows"}

@@ -335,6 +335,9 @@ async def test_bad_input_is_said_and_nothing_is_written(collections: Collections
     for late in (collections.snapshot("sales", 1 << 64), collections.hold("sales", "h", 1 << 64)):
         with pytest.raises(CollectionMisused, match="18446744073709551616 is no time of collection sales"):
             await late
+    for late in ("now", 1.5, b"1"):
+        with pytest.raises(CollectionMisused, match="is no time of collection sales: times have 64 bits"):
+            await collections.snapshot("sales", late)
     with pytest.raises(CollectionMisused, match="sales has no part 2 of 2: give a number from 0 on"):
         await collections.snapshot("sales", part=(2, 2))
     await collections.create("much", SCHEMA)
