@@ -518,10 +518,10 @@ class Lockstep:
             return StepNow(replayed=True)
         if found.ending:
             return StepNow(ended=not any(found.rows))
-        if self._closes and not self._ending:
-            return StepNow(
-                ended=True
-            )  # with the rows that wait: others may come as long as an input has not ended
+        if (
+            self._closes and not self._ending
+        ):  # with the rows that wait: more may come of inputs without an end
+            return StepNow(ended=True)
         return StepNow() if any(found.rows) else None
 
     def _resume(self) -> None:

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import random
 import signal
-import tempfile
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from nebuli import blocking as nebuli_client
 from tests.nebuli.dataflow import oracle
-from tests.nebuli.dataflow.test_split_runs import GROWS, Story, stories
+from tests.nebuli.dataflow.test_split_runs import GROWS, Story, story
 from tests.nebuli.dataflow.windowed import COLUMNS, EPOCH, Changes, Row, starts, table
 from tests.support.commands import Command, Ended, nebuli
+from tests.support.seeds import drawn_seed
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
 
@@ -277,26 +275,28 @@ def _line(row: Row) -> str:
 
 
 @pytest.mark.parametrize("part", range(10))
-@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
-@given(stories(), st.integers(0, 999))
-def test_rows_split_over_runs_of_the_command_give_the_table_of_one_run(
-    part: int, story: Story, seed: int
-) -> None:
+def test_rows_split_over_runs_of_the_command_give_the_table_of_one_run(part: int, tmp_path: Path) -> None:
     """In parts, each of a few queries. Some runs are killed, and started again; the last one closes what is open."""
-    drawn = random.Random(seed)
-    with tempfile.TemporaryDirectory() as directory:
-        files = _Files(Path(directory), story)
-        for rows in story.runs:
-            files.append(rows)
-            options = ["--members", str(story.members), "--checkpoint-every", "0.1"]
-            if drawn.random() < 0.3:
-                command = files.command(*options)
-                command.wait_until_said(drawn.choice(["starting", "running", "all inputs have ended"]))
-                command.process.send_signal(signal.SIGKILL)
-                command.end()
-            ended = files.command(*options).end()
-            assert ended.exit_code == 0, ended.stderr
-            files.check()
-        ended = files.command("--close").end()
-        assert ended.stderr.splitlines()[-1].endswith("s  done"), ended.stderr
+    with drawn_seed() as first:
+        for number in range(3):
+            (folder := tmp_path / str(number)).mkdir()
+            _check(story(first + 3 * part + number), folder)
+
+
+def _check(told: Story, folder: Path) -> None:
+    random = Random(told.seed)
+    files = _Files(folder, told)
+    for rows in told.runs:
+        files.append(rows)
+        options = ["--members", str(told.members), "--checkpoint-every", "0.1"]
+        if random.random() < 0.3:
+            command = files.command(*options)
+            command.wait_until_said(random.choice(["starting", "running", "all inputs have ended"]))
+            command.process.send_signal(signal.SIGKILL)
+            command.end()
+        ended = files.command(*options).end()
+        assert ended.exit_code == 0, ended.stderr
         files.check()
+    ended = files.command("--close").end()
+    assert ended.stderr.splitlines()[-1].endswith("s  done"), ended.stderr
+    files.check()

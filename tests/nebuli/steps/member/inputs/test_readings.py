@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 from types import MappingProxyType
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -90,7 +91,7 @@ class Process:
         self.readings = readings
         self.inputs = StepInputs(log, readings, _NOTHING_LEFT_OUT)
         self._let = asyncio.Semaphore(0)
-        self._reading = [asyncio.create_task(each.read(self._room, lambda _: None)) for each in readings]
+        self.reading = [asyncio.create_task(each.read(self._room, lambda _: None)) for each in readings]
 
     async def _room(self) -> None:
         await self._let.acquire()
@@ -101,7 +102,7 @@ class Process:
             self._let.release()
 
         async def read() -> bool:
-            return not self._let._value or all(each.done() for each in self._reading)
+            return not self._let._value or all(each.done() for each in self.reading)
 
         await until_async(read, "they have come in")
 
@@ -125,19 +126,22 @@ class Process:
 
     async def end(self) -> None:
         """Have it be killed."""
-        for each in self._reading:
+        for each in self.reading:
             each.cancel()
-        await asyncio.gather(*self._reading, return_exceptions=True)
+        await asyncio.gather(*self.reading, return_exceptions=True)
 
 
 @contextlib.asynccontextmanager
 async def process(
-    store: Store, sources: list[Feed], idle_after_s: Mapping[str, float | None] = NEVER
+    store: Store,
+    sources: list[Feed],
+    idle_after_s: Mapping[str, float | None] = NEVER,
+    **more: Any,
 ) -> AsyncIterator[Process]:
     schema = zset.weighted(arrow_schema(COLUMNS))
     async with (
         await InputLog.open(store, "m", {"in": schema}) as log,
-        ReplayableSources(sources, log, idle_after_s) as readings,
+        ReplayableSources(sources, log, idle_after_s, **more) as readings,
     ):
         running = Process(log, readings)
         try:
@@ -292,6 +296,31 @@ async def test_what_has_ended_is_waited_for_again_by_the_next_process(tmp_path: 
             assert await running.given(1) == ([], set()), "nothing is let in"
             await running.read(10)
             assert await running.given(2) == ([1], {source.name})
+
+
+async def test_a_source_that_may_grow_is_waited_for_at_its_end_where_a_further_run_reads_it(
+    tmp_path: Path, keeper: Keeper
+) -> None:
+    """Files are; a generator with a count and a channel whose stream has ended have nothing more."""
+    sources = feeds(tmp_path, keeper)
+    async with Store.at(tmp_path / "store") as store, process(store, sources, awaits_growth=True) as running:
+        running.let_all()
+        numbers: list[int] = []
+        step = 0
+        while len(numbers) < len(WANTED):
+            numbers += await running.rows(step)
+            step += 1
+            await asyncio.sleep(0.01)
+        await asyncio.wait(running.reading)
+        assert (await running.given(step))[1] == {"Generator", "Channel"}
+
+
+async def test_without_event_time_only_what_ends_by_itself_is_waited_for(
+    tmp_path: Path, keeper: Keeper
+) -> None:
+    sources = feeds(tmp_path, keeper)
+    async with Store.at(tmp_path / "store") as store, process(store, sources, untimed={"in"}) as running:
+        assert await running.given(0) == ([], {"Channel"}), "nothing is let in"
 
 
 async def test_the_end_of_a_source_that_event_time_waits_for_makes_a_step(tmp_path: Path) -> None:
