@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -10,11 +11,17 @@ from topology.address import check_address
 
 Address = Annotated[str, AfterValidator(check_address)]
 Text = Annotated[str, Field(min_length=1)]
+_LONGEST_NAME = 255
+"""Bytes of a file's name, on common file systems."""
 
 
 def _check_path(path: str) -> str:
     if "\0" in path:
         raise ValueError(f"expected a path, got {path!r}, which holds a null character")
+    if any(unicodedata.category(each) == "Cc" for each in path):
+        raise ValueError(f"expected a path, got {path!r}, which holds a control character; rename the file")
+    if any(len(part.encode(errors="surrogatepass")) > _LONGEST_NAME for part in path.split("/")):
+        raise ValueError(f"expected a path, got {path!r}, with a name of more than {_LONGEST_NAME} bytes")
     return path
 
 

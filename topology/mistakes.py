@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from topology.file_kinds import FIRST_BYTES, kind_of_bytes
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
@@ -54,9 +56,14 @@ class Mistake:
 
     def __str__(self) -> str:
         where = [str(part) for part in (self.file, self.line, self.column) if part is not None]
-        return ":".join([*where, f" {self.message}" if where else self.message])
+        message = _CONTROL.sub(lambda found: ascii(found[0])[1:-1], self.message)
+        message = _LONG_WORD.sub(lambda word: f"{word[0][:_SHOWN]}...", message)  # a name, say
+        return ":".join([*where, f" {message}" if where else message])
 
 
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_LONG_WORD = re.compile(r"\S{300,}")
+_SHOWN = 80
 Spots = tuple[Mapping[Location, Spot], Mapping[Location, Spot]]
 
 
@@ -107,9 +114,13 @@ def decoded(data: bytes, file: str) -> str | Mistake:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
+        if (kind := kind_of_bytes(data[:FIRST_BYTES])) is not None:
+            return Mistake(f"the file is no text: {kind}", file)
         before = data[: error.start].decode("utf-8-sig")
         spot = Spot.at(before, len(before))
-        return Mistake(f"not UTF-8: byte 0x{data[error.start]:02x}", file, spot.line, spot.column)
+        return Mistake(
+            f"not UTF-8: byte 0x{data[error.start]:02x}; save the file in UTF-8", file, spot.line, spot.column
+        )
 
 
 class TopologyError(Exception):

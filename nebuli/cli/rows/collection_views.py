@@ -26,6 +26,8 @@ def columns_from(text: str) -> Schema:
     """The columns of ``--schema``. Raises UsageError."""
     from topology import Column
 
+    if not text.isprintable():
+        raise click.UsageError(f"--schema: expected printable characters, got {text!r}")
     found: dict[str, Column] = {}
     for each in _COMMA.split(text):
         name, colon, type_ = (part.strip() for part in each.partition(":"))
@@ -40,6 +42,7 @@ def columns_from(text: str) -> Schema:
 
 
 def _type_from(name: str, type_: str) -> DataType:
+    from nebuli.connectors.errors import short
     from topology import DataType
     from topology.consistency import did_you_mean
     from topology.schema import type_named
@@ -51,7 +54,7 @@ def _type_from(name: str, type_: str) -> DataType:
     if found not in [*DataType]:
         raise click.UsageError(
             f"--schema: expected one of {', '.join(DataType)}, or what SQL calls them, as type of {name}, got "
-            f"{type_!r}{did_you_mean(type_, map(str, DataType))}"
+            f"{short(type_)!r}{did_you_mean(type_, map(str, DataType))}"
         )
     return DataType(found)
 

@@ -55,6 +55,10 @@ class CsvComplaint:
         if self.column is None:
             return self.text
         wanted = types[self.column]
+        if self.text.startswith("invalid UTF8"):
+            return (
+                f"column {shown_names([names[self.column]])}: a value is not UTF-8: write the file in UTF-8"
+            )
         said = (
             f"{self.text} (the column is {wanted})"
             if self.value is None

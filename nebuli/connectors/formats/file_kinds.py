@@ -1,4 +1,4 @@
-"""Kinds of files, for messages about one of another kind than expected: by its first bytes, and by its inode."""
+"""Files of another kind than expected: by their first bytes, and by their inodes."""
 
 from __future__ import annotations
 
@@ -6,18 +6,10 @@ import stat
 from pathlib import Path
 
 from nebuli.connectors.errors import InputError
+from topology.file_kinds import FIRST_BYTES, kind_of_bytes
 
-__all__ = ["kind_of", "kind_of_file", "size_of"]
+__all__ = ["kind_of_file", "size_of"]
 
-_MAGIC_BYTES = 4
-_COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zX": "xz", b"\x28\xb5\x2f\xfd": "Zstandard"}
-_KINDS = {
-    **{magic: f"it is compressed with {name}: decompress it" for magic, name in _COMPRESSED.items()},
-    b"\xff\xfe": "it is text in UTF-16: write it in UTF-8",
-    b"\xfe\xff": "it is text in UTF-16: write it in UTF-8",
-    b"PAR1": "it is a Parquet file: give the source type: Parquet",
-    b"PK\x03\x04": "it is a zip archive: take the file out of it",
-}
 _OTHERS = {
     stat.S_IFIFO: "a named pipe",
     stat.S_IFSOCK: "a socket",
@@ -26,15 +18,10 @@ _OTHERS = {
 }
 
 
-def kind_of(start: bytes) -> str | None:
-    """Return what a file is by its first bytes, and what to do about that; None if that cannot be told."""
-    return next((kind for magic, kind in _KINDS.items() if start.startswith(magic)), None)
-
-
 def kind_of_file(path: str) -> str | None:
-    """Return the same of a file. Raises OSError."""
+    """Return what a file is that is not as expected, by its first bytes, and what to do. Raises OSError."""
     with Path(path).open("rb") as file:
-        return kind_of(file.read(_MAGIC_BYTES))
+        return kind_of_bytes(file.read(FIRST_BYTES))
 
 
 def size_of(path: str) -> int:

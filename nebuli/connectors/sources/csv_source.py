@@ -26,7 +26,7 @@ from nebuli.dataflow import zset
 from nebuli.dataflow.types import arrow_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
     from topology import CsvSource as Settings
     from topology import Schema
@@ -144,7 +144,7 @@ class CsvSource(Source):
             wanted, found = (shown_names(each, self._header + missing) for each in (missing, self._header))
             raise InputError(
                 f"{self._path}, line 1: no column {wanted}, which the logical source has; "
-                f"the file's columns are {found}"
+                f"the file's columns are {found}{_remedy(missing, self._header)}"
             )
         doubled = [name for name in self._schema.names if self._header.count(name) > 1]
         if doubled:
@@ -408,3 +408,16 @@ def _open_bytes(path: str) -> IO[bytes]:
         if len(files) != 1:
             raise InputError(f"{path} holds {len(files)} files; one CSV file was expected")
         return archive.open(files[0])
+
+
+def _remedy(missing: Sequence[str], header: Sequence[str]) -> str:
+    """What to do about columns that a header does not have, if it tells why."""
+    if len(header) == 1:
+        for delimiter, name in {";": "semicolons", "\t": "tabs", "|": "bars"}.items():
+            if {*missing} <= {*header[0].split(delimiter)}:
+                return f": its values are divided by {name}; divide them by commas"
+    if {*missing} <= {name.strip() for name in header}:
+        return ": remove the spaces around them"
+    if {name.lower() for name in missing} <= {name.lower() for name in header}:
+        return ": upper and lower case differ"
+    return ""

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet
 
 from nebuli.connectors.endpoints import Signal, Source
-from nebuli.connectors.errors import InputError, unreadable
-from nebuli.connectors.formats.file_kinds import kind_of_file, size_of
+from nebuli.connectors.errors import InputError, printable, unreadable
+from nebuli.connectors.formats.file_kinds import size_of
 from nebuli.connectors.sources.arrow_columns import ArrowColumns
 from nebuli.dataflow import zset
 from nebuli.dataflow.types import arrow_schema
+from topology.file_kinds import FIRST_BYTES, kind_of_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["ParquetSource"]
 
 _BATCH_ROWS = 16_384
+_MAGIC = b"PAR1"
 
 
 class ParquetSource(Source):
@@ -43,16 +46,27 @@ class ParquetSource(Source):
             self._file = pa.parquet.ParquetFile(
                 self._path, pre_buffer=False, coerce_int96_timestamp_unit="us"
             )
-        except OSError as error:
-            raise unreadable(self._path, error) from error
-        except pa.ArrowInvalid as error:
-            if (kind := kind_of_file(self._path)) is not None:
-                raise InputError(f"{self._path} is no Parquet file: {kind}") from error
-            raise unreadable(self._path, error) from error
+        except (OSError, pa.ArrowInvalid) as error:
+            raise self._unopened(error) from error
         self._columns.check(self._file.schema_arrow)
         self._batches = self._file.iter_batches(
             _BATCH_ROWS, columns=self._columns.wanted.names, use_threads=False
         )
+
+    def _unopened(self, error: Exception) -> InputError:
+        """Why it is no Parquet file; an OSError without a number is of what is in it."""
+        if isinstance(error, OSError) and error.errno is not None:
+            return unreadable(self._path, error)
+        if not self.total_bytes:
+            return InputError(f"{self._path} is no Parquet file: it is empty")
+        with Path(self._path).open("rb") as file:
+            start = file.read(FIRST_BYTES)
+        if start.startswith(_MAGIC):
+            return InputError(
+                f"{self._path} is damaged, or was cut: write it again ({printable(str(error)).strip()})"
+            )
+        kind = kind_of_bytes(start) or "it does not begin with PAR1: is it of another type, such as CSV?"
+        return InputError(f"{self._path} is no Parquet file: {kind}")
 
     @property
     def columns_there(self) -> list[str]:

@@ -14,12 +14,12 @@ from nebuli.connectors.endpoints import Signal, Source
 from nebuli.connectors.errors import FragmentError, InputError, RowInvalid
 from nebuli.connectors.formats.csv_lines import CsvLines
 from nebuli.connectors.formats.csv_quotes import NEVER_CLOSED, Quotes
-from nebuli.connectors.formats.file_kinds import kind_of
 from nebuli.connectors.formats.json_objects import Constant, JsonRows
 from nebuli.connectors.formats.message_bytes import MessageBytes
 from nebuli.dataflow import zset
 from nebuli.dataflow.types import arrow_schema
 from netchannel.transports.tcp import keep_alive
+from topology.file_kinds import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

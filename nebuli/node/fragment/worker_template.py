@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from nebuli.forking.template import Template, die_with_parent
@@ -29,7 +30,8 @@ def import_all() -> None:
     """Import what a worker and its fragments' processes need, and keep it out of garbage collections."""
     from setproctitle import getproctitle
 
-    getproctitle()  # which finds the room for titles, as long as the environment is where it was at the start
+    with suppress(UnicodeDecodeError):  # of arguments that are not UTF-8
+        getproctitle()  # which finds the room for titles, as long as the environment is where it was at the start
     os.environ.update(SINGLE_THREADED)
     hide_pandas()
     from nebuli.connectors.provider import import_built_in

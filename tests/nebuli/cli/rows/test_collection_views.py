@@ -31,6 +31,7 @@ def test_own_names_of_types_are_themselves(name: DataType) -> None:
         ),
         ("n: int65", "as type of n, got 'int65' \\(did you mean 'int64'"),
         ("n: int64, n: string", "there are two columns n"),
+        ("n\x1b[31m: int64", r"expected printable characters, got 'n\\x1b\[31m: int64'"),
         ("n", "'n' is no column"),
         ("n:", "'n:' is no column"),
         ("n: int64,", "'' is no column"),

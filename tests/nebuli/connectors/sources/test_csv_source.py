@@ -203,7 +203,7 @@ def test_a_row_with_too_few_or_too_many_values_is_shown() -> None:
 def test_text_that_is_no_utf8_is_named_with_line_and_column() -> None:
     said = message(b"origin,delay\nEWR,1\n\xff\xfe,2\n")
     assert said.startswith("in.csv, line 3, column origin: ")
-    assert "UTF8" in said
+    assert said.endswith("a value is not UTF-8: write the file in UTF-8")
 
 
 AT = (Column(name="at", type=DataType.TIMESTAMP), Column(name="delay", type=DataType.INT64))
@@ -309,3 +309,32 @@ def test_a_line_break_in_quotes_is_whole_where_a_block_ends_in_it(monkeypatch: p
     for block_bytes in range(2, len(text)):
         monkeypatch.setattr(csv_source, "_BLOCK_BYTES", block_bytes)
         assert read(text, ONE).column("origin").to_pylist() == ["a\r\nb", "c\r\n"]
+
+
+@pytest.mark.parametrize(
+    ("header", "remedy"),
+    [
+        (b"origin;delay", "origin;delay: its values are divided by semicolons; divide them by commas"),
+        (b"delay|x|origin", "delay|x|origin: its values are divided by bars; divide them by commas"),
+        (b"origin , delay", "origin ,  delay: remove the spaces around them"),
+        (b"Origin,DELAY", "Origin, DELAY: upper and lower case differ"),
+        (b"a,b", "a, b"),
+    ],
+)
+def test_columns_that_are_missing_are_told_with_what_to_do_if_the_header_shows_it(
+    header: bytes, remedy: str
+) -> None:
+    assert message(header + b"\nEWR,1\n").endswith(f"the file's columns are {remedy}")
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        ("origin,delay\n".encode("utf-16-le"), "text in UTF-16"),
+        (b"\x7fELF\x02\x01\x01\0\0", "a program"),
+        (b"<html>", "a page"),
+        (b"x\0\0y", "binary"),
+    ],
+)
+def test_a_file_that_is_no_csv_is_named(data: bytes, kind: str) -> None:
+    assert message(data).startswith(f"in.csv is no CSV file: it is {kind}")
