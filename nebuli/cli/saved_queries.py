@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
     from nebuli.control.deployed_queries import DeployedQuery
 
+_SHOWN = 60
+"""Characters of an id that no query has."""
+
 
 def state_directory() -> Path:
     """What is to last, of this account."""
@@ -50,8 +53,8 @@ def load(id_: str) -> DeployedQuery:
     known = sorted(path.stem for path in directory().glob("*.json"))
     if not known:
         raise click.ClickException(
-            f"no query has the id {id_!r}, and none is registered (in {directory()}): 'nebuli start TOPOLOGY QUERY' "
-            f"registers one and starts it"
+            f"no query has the id {id_[:_SHOWN]!r}, and none is registered (in {directory()}): 'nebuli start TOPOLOGY "
+            f"QUERY' registers one and starts it"
         )
     found = [each for each in known if each == id_] or [each for each in known if each.startswith(id_)]
     if len(found) != 1:
@@ -60,7 +63,7 @@ def load(id_: str) -> DeployedQuery:
         which = "several queries begin with" if found else "no query has"
         meant = "" if found else did_you_mean(id_, known)
         raise click.ClickException(
-            f"{which} the id {id_!r}{meant}: {', '.join(found or known)} (in {directory()}); "
+            f"{which} the id {id_[:_SHOWN]!r}{meant}: {', '.join(found or known)} (in {directory()}); "
             f"'nebuli list' shows them"
         )
     return _read(directory() / f"{found[0]}.json")

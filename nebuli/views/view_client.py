@@ -48,6 +48,7 @@ from nebuli.views.view_calls import (
     service_of,
 )
 from netchannel.resumable import Resumable
+from netchannel.values import is_channel_id
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Sequence
@@ -67,6 +68,8 @@ ADD_S = 120.0
 _ANSWER_S = 5.0
 """Who is there says so."""
 _GRACE_S = 1.0
+_SHOWN = 60
+"""Characters of a name that cannot be one."""
 """How long an answer may be on its way that says that keys were not there in time."""
 _WATCH_S = 30.0
 """How long a view keeps a question for news; then it is asked again."""
@@ -531,10 +534,13 @@ class _View:
     async def ask(self, question: Question, within_s: float) -> Answer:
         """What a view answers. Raises what ``get`` says; _OtherView if it is not as it was described."""
         where = f"view {self._name!r} at {self._url}"
-        try:
-            body = await self._caller.call(
-                service_of(self._name), bytes_of(question), deadline_s=within_s + _GRACE_S
+        service = service_of(self._name)
+        if not is_channel_id(service):
+            raise UnknownView(
+                f"{self._name[:_SHOWN]!r} cannot be the name of a view: a name has at most 250 bytes of printable UTF-8"
             )
+        try:
+            body = await self._caller.call(service, bytes_of(question), deadline_s=within_s + _GRACE_S)
         except netchannel.CallTimedOut as error:
             if error.state == "unregistered":
                 raise UnknownView(

@@ -336,6 +336,9 @@ async def test_who_has_no_such_view_no_secret_or_is_not_there_says_so() -> None:
         async with Views(url, secret="sesame") as views:
             with pytest.raises(UnknownView, match=r"nobody at .* has a view 'sales'"):
                 await views.get("sales", ["a"], 0.2)
+            for name in ("a\x1b[31m", "\udcff", "v" * 251):
+                with pytest.raises(UnknownView, match="cannot be the name of a view"):
+                    await views.get(name, ["a"], 0.2)
             (status,) = await views.statuses()
             assert (status.name, status.key, status.keys, status.hits) == ("shops", ("shop",), 3, 2)
         async with Views(url, secret="other") as views:
