@@ -150,8 +150,8 @@ class StepFailed(Exception):
         of = f"input{'' if len(inputs) == 1 else 's'} {', '.join(inputs)}"
         if step is None:
             super().__init__(
-                f"the result of {of} cannot be computed: {why}; or run the query again with --serve, and take rows "
-                f"back by a push with negative weights"
+                f"the result of {of} cannot be computed: {why}; or run the query again with rows that bring it "
+                f"back: append them to the source's file, or push them (--serve), with negative weights say"
             )
         else:
             super().__init__(
