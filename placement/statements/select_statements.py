@@ -440,7 +440,8 @@ def _keys(select: exp.Select, items: Mapping[str, Expr], relation: Relation) -> 
     if group is None:
         return []
     if group.args.get("all"):
-        return [each for each in items.values() if not has_aggregates([each])]
+        # Not by constants, as in DuckDB: with these alone all rows are one group, also none.
+        return [each for each in items.values() if each.find(exp.Column) and not has_aggregates([each])]
     _only(group, {"expressions"})
     if not group.expressions:
         raise Unsupported("GROUP BY without columns: name them, or write GROUP BY ALL", select)

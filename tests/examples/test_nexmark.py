@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -54,6 +56,32 @@ async def test_as_statements_they_give_the_same(data: Path) -> None:
             await running.start()
             await running.finish()
             nexmark.check(data, name)
+
+
+@pytest.mark.story
+@pytest.mark.processes
+def test_as_statements_in_steps_they_give_the_same(data: Path, tmp_path: Path) -> None:
+    """All of them as one circuit, of two members."""
+    topology = load_topology(data / files.ONE_NODE)
+    operators: list[dict[str, Any]] = []
+    for name in files.QUERIES:
+        query = parse_statement(files.runnable(name).read_text("utf-8"), topology, name)
+        named = {each.id: f"{name}_{each.id}" for each in query.operators}
+        for each in query.operators:
+            given = each.model_dump(mode="json", exclude_defaults=True) | {
+                "id": named[each.id],
+                "type": each.type,
+            }
+            given |= {"input": named[given["input"]]} if "input" in given else {}
+            given |= {"inputs": [named[child] for child in given["inputs"]]} if "inputs" in given else {}
+            operators.append(given)
+    together = data / "statements.json"
+    together.write_text(json.dumps({"operators": operators}), "utf-8")
+    options = ["--stepped", "--members", "2", "--state", str(tmp_path / "state")]
+    command = [str(ways.NEBULI), "run", *options, str(data / files.ONE_NODE), str(together)]
+    subprocess.run(command, check=True, capture_output=True)
+    for name in files.QUERIES:
+        nexmark.check(data, name)
 
 
 @pytest.mark.processes

@@ -11,7 +11,9 @@ import pytest
 from examples.nexmark import files
 from nebuli.spark.plans import compile_plan, view
 from nebuli.spark.session import SETTINGS
-from placement import decompose, load_query, place
+from placement import decompose, load_query, parse_statement, place
+from placement.graph import carried
+from placement.plan import BoundSource
 from tests.examples import nexmark
 from tests.nebuli.spark import computing
 from topology import load_topology
@@ -24,20 +26,34 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return nexmark.data(tmp_path_factory)
 
 
-def test_what_spark_computes_of_each_query_is_what_duckdb_gives(start_spark: Any, data: Path) -> None:
+@pytest.mark.parametrize("form", ["json", "sql"])
+def test_what_spark_computes_of_each_query_is_what_duckdb_gives(
+    start_spark: Any, data: Path, form: str
+) -> None:
     spark = start_spark("local[1]")
     for key, value in SETTINGS.items():
         spark.conf.set(key, value)
     spark.conf.set("spark.sql.shuffle.partitions", "1")
     compute, topology = computing.over(spark), load_topology(data / files.SPARK)
     for name in files.QUERIES[1:]:  # q0 leaves it nothing to compute
-        fragments = decompose(place(load_query(files.query(name)), topology, 0)).fragments
+        query = (
+            load_query(files.query(name))
+            if form == "json"
+            else parse_statement(files.runnable(name).read_text("utf-8"), topology, name)
+        )
+        fragments = decompose(place(query, topology, 0)).fragments
+        logical = {
+            each.id: each.logical
+            for it in fragments
+            for each in it.operators
+            if isinstance(each, BoundSource)
+        }
         (fragment,) = [each for each in fragments if each.engine is not None]
         plan = compile_plan(fragment)
         inputs = {}
         for index, (source, columns) in enumerate(plan.inputs.items()):
-            stream = source.partition(">")[0].removesuffix("_again")
             named = [column.name for column in columns]
-            inputs[view(index)] = columns, pq.read_table(data / f"{stream}.parquet", columns=named)
+            rows = pq.read_table(data / f"{logical[carried(source)]}.parquet", columns=named)
+            inputs[view(index)] = columns, rows
         pq.write_table(compute(plan, inputs, plan.output), data / f"{name}.parquet")
         nexmark.check(data, name)

@@ -287,3 +287,7 @@ SELECT concat(g, k::VARCHAR) FROM t
 SELECT g, sum(n) AS n FROM t GROUP BY g HAVING sum(n) > 0
 SELECT k + 1 AS k, count(*) FROM t GROUP BY k HAVING k > 1
 SELECT g, max(n) AS n FROM t GROUP BY g HAVING n > 0 AND max(n) < 2
+SELECT 1 AS a, count(*) FROM t WHERE k > 100 GROUP BY ALL
+SELECT 1 AS a, count(*) FROM t WHERE k > 100 GROUP BY a
+SELECT 1 + 1 AS a FROM t GROUP BY ALL
+SELECT 'x' AS a, k, count(*) FROM t GROUP BY ALL

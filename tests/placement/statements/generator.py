@@ -5,13 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-COLUMNS = {"k": "int", "g": "text", "x": "real", "n": "int"}
 TABLES = ("t", "u")
+NAMES = ("k", "g", "x", "n", '"wind speed"', '"Order"', "é", "y")
 _LITERALS = {
     "int": ["0::BIGINT", "1::BIGINT", "-2::BIGINT", "3::BIGINT"],
-    "text": ["'a'", "''", "'é'"],
+    "text": ["'a'", "''", "'é'", "'it''s'"],
     "real": ["0e0", "0.5e0", "-1e0"],
+    "date": ["DATE '2020-02-29'", "DATE '1969-12-31'"],
+    "time": ["TIMESTAMP '2020-01-01 00:00:05'", "TIMESTAMP '1969-12-31 23:59:59.5'"],
 }
+
+
+def schemas(random: Random) -> dict[str, dict[str, str]]:
+    """Columns of each table, by their names in SQL, with their types."""
+    found = {}
+    for table in TABLES:
+        names = random.sample(NAMES, random.randint(2, 6))
+        found[table] = {name: random.choice([*_LITERALS]) for name in names}
+    return found
+
+
 _COMPARED = ["=", "<>", "<", ">="]
 
 
@@ -28,6 +41,7 @@ class Generator:
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)
+        self.schemas = schemas(self._random)
         self._named = 0
         self._queries: dict[str, dict[str, str]] = {}
 
@@ -67,7 +81,7 @@ class Generator:
             text, columns = self.query(depth - 1)
             return Rows(f"({text}) AS {name}", {f"{name}.{each}": type_ for each, type_ in columns.items()})
         table = self._random.choice([*TABLES, *self._queries])
-        columns = self._queries.get(table, COLUMNS)
+        columns = self._queries.get(table) or self.schemas[table]
         return Rows(f"{table} AS {name}", {f"{name}.{each}": type_ for each, type_ in columns.items()})
 
     def _rows(self, depth: int) -> tuple[Rows, list[str]]:
@@ -201,7 +215,17 @@ class Generator:
             ],
             "text": [f"upper({column})", f"coalesce({column}, 'z')", f"concat({column}, 'b')"],
             "real": [f"-({column})", f"coalesce({column}, 2.5e0)", f"{column} + 0.25e0"],
+            "date": [f"{column} + 1", f"CAST({column} AS DATE)", f"nullif({column}, DATE '2020-01-01')"],
+            "time": [
+                f"{column} + INTERVAL 1 DAY",
+                f"date_trunc('hour', {column})",
+                f"greatest({column}, {column})",
+            ],
         }
+        moments = [each for each, kind in rows.columns.items() if kind in ("date", "time")]
+        if type_ == "int" and moments and self._random.random() < 0.3:
+            moment = self._random.choice(moments)
+            return self._random.choice([f"extract(year FROM {moment})", f"date_part('dow', {moment})"])
         return column if self._random.random() < 0.6 else self._random.choice(choices[type_])
 
     def _condition(self, rows: Rows) -> str:
@@ -224,7 +248,8 @@ class Generator:
         value = self._of(type_, rows)
         calls = [("count(*)", "int"), (f"count({value})", "int"), (f"count(DISTINCT {value})", "int")]
         calls += [(f"{each}({value})", type_) for each in ("min", "max")]
-        calls += [(f"avg({value})", "real")] if type_ == "int" else []
+        calls += [(f"avg({value})", "real"), (f"sum({value})", "int")] if type_ == "int" else []
+        calls += [(f"sum({value})", "real")] if type_ == "real" else []
         call, result = self._random.choice(calls)
         filtered = f" FILTER (WHERE {self._condition(rows)})" if self._random.random() < 0.25 else ""
         return f"{call}{filtered}{' + 1' if result == 'int' and self._random.random() < 0.2 else ''}", result

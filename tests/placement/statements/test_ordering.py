@@ -6,7 +6,7 @@ import pytest
 
 from placement import InvalidQuery, read_statement
 from placement.statements.ordering import Ordering, SortKey
-from tests.placement.statements.test_random_statements import TOPOLOGY
+from tests.placement.statements.odd_tables import TOPOLOGY
 
 
 def ordering(statement: str) -> Ordering:

@@ -9,11 +9,11 @@ import pytest
 
 from placement import parse_query, parse_statement
 from placement.statements.plan_text import NotInSql, statement_of
-from tests.placement.statements import test_random_statements as random
 from tests.placement.statements.generator import Generator
 from tests.placement.statements.odd_tables import TOPOLOGY
 from tests.placement.statements.plans import plan
 from tests.placement.statements.test_chosen_statements import STATEMENTS
+from tests.placement.statements.test_random_statements import topology_of
 from tests.support.sizes import seeds
 from topology import Topology
 
@@ -35,7 +35,8 @@ def test_chosen_statements_are_read_again_as_they_are_printed(first: int) -> Non
 @pytest.mark.parametrize("first", seeds(range(0, 500, 25)))
 def test_random_statements_are_read_again_as_they_are_printed(first: int) -> None:
     for seed in range(first, first + 25):
-        check_round_trips(Generator(seed).statement(), random.TOPOLOGY)
+        generator = Generator(seed)
+        check_round_trips(generator.statement(), topology_of(generator.schemas))
 
 
 def test_a_window_has_all_its_settings() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import json
 from random import Random
 from typing import Any
 
@@ -12,59 +14,65 @@ from nebuli.dataflow import arrow_schema
 from placement.statements.statement import parse_statement
 from tests.nebuli.dataflow import oracle
 from tests.placement.statements import answering
-from tests.placement.statements.generator import TABLES, Generator
+from tests.placement.statements.generator import Generator
 from tests.support.sizes import seeds
-from topology import Column, DataType, parse_topology
+from topology import Column, DataType, Topology, parse_topology
 
-COLUMNS = (
-    Column(name="k", type=DataType.INT64),
-    Column(name="g", type=DataType.STRING),
-    Column(name="x", type=DataType.FLOAT64),
-    Column(name="n", type=DataType.INT64),
-)
-_SCHEMA = arrow_schema(COLUMNS)
-TOPOLOGY = parse_topology(
-    """
-logical:
-  - {name: t, schema: &columns [{name: k, type: int64}, {name: g, type: string}, {name: x, type: float64},
-                                {name: n, type: int64}]}
-  - {name: u, schema: *columns}
-nodes:
-  - address: 127.0.0.1:27571
-    physical: [{logical: t, type: CSV, path: t.csv}, {logical: u, type: CSV, path: u.csv}]
-    sinks: [{name: out, type: CSV, path: out.csv, mode: final}]
-"""
-)
+# Few of each, so that many match. Floats are quarters, whose sums are exact.
+_TYPES: dict[str, tuple[DataType, list[Any]]] = {
+    "int": (DataType.INT64, [None, -2, 0, 1, 2, 3]),
+    "text": (DataType.STRING, [None, "", "a", "é", "it's"]),
+    "real": (DataType.FLOAT64, [None, -0.0, 0.25, -0.5, 1.0, float("nan")]),
+    "date": (DataType.DATE, [None, dt.date(2020, 2, 29), dt.date(2020, 1, 1), dt.date(1969, 12, 31)]),
+    "time": (
+        DataType.TIMESTAMP,
+        [None, *(dt.datetime(2020, 1, 1, 0, 0, each, tzinfo=dt.UTC) for each in (5, 17)),
+         dt.datetime(1969, 12, 31, 23, 59, 59, 500000, tzinfo=dt.UTC)],
+    ),
+}  # fmt: skip
 
 
-def rows_of(random: Random) -> pa.RecordBatch:
-    """Up to eight rows, with nulls, of few values, so that many match. Floats are quarters, whose sums are exact."""
-    drawn: list[tuple[Any, ...]] = [
-        (
-            random.choice([None, 0, 1, 2, 3]),
-            random.choice([None, "", "a", "é"]),
-            random.choice([None, -0.0, 0.25, -0.5, 1.0, float("nan")]),
-            random.choice([None, -2, 0, 1, 2]),
-        )
-        for _ in range(random.randint(0, 8))
+def topology_of(schemas: dict[str, dict[str, str]]) -> Topology:
+    """The tables as files at one node."""
+    logical = [
+        {
+            "name": table,
+            "schema": [
+                {"name": name.strip('"'), "type": _TYPES[type_][0]} for name, type_ in columns.items()
+            ],
+        }
+        for table, columns in schemas.items()
     ]
-    columns = zip(*drawn, strict=True) if drawn else [()] * 4
-    return pa.record_batch(
-        [pa.array(each, field.type) for each, field in zip(columns, _SCHEMA, strict=True)], schema=_SCHEMA
+    physical = [{"logical": table, "type": "CSV", "path": f"{table}.csv"} for table in schemas]
+    sink = {"name": "out", "type": "CSV", "path": "out.csv", "mode": "final"}
+    node = {"address": "127.0.0.1:27571", "physical": physical, "sinks": [sink]}
+    return parse_topology(json.dumps({"logical": logical, "nodes": [node]}, default=str))
+
+
+def rows_of(columns: dict[str, str], random: Random) -> pa.RecordBatch:
+    """Up to eight rows."""
+    count = random.randint(0, 8)
+    schema = arrow_schema(
+        tuple(Column(name=name.strip('"'), type=_TYPES[type_][0]) for name, type_ in columns.items())
     )
+    drawn = [[random.choice(_TYPES[type_][1]) for _ in range(count)] for type_ in columns.values()]
+    arrays = [pa.array(each, field.type) for each, field in zip(drawn, schema, strict=True)]
+    return pa.record_batch(arrays, schema=schema)
 
 
 def mismatch(seed: int, members: int) -> str | None:
     """The statement of a seed if it is not what DuckDB answers: free in random order, and in steps with retractions."""
-    random = Random(seed)
-    tables, others = ({name: rows_of(random) for name in TABLES} for _ in range(2))
-    statement = Generator(seed).statement()
+    random, generator = Random(seed), Generator(seed)
+    topology, statement = topology_of(generator.schemas), generator.statement()
+    tables, others = (
+        {name: rows_of(columns, random) for name, columns in generator.schemas.items()} for _ in range(2)
+    )
     expected = oracle.multiset(oracle.query(statement, tables)[1])
-    query = parse_statement(f"INSERT INTO out {statement}", TOPOLOGY)
-    _, ours = answering.free(query, TOPOLOGY, tables, random)
+    query = parse_statement(f"INSERT INTO out {statement}", topology)
+    _, ours = answering.free(query, topology, tables, random)
     if oracle.multiset(ours) != expected:
         return f"seed {seed}, free: {statement}"
-    _, ours = answering.in_steps(query, TOPOLOGY, tables, random, others, members)
+    _, ours = answering.in_steps(query, topology, tables, random, others, members)
     return None if oracle.multiset(ours) == expected else f"seed {seed}, in steps: {statement}"
 
 

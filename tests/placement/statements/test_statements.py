@@ -9,8 +9,8 @@ import pytest
 
 from placement import InvalidQuery, check, parse_query, parse_statement, read_statement
 from tests.placement.statements import odd_tables
+from tests.placement.statements.odd_tables import TOPOLOGY
 from tests.placement.statements.plans import plan
-from tests.placement.statements.test_random_statements import TOPOLOGY
 
 
 def operators(statement: str) -> list[dict[str, Any]]:
@@ -124,7 +124,7 @@ def test_windows_take_all_settings() -> None:
 @pytest.mark.parametrize(
     ("statement", "why"),
     [
-        ("SELECT k FROM |tt", "unknown table 'tt' (did you mean 't'?); expected one of t, u"),
+        ("SELECT k FROM |tt", "unknown table 'tt' (did you mean 't'?); expected one of t, u, d"),
         ("SELECT |kk FROM t", "unknown column 'kk'"),
         ("SELECT |b.k FROM t AS a", "unknown table 'b'"),
         ("SELECT |k FROM t JOIN u USING (g)", "column k is in several tables: write t.k or u.k"),
