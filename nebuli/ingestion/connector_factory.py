@@ -9,6 +9,7 @@ import pyarrow as pa
 from .decoding.typed_columns import TypedColumns
 from .definition import (
     AppendEnvelope,
+    ArrowFormat,
     AvroFormat,
     ChannelOrigin,
     CsvFormat,
@@ -106,6 +107,10 @@ def decoder_of(definition: Definition, wants: pa.Schema) -> Decoder:
             from .decoding.avro_decoder import AvroDecoder
 
             return AvroDecoder(wants, avro, source=definition.name)
+        case ArrowFormat():
+            from .decoding.arrow_decoder import ArrowDecoder
+
+            return ArrowDecoder(wants, source=definition.name)
     return TypedColumns(wants, source=definition.name)
 
 
@@ -114,7 +119,7 @@ def _key_of(definition: Definition) -> Sequence[str]:
     return () if isinstance(definition.envelope, AppendEnvelope) else definition.envelope.key
 
 
-def _format_of(definition: Definition) -> CsvFormat | JsonFormat | AvroFormat | None:
+def _format_of(definition: Definition) -> CsvFormat | JsonFormat | AvroFormat | ArrowFormat | None:
     if isinstance(definition.origin, PostgresOrigin):
         return JsonFormat(type="JSON")
     return definition.format

@@ -154,7 +154,13 @@ class AvroFormat(Model):
     registry: Text
 
 
-Format = Annotated[CsvFormat | JsonFormat | AvroFormat, Field(discriminator="type")]
+class ArrowFormat(Model):
+    """An Arrow IPC stream in each message, of which each row is one."""
+
+    type: Literal["Arrow"]
+
+
+Format = Annotated[CsvFormat | JsonFormat | AvroFormat | ArrowFormat, Field(discriminator="type")]
 
 
 # -- what they change
@@ -243,7 +249,11 @@ class Definition(Model):
         if self.format is not None and kind not in (*_CARRIES_BYTES, "Collection", "Channel"):
             raise _wrong(("format",), f"messages of {kind} have columns already; expected no format")
         if self.format is None and kind in _CARRIES_BYTES and kind != "Postgres":
-            raise _wrong(("from",), f"messages of {kind} are bytes; expected a format: CSV, JSON or Avro")
+            raise _wrong(
+                ("from",), f"messages of {kind} are bytes; expected a format: CSV, JSON, Avro or Arrow"
+            )
+        if isinstance(self.format, ArrowFormat) and kind == "File":
+            raise _wrong(("format",), "an Arrow stream is no line of a file; expected CSV, JSON or Avro")
         metadata = self.envelope.metadata if isinstance(self.envelope, DebeziumEnvelope) else None
         if "Collection" in (kind if metadata is not None else "", getattr(metadata, "type", "")):
             raise _wrong(

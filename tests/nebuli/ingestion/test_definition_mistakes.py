@@ -34,7 +34,13 @@ QUOTES = "; YAML takes yes, no, on and off for true and false: put it in quotes,
         ("key: [shop]", "key: [amount, shop, amount]", "4:46: the key has column 'amount' twice; expected"),
         ("key: [shop]", "key: [shop, id]", "4:38: the key has a column 'id'; expected one of shop, amount"),
         ("File", "Parquet", "3:9: messages of Parquet have columns already; expected no format"),
-        ("format: JSON", "", "2:7: messages of File are bytes; expected a format: CSV, JSON or Avro"),
+        ("format: JSON", "", "2:7: messages of File are bytes; expected a format: CSV, JSON, Avro or Arrow"),
+        (
+            "format: JSON",
+            "format: Arrow",
+            "3:9: an Arrow stream is no line of a file; expected CSV, JSON or Avro",
+        ),
+        ("format: JSON", "format: JSON\nkeep: 1 week", "4:7: 1 week is no length of time"),
     ],
 )
 def test_a_mistake_is_told_where_it_is(old: str, new: str, said: str) -> None:
@@ -42,3 +48,14 @@ def test_a_mistake_is_told_where_it_is(old: str, new: str, said: str) -> None:
     with pytest.raises(DefinitionInvalid) as caught:
         parse_definition(FILE.replace(old, new), "/in/sales.yaml")
     assert any(line.startswith(f"/in/sales.yaml:{said}") for line in str(caught.value).splitlines())
+
+
+def test_what_holds_up_is_said_or_follows_from_transactions() -> None:
+    """A transaction without one of its messages would never be complete."""
+    plain = FILE.replace("{type: upsert, key: [shop]}", "append")
+    whole = FILE.replace("type: upsert, key: [shop]", "type: debezium, key: [shop], transactions: complete")
+    assert parse_definition(plain).collects_errors
+    assert not parse_definition(f"{plain}on_error: wait\n").collects_errors
+    assert not parse_definition(whole).collects_errors
+    with pytest.raises(DefinitionInvalid, match="would never be complete; expected wait, or none"):
+        parse_definition(f"{whole}on_error: collect\n")
