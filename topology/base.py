@@ -13,6 +13,7 @@ Address = Annotated[str, AfterValidator(check_address)]
 Text = Annotated[str, Field(min_length=1)]
 _LONGEST_NAME = 255
 """Bytes of a file's name, on common file systems."""
+_PATTERN = frozenset("*?[")
 
 
 def _check_path(path: str) -> str:
@@ -20,7 +21,11 @@ def _check_path(path: str) -> str:
         raise ValueError(f"expected a path, got {path!r}, which holds a null character")
     if any(unicodedata.category(each) == "Cc" for each in path):
         raise ValueError(f"expected a path, got {path!r}, which holds a control character; rename the file")
-    if any(len(part.encode(errors="surrogatepass")) > _LONGEST_NAME for part in path.split("/")):
+    # A pattern may be longer than the names that it matches.
+    if any(
+        len(part.encode(errors="surrogatepass")) > _LONGEST_NAME and not _PATTERN & set(part)
+        for part in path.split("/")
+    ):
         raise ValueError(f"expected a path, got {path!r}, with a name of more than {_LONGEST_NAME} bytes")
     return path
 
