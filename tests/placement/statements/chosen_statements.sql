@@ -291,3 +291,67 @@ SELECT 1 AS a, count(*) FROM t WHERE k > 100 GROUP BY ALL
 SELECT 1 AS a, count(*) FROM t WHERE k > 100 GROUP BY a
 SELECT 1 + 1 AS a FROM t GROUP BY ALL
 SELECT 'x' AS a, k, count(*) FROM t GROUP BY ALL
+SELECT a.k, a.c, b.c FROM (SELECT k, count(*) AS c FROM t GROUP BY k) a LEFT JOIN (SELECT k, count(*) AS c FROM u GROUP BY k) b ON a.k = b.k WHERE b.c IS NULL OR b.c > 1
+WITH a AS (SELECT k, g FROM t), b AS (SELECT k, max(g) AS g FROM a GROUP BY k) SELECT x.k, y.g FROM a AS x JOIN b AS y USING (k, g)
+WITH a AS (SELECT k, n FROM t UNION ALL SELECT k, n FROM u) SELECT a.k, s FROM a JOIN (SELECT k, sum(n) AS s FROM a GROUP BY k HAVING sum(n) IS NOT NULL) AS b USING (k) WHERE a.n > 0
+SELECT k, s FROM (SELECT k, sum(n) AS s FROM t GROUP BY k) WHERE s > 0 AND k IS NOT NULL
+SELECT * FROM (SELECT k, n, k + n AS z FROM t) WHERE z > 1 AND k > 0
+SELECT z FROM (SELECT k // n AS z FROM t WHERE n <> 0) WHERE z > 0
+SELECT z FROM (SELECT CAST(s AS VARCHAR) AS z FROM d) WHERE z LIKE 'a%' OR z IS NULL
+SELECT DISTINCT z FROM (SELECT DISTINCT k, n AS z FROM t) WHERE z > 0
+SELECT k FROM (SELECT k FROM t UNION SELECT n FROM u) WHERE k > 0 OR k IS NULL
+SELECT a.k FROM (SELECT k FROM t WHERE k > 0) a FULL JOIN (SELECT k FROM u WHERE k > 1) b ON a.k = b.k WHERE a.k > 1
+SELECT a.k, b.k FROM t a FULL JOIN u b ON a.k = b.k WHERE b.k > 1
+SELECT a.k, b.n FROM t a RIGHT JOIN u b ON a.k = b.k WHERE a.n > 0 AND b.n > 0
+SELECT a.k FROM t a LEFT JOIN u b ON a.k = b.k LEFT JOIN d c ON b.n = c.k WHERE c.k IS NULL
+SELECT count(*), count(b.k), count(c.k) FROM t a LEFT JOIN u b ON a.k = b.k LEFT JOIN d c ON a.k = c.k
+SELECT a.g || b.g AS z FROM t a JOIN u b ON a.k = b.k AND a.n = b.n WHERE a.g || b.g <> ''
+SELECT g, count(*) FILTER (WHERE k > 1 AND n IS NULL) AS f, sum(k) FILTER (WHERE n > 0) + 1 AS h FROM t GROUP BY g HAVING count(*) FILTER (WHERE k > 0) > 0
+SELECT upper(g) AS g, count(*) FROM t GROUP BY g
+SELECT k AS g, g AS k FROM t WHERE k > 1
+SELECT n AS k, k AS n, sum(n) AS s FROM t GROUP BY n, k
+SELECT s1.n FROM (SELECT n AS k, k AS n FROM t) AS s1 JOIN u ON s1.k = u.k
+SELECT t.k FROM t JOIN (SELECT n AS k FROM u) AS v USING (k) JOIN (SELECT k FROM d) AS w USING (k)
+SELECT k, t.g, v.g FROM t JOIN (SELECT n AS k, g FROM u) AS v USING (k) WHERE v.g = t.g
+SELECT * FROM t a JOIN t b USING (k) WHERE a.n < b.n
+SELECT a.*, b.* FROM t a JOIN t b ON a.k = b.n
+SELECT max(a.n), b.g FROM t a JOIN t b ON a.k = b.k GROUP BY b.g HAVING max(a.n) > min(b.n)
+SELECT x, -x AS y, x = -x AS z FROM t GROUP BY x
+SELECT DISTINCT x + 0 AS z FROM t
+SELECT count(DISTINCT x), min(x), max(x), avg(x) FROM t GROUP BY k
+SELECT f, x FROM d JOIN t ON d.f = t.x
+SELECT day, ts FROM d WHERE ts >= day
+SELECT day FROM d WHERE day + 1 > TIMESTAMP '2020-01-01'
+SELECT ts + INTERVAL '1' DAY - INTERVAL 2 HOURS AS z FROM d
+SELECT date_trunc('week', day) AS w, count(*) FROM d GROUP BY w HAVING w IS NOT NULL
+SELECT ok, NOT ok AS n, ok IS TRUE AS t, ok IS NOT TRUE AS u, coalesce(ok, FALSE) AS c FROM d
+SELECT CASE WHEN ok THEN k WHEN NOT ok THEN "wind speed" END AS z FROM d
+SELECT CASE ok WHEN TRUE THEN 'y' WHEN FALSE THEN 'n' ELSE '?' END AS z, count(*) FROM d GROUP BY z
+SELECT k::SMALLINT AS a, k::TINYINT AS b, k::UINTEGER AS c, x::FLOAT AS e, ok::INTEGER AS f FROM (SELECT t.k, t.x, d.ok FROM t JOIN d USING (k))
+SELECT "wind speed" * 100 AS z, "wind speed" / 7 AS y, "wind speed" // 7 AS v, "wind speed" % 7 AS w FROM d
+SELECT sum("wind speed") AS "wind speed" FROM d GROUP BY "Order"
+SELECT "Order" AS o, "ORDER" AS p FROM d
+SELECT d."order" FROM d
+SELECT 'k' AS k, count(*) FROM t GROUP BY k
+SELECT count(*) AS "count(*)", "count(*)" + 1 AS z FROM t
+SELECT k FROM t WHERE g IN ('a', 'b''c') AND k IN (1, 2, 3) AND n NOT IN (5)
+SELECT k FROM t WHERE k = 1 OR k = 2 OR (k = 3 AND NOT n = 1) OR k IS NULL
+SELECT length(g || g) AS l, sum(length(g)) AS s FROM t GROUP BY l
+SELECT min(g) || max(g) AS z FROM t WHERE g <> ''
+SELECT k FROM t GROUP BY k, k, 1
+SELECT k + 1 AS z, k + 1 AS y FROM t GROUP BY k + 1
+SELECT (k + 1) * 2 AS z FROM t GROUP BY k + 1
+SELECT k + 1 + count(*) AS z FROM t GROUP BY k + 1
+SELECT g FROM t GROUP BY g, n HAVING n > 0
+SELECT * FROM (SELECT * FROM (SELECT * FROM t)) AS a JOIN (SELECT * FROM (SELECT * FROM u)) AS b USING (k, n)
+WITH a AS (WITH b AS (SELECT k FROM t) SELECT k + 1 AS k FROM b), b AS (SELECT k FROM u) SELECT a.k FROM a JOIN b USING (k)
+WITH a AS (SELECT k FROM t), b AS (SELECT a.k FROM a JOIN a AS c USING (k)) SELECT b.k, a.k FROM b JOIN a USING (k)
+WITH A AS (SELECT k FROM t) SELECT a.K FROM a
+SELECT 1e0 / 0 AS a, -1e0 / 0 AS b, 0e0 / 0 AS c, k / 0 AS e FROM t
+SELECT round(x * 10) AS a, round(-x, 1) AS b, floor(x), ceil(-x) FROM t
+SELECT greatest(k, n, 1) AS a, least(k, n, NULL) AS b FROM t
+SELECT NULL = k AS a, NULL IS NULL AS b, k + NULL AS c FROM t
+SELECT substring(g, 1, 0) AS a, substring(g, 2) AS b, trim('  ' || g || ' ') AS c FROM t
+SELECT contains(g, '''') AS a, starts_with(g, 'it') AS b, g LIKE '%t''s' AS c FROM t
+SELECT TRUE AND NULL AS a, FALSE AND NULL AS b, TRUE OR NULL AS c FROM t
+SELECT k BETWEEN n AND 3 AS a, k NOT BETWEEN 3 AND n AS b FROM t
