@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from placement.durations import microseconds
 from placement.errors import QueryError
+from placement.graph import bottom_up
 from placement.plan import (
     AggregateOperator,
     DistinctOperator,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from placement.plan import Query
+    from topology import Topology
 
 _JOINS = {"inner": "JOIN", "left": "LEFT JOIN", "right": "RIGHT JOIN", "full": "FULL JOIN"}
 
@@ -33,10 +35,11 @@ class NotInSql(QueryError):
     """A query with a part that only a query file can have; the message names it."""
 
 
-def statement_of(query: Query) -> str:
-    """The statement that gives the query: each operator is a query that ``WITH`` names.
+def statement_of(query: Query, topology: Topology) -> str:
+    """The statement that gives the query over a topology: each operator is a query that ``WITH`` names.
 
-    Raises NotInSql for views, shards, bounds of state, policies of channels, and more than one sink.
+    Raises NotInSql for views, shards, bounds of state, policies of channels, more than one sink, and joins whose inputs
+    have columns of one name, which a statement calls otherwise.
     """
     sinks = [each for each in query.operators if isinstance(each, SinkOperator)]
     if len(sinks) != 1:
@@ -46,6 +49,7 @@ def statement_of(query: Query) -> str:
     if query.channels.of or query.channels.model_dump(exclude_defaults=True):
         raise NotInSql("a statement has no policies of channels: keep the query as a file of JSON")
     (sink,) = sinks
+    _check_joins(query, {each.name: [column.name for column in each.columns] for each in topology.logical})
     names = _names(query)
     named = []
     for each in query.operators:
@@ -56,6 +60,34 @@ def statement_of(query: Query) -> str:
             named.append(f"{_name(names[each.id])} AS ({operator_sql(each, names)})")
     with_ = ",\n     ".join(named)
     return f"WITH {with_}\nINSERT INTO {_name(sink.sink)}\nSELECT * FROM {_name(names[sink.input])}\n"
+
+
+def _check_joins(query: Query, sources: Mapping[str, list[str]]) -> None:
+    """Raise NotInSql for a join of columns that have one name and are not joined by."""
+    operators = {each.id: each for each in query.operators}
+    widths: dict[str, list[str]] = {}
+    for key in bottom_up({each.id: each.children for each in query.operators}, *operators):
+        operator = operators[key]
+        inputs = [widths[each] for each in operator.children]
+        match operator:
+            case SourceOperator():
+                widths[key] = [*sources.get(operator.logical, ())]
+            case ProjectOperator():
+                widths[key] = [*operator.columns]
+            case AggregateOperator():
+                widths[key] = [*operator.by, *operator.aggregates]
+            case WindowOperator():
+                widths[key] = [*inputs[0], "window_start", "window_end"]
+            case JoinOperator():
+                others = [name for width in inputs for name in width if name not in operator.on]
+                if twice := sorted({name for name in others if others.count(name) > 1}):
+                    raise NotInSql(
+                        f"join {key}: several inputs have a column {', '.join(twice)}, which a statement names "
+                        f"otherwise: rename it in a project before the join"
+                    )
+                widths[key] = [*operator.on, *others]
+            case _:
+                widths[key] = inputs[0]
 
 
 def _names(query: Query) -> dict[str, str]:

@@ -22,7 +22,7 @@ STATEMENT = flights.EXAMPLE / "query.sql"
 def test_its_plan_is_that_of_the_query_file() -> None:
     topology = load_topology(flights.EXAMPLE / "topology.yaml")
     ours = parse_statement(STATEMENT.read_text("utf-8"), topology)
-    theirs = parse_statement(statement_of(load_query(flights.EXAMPLE / "query.json")), topology)
+    theirs = parse_statement(statement_of(load_query(flights.EXAMPLE / "query.json"), topology), topology)
     assert plan(ours) == plan(theirs)
 
 

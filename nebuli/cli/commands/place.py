@@ -83,7 +83,7 @@ def place(
     statement.check_run(model)
     plan = statement.query
     if form == "sql":
-        click.echo(_as_statement(plan), nl=False)
+        click.echo(_as_statement(plan, model), nl=False)
         return
     if stepped:
         click.echo(_in_steps(plan, model, members, form))
@@ -101,10 +101,10 @@ def place(
     click.echo(_shown(plan, placed, cut, model, form))
 
 
-def _as_statement(query: Query) -> str:
+def _as_statement(query: Query, model: Topology) -> str:
     from placement.statements.plan_text import statement_of
 
-    return statement_of(query)
+    return statement_of(query, model)
 
 
 def _shown(query: Query, placed: Placement, cut: Decomposition, model: Topology, form: str) -> str:

@@ -20,7 +20,7 @@ from topology import Topology
 
 def check_round_trips(statement: str, topology: Topology) -> None:
     query = parse_statement(f"INSERT INTO out {statement}", topology)
-    printed = statement_of(query)
+    printed = statement_of(query, topology)
     assert plan(parse_statement(printed, topology)) == plan(query), printed
     as_json = json.dumps({"operators": [each.model_dump(mode="json") for each in query.operators]})
     assert parse_query(as_json).operators == query.operators
@@ -68,6 +68,14 @@ def test_a_window_has_all_its_settings() -> None:
             ],
             "max_state_bytes of v is for query files",
         ),
+        (
+            [
+                {"id": "u", "type": "source", "logical": "u"},
+                {"id": "j", "type": "join", "inputs": ["t", "u"], "on": ["k", "g"]},
+                {"id": "o", "type": "sink", "input": "j", "sink": "out"},
+            ],
+            "join j: several inputs have a column n, x, which a statement names otherwise: rename it",
+        ),
     ],
 )
 def test_what_only_a_query_file_can_have_is_refused(operators: list[dict[str, Any]], why: str) -> None:
@@ -75,4 +83,4 @@ def test_what_only_a_query_file_can_have_is_refused(operators: list[dict[str, An
         json.dumps({"operators": [{"id": "t", "type": "source", "logical": "t"}, *operators]})
     )
     with pytest.raises(NotInSql, match=why):
-        statement_of(query)
+        statement_of(query, TOPOLOGY)

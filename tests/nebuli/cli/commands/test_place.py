@@ -11,10 +11,10 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from placement import parse_query, parse_statement
+from placement import parse_query
 from tests.support import commands
 from tests.support.documents import JOIN, op, query, rivals, topology
-from topology import Topology, load_topology
+from topology import Topology
 
 pytestmark = pytest.mark.processes
 
@@ -45,12 +45,21 @@ def imported_by(*arguments: str, cwd: Path) -> set[str]:
 
 
 def test_sql_is_the_query_as_a_statement(directory: Path):
-    """It is a statement with the same sink; columns that both sides have are renamed by a projection."""
-    ended = nebuli("place", "t.yaml", "q.json", "--format", "sql", cwd=directory)
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert ended.stdout.startswith("WITH ")
-    again = parse_statement(ended.stdout, load_topology(directory / "t.yaml"))
-    assert [each.type for each in again.operators].count("join") == 1
+    """It is the same query again, but for ids, which a statement chooses; what it cannot say is refused."""
+    refused = nebuli("place", "t.yaml", "q.json", "--format", "sql", cwd=directory)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "join join: several inputs have a column v, which a statement names otherwise" in refused.stderr
+    (directory / "q.sql").write_text(
+        "INSERT INTO out SELECT one.k, two.v FROM one JOIN two USING (k)", "utf-8"
+    )
+    printed = []
+    for _ in range(3):
+        ended = nebuli("place", "t.yaml", "q.sql", "--format", "sql", cwd=directory)
+        assert (ended.returncode, ended.stderr) == (0, "")
+        printed.append(ended.stdout)
+        (directory / "q.sql").write_text(ended.stdout, "utf-8")
+    assert printed[0].count(" AS (") == printed[1].count(" AS (")
+    assert printed[1] == printed[2]
 
 
 @pytest.fixture
@@ -262,7 +271,7 @@ def test_swapped_arguments_are_one_line_with_the_usage(directory: Path, argument
         (("place", "no.yaml", "q.json"), "no.yaml: cannot read the file: No such file or directory"),
         (("place", "t.yaml", "no.json"), "no.json: cannot read the file: No such file or directory"),
         (("place", ".", "q.json"), ".: cannot read the file: Is a directory"),
-        (("place", "t.yaml"), "Error: Missing argument 'QUERY'."),
+        (("place", "t.yaml"), "Error: expected a query: the name of its file, or -e STATEMENT"),
         (("place", "t.yaml", "q.json", "--format", "xml"), "Error: Invalid value for '--format'"),
         (("plaice",), "Error: no such command 'plaice' (did you mean 'place'?)"),
     ],
