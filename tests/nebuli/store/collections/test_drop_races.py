@@ -50,7 +50,9 @@ def test_two_processes_drop_and_write_the_same_collection(tmp_path: Path) -> Non
         pass
     writers = [
         subprocess.Popen(
-            [sys.executable, "-c", _SCRIPT, str(store), name, str(_ROUNDS)], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", _SCRIPT, str(store), name, str(_ROUNDS)],
+            stdout=subprocess.PIPE,
+            encoding="utf-8",
         )
         for name in "ab"
     ]
