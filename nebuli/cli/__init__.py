@@ -1,7 +1,7 @@
 """The command line.
 
-Standard output is data, standard error is talk. Commands are modules that are imported when they are used, so that
-``nebuli --help`` imports click only.
+Commands print data to standard output, and progress and errors to standard error. Each command's module is imported
+when the command is used, so that ``nebuli --help`` imports click only.
 """
 
 from __future__ import annotations
@@ -17,44 +17,38 @@ from nebuli.cli.exits import exit_code
 from nebuli.cli.terminal import takes_colours
 
 _COMMANDS = {
-    "bench": ("bench", "Measure how fast a query is, with workers on this machine."),
-    "certs": ("certs", "Make certificates for development."),
+    "bench": ("bench", "Measure a query's throughput with local workers."),
+    "certs": ("certs", "Create TLS certificates for development."),
     "checkpoint": ("queries", "Save the state of a query in steps now."),
-    "collection": (
-        "groups.collection_commands",
-        "Make collections of rows over time, fill, read and follow them.",
-    ),
-    "completion": ("completion", "Print what a shell needs to complete commands."),
-    "doctor": ("doctor", "Look for what is wrong with a fleet, and say what to do about it."),
-    "list": ("query_views", "List the registered queries, with their states."),
-    "logs": ("query_views", "Show what workers have logged about a query."),
-    "place": ("place", "Show where a query's operators run, and the fragments it is cut into."),
-    "query": ("circuit_query", "Ask a query in steps with a SELECT over what it has."),
-    "register": ("queries", "Give a query's fragments to running workers."),
-    "run": ("run", "Run a query over a topology, with a worker process per node on this machine."),
-    "scale": ("scale", "Have a query in steps go on with another number of members."),
-    "schema": ("validate", "Print the JSON Schema of topologies, with the connectors that are installed."),
-    "source": (
-        "groups.source_commands",
-        "Make sources, which are ingested into collections, run and look at them.",
-    ),
+    "collection": ("groups.collection_commands", "Create, fill, read and follow durable collections."),
+    "completion": ("completion", "Print a shell completion script."),
+    "doctor": ("doctor", "Check the workers of a fleet and the links between them."),
+    "list": ("query_views", "List the registered queries with their states."),
+    "logs": ("query_views", "Show the workers' log lines of a query."),
+    "place": ("place", "Show the placement of a query and its fragments."),
+    "query": ("circuit_query", "Read the contents of a query in steps with SQL."),
+    "register": ("queries", "Place a query and register its fragments at workers."),
+    "run": ("run", "Run a query with a local worker process for each node."),
+    "scale": ("scale", "Scale a query in steps to another number of members."),
+    "schema": ("validate", "Print the JSON Schema of topology files."),
+    "source": ("groups.source_commands", "Create, run and inspect ingested sources."),
     "start": ("queries", "Start a query on running workers."),
-    "status": ("query_views", "Show how a query is, and each of its fragments."),
-    "stop": ("queries", "Stop a query."),
-    "top": ("top", "Show the channels of queries as they are: rates, buffers, lag, reconnects."),
-    "unregister": ("queries", "Have workers forget a query."),
+    "status": ("query_views", "Show the state of a query and of each fragment."),
+    "stop": ("queries", "Stop a query and wait until it has ended."),
+    "top": ("top", "Show the channels and views of queries, live."),
+    "unregister": ("queries", "Remove a query from its workers."),
     "validate": ("validate", "Check a topology, and a query against it."),
-    "view": ("groups.view_commands", "Read the views of running queries by key."),
-    "watch": ("watch", "Watch a query to its end, and act when a node is lost."),
+    "view": ("groups.view_commands", "Read, watch and add views of running queries."),
+    "watch": ("watch", "Watch a query to its end and handle lost nodes."),
     "worker": ("worker", "Run one node of a topology."),
 }
-"""The commands by name: the module in `nebuli.cli.commands` that holds one under the same name, and its help."""
+"""The commands by name: the module in `nebuli.cli.commands` that defines the command, and the command's summary."""
 
 _OF_COMMANDS = {"member": "run_member"}
 """Commands that other commands start, and that the help does not list: the module by name."""
 
 _ATTRIBUTES = {"list": "list_"}
-"""Names of commands that Python has taken."""
+"""The attributes of commands whose names are builtins of Python."""
 
 
 class _LazyGroup(click.Group):
@@ -90,9 +84,10 @@ class _LazyGroup(click.Group):
 def nebuli() -> None:
     """Run queries across machines, without a broker.
 
-    A topology (YAML) says which nodes there are and what is attached to them, a query (JSON) says what to compute.
+    A topology (YAML) describes the nodes with their sources and sinks; a query (JSON or SQL) describes the computation.
 
-    Exit codes: 0 done, 1 the query failed, 2 bad input or not placeable, 3 a worker is unreachable, 130 interrupted.
+    Exit codes: 0 done, 1 the query failed, 2 invalid input or no valid placement, 3 a worker is unreachable, 130
+    interrupted.
     """
     if not takes_colours():
         click.get_current_context().color = False
@@ -100,9 +95,9 @@ def nebuli() -> None:
 
 def main() -> None:
     """Run the command line and exit with its code."""
-    # Imports make many objects, which stay: Python would search them for cycles a hundred times.
+    # Imports allocate many objects that stay: the collector would traverse them a hundred times.
     gc.set_threshold(20_000, 50, 100)
     code = exit_code(lambda: nebuli.main(prog_name="nebuli", standalone_mode=False))
-    # Python ends with a search for cycles among all that is left, which takes a fifth of a short command.
+    # At exit Python collects all remaining objects, which takes a fifth of a short command's time.
     gc.freeze()
     sys.exit(code)

@@ -1,4 +1,4 @@
-"""What options may be: numbers and paths that mean something, and bounds of what is kept, of state and of output."""
+"""Types of options: finite numbers, paths, stores, and sizes that bound state and output."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
 
 class Finite(click.FloatRange):
-    """A number of a range; nan is in every range for click, as nothing is below it, and inf in one without an end."""
+    """A finite number in a range. click accepts nan in every range, and inf in a range without an upper bound."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number."""
+        """Return the number."""
         number: float = super().convert(value, param, ctx)
         if not math.isfinite(number):
-            self.fail(f"{value} is no finite number", param, ctx)
+            self.fail(f"{value} is not a finite number", param, ctx)
         return number
 
 
 class FilePath(click.Path):
-    """A path; an empty one would be the working directory, which an empty variable of a script does not mean."""
+    """A path that is not empty: an unset variable in a script must not stand for the working directory."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The path."""
+        """Return the path."""
         if value == "":
-            self.fail("expected a path, got an empty text", param, ctx)
+            self.fail("expected a path, got an empty string", param, ctx)
         return super().convert(value, param, ctx)
 
 
@@ -44,14 +44,14 @@ store_option = click.option(
     metavar="DIR|URL",
     default=DEFAULT_STORE,
     show_default=True,
-    help="Where the collections are: a folder, or postgresql://USER@HOST/DATABASE?schema=NAME&blobs=s3://BUCKET/PREFIX.",
+    help="Store of the collections: a folder, or postgresql://USER@HOST/DATABASE?schema=NAME&blobs=s3://BUCKET/PREFIX.",
 )
 
 
 def state_place(given: str, option: str = "--state") -> StorePlace:
-    """What ``--state`` says, or another option: a folder, or the URL of a store.
+    """Parse the value of ``--state``, or of another option: a folder, or the URL of a store.
 
-    Raises UsageError for what is neither, and ClickException where something is not installed.
+    Raises UsageError if it is neither, and ClickException if a package is not installed.
     """
     from nebuli.store.errors import ExtraMissing, StoreUrlInvalid
     from nebuli.store.store_url import store_place
@@ -73,11 +73,11 @@ _SIZE = re.compile(r"(\d+) ?([a-z]*)", re.ASCII | re.IGNORECASE)
 
 
 def size_of(value: str) -> int:
-    """How many bytes a text stands for. Raises BadParameter."""
+    """Parse a size into bytes. Raises BadParameter."""
     found = _SIZE.fullmatch(value)
     if found is None or found[2].upper() not in _UNITS:
         raise click.BadParameter(
-            f"{value!r} is no size: give bytes, or a number with kB, MB, GB, TB, KiB, MiB, GiB or TiB, as in 500MB"
+            f"invalid size {value!r}: give bytes, or a number with kB, MB, GB, TB, KiB, MiB, GiB or TiB, as in 500MB"
         )
     return int(found[1]) * _UNITS[found[2].upper()]
 
@@ -85,7 +85,7 @@ def size_of(value: str) -> int:
 def _read_bound(context: click.Context, option: click.Parameter, value: str) -> int:
     size = size_of(value)
     if size < 1:
-        raise click.BadParameter(f"{value} is no bound: give one byte at least")
+        raise click.BadParameter(f"{value} is too small: give at least 1 byte")
     return size
 
 
@@ -95,17 +95,17 @@ max_state_bytes = click.option(
     metavar="SIZE",
     default=f"{DEFAULT_MAX_STATE_BYTES >> 30}GiB",
     show_default=True,
-    help="What the state of an operator may hold, unless the query says so: bytes, or as in 500MB or 2GiB.",
+    help="Maximum state of an operator, unless the query sets one: bytes, or a size such as 500MB or 2GiB.",
 )
 
 
 class KeepOutput(NamedTuple):
-    """So many bytes; None: all."""
+    """A number of bytes; None: all."""
 
     max_bytes: int | None
 
     def __str__(self) -> str:
-        """As it may be given."""
+        """Format as the option's value."""
         return "all" if self.max_bytes is None else str(self.max_bytes)
 
 
@@ -132,6 +132,6 @@ keep_output = click.option(
     "--keep-output",
     callback=_read_keep_output,
     metavar="SIZE|all",
-    help="How much of the output that sinks have had each member keeps on disk for programs that read it, as in 500MB "
-    "or 2GiB; 1GiB without it, or nothing where no program can.",
+    help="Sink output that each member keeps on disk for programs to read: a size such as 500MB or 2GiB.  "
+    "[default: 1GiB, or 0 if no program can connect]",
 )

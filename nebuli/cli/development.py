@@ -1,4 +1,4 @@
-"""An authority that lives as long as one command."""
+"""A certificate authority that lives as long as one command."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _EARLIER = datetime.timedelta(minutes=5)
-"""Clocks of machines differ: a certificate is valid a little before it is made."""
+"""The time by which a certificate's validity precedes its creation, as clocks of machines differ."""
 
 
 class DevelopmentAuthority:
-    """Signs certificates; its key stays in memory. ``certificate`` is its own, in PEM form."""
+    """An authority whose key stays in memory. ``certificate`` is its own, in PEM form."""
 
     def __init__(self, valid: datetime.timedelta) -> None:
         now = datetime.datetime.now(datetime.UTC)
         self.ends = now + valid
         self._begins = now - _EARLIER
         self._key = ec.generate_private_key(ec.SECP256R1())
-        # Two authorities of the same name would be taken for one, whose signatures are wrong.
+        # Verifiers take two authorities of the same name for one, whose signatures then do not match.
         self._name = _named(f"netchannel development {x509.random_serial_number():x}"[:40])
         signed = (
             self._unsigned(self._name, self._key.public_key())
@@ -39,7 +39,7 @@ class DevelopmentAuthority:
         self.certificate = signed.public_bytes(Encoding.PEM)
 
     def issue(self, name: str, hosts: Iterable[str]) -> tuple[bytes, bytes]:
-        """A certificate for both roles, and its key, in PEM form."""
+        """Issue a certificate for both roles, and its key, in PEM form."""
         key = ec.generate_private_key(ec.SECP256R1())
         issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         both = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]

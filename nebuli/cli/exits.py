@@ -1,4 +1,4 @@
-"""How a command ends: the exit codes, and which error has which."""
+"""The exit codes of commands, and the exit code of each error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ExitCode(IntEnum):
-    """What a process that calls ``nebuli`` learns."""
+    """The exit codes of ``nebuli``."""
 
     DONE = 0
     FAILED = 1
@@ -36,19 +36,18 @@ _BAD_INPUT = (
     ("netchannel.errors", "CertificateError"),
     ("nebuli.rpc.trust", "TrustUnusable"),
 )
-"""What files that the user gives can be the reason of."""
+"""The errors that a user's file can cause, by module and name."""
 
 
 def exit_code(command: Callable[[], object]) -> int:
-    """Run a command; the code that the process should exit with.
+    """Run a command, and return the exit code of the process.
 
-    What is wrong with the user's input goes to standard error, one line for each mistake. Any other error is ours,
-    and keeps its traceback.
+    Mistakes in the user's input go to standard error, one line each. Any other error is ours, and keeps its traceback.
     """
     try:
         _open_closed_streams()
         _escape_what_cannot_be_encoded()
-        # Without click's standalone mode, an exit that was asked for (--help) is a returned code.
+        # Without click's standalone mode, a requested exit (--help) is a returned code.
         code = command()
         sys.stdout.flush()
     except click.ClickException as error:
@@ -58,11 +57,11 @@ def exit_code(command: Callable[[], object]) -> int:
         click.echo("interrupted", err=True)
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
-        # Whoever read us has seen enough.
+        # The reader has closed our output.
         _drop_output()
         return ExitCode.FAILED
     except OSError as error:
-        # What reads or writes the user's files says which; this is a full disk below our output, or the like.
+        # Errors of the user's files name the file; this is an error of our own output, such as a full disk.
         _drop_output()
         click.echo(f"Error: {error}", err=True)
         return ExitCode.FAILED
@@ -76,7 +75,7 @@ def exit_code(command: Callable[[], object]) -> int:
 
 
 def end_on_termination() -> None:
-    """SIGTERM and a lost terminal end the task as Ctrl-C does, for which asyncio sees itself."""
+    """Cancel the current task on SIGTERM and SIGHUP, as asyncio does on Ctrl-C."""
     task = asyncio.current_task()
     assert task is not None
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -84,7 +83,7 @@ def end_on_termination() -> None:
 
 
 def code_of_storage(error: StorageError) -> int:
-    """The exit code of a command that a store fails, or refuses."""
+    """Return the exit code for an error or a refusal of a store."""
     from nebuli.store.collections import errors as refused
     from nebuli.store.errors import NotYet, SchemaMismatch, SequenceError, StoreAway, StoreUnusable
 
@@ -101,9 +100,9 @@ def code_of_storage(error: StorageError) -> int:
 
 
 def _open_closed_streams() -> None:
-    """Open the standard streams that are closed, or the next sockets would be taken for them.
+    """Open the standard streams that are closed: else the next sockets get their descriptors.
 
-    Data has nowhere to go then, which is an error where some is written; talk is dropped.
+    Writing to a standard output that was closed is an error; output to such a standard error is dropped.
     """
     for name, flags in (("stdin", os.O_RDONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY)):
         if getattr(sys, name) is None:
@@ -114,19 +113,19 @@ def _open_closed_streams() -> None:
 
 
 def _escape_what_cannot_be_encoded() -> None:
-    """Print names with characters that standard output's encoding lacks as Python prints them to standard error."""
+    """Escape characters that standard output's encoding lacks, as Python does on standard error."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _drop_output() -> None:
-    """Drop what is left in the buffer: it has nowhere to go, and would be tried again at the exit."""
+    """Drop the rest of the buffer, which Python would try to write again at the exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def is_bad_input(error: Exception) -> bool:
-    """Whether files that the user gave are the reason."""
-    # Whoever raised one of these has imported it, and --help has not.
+    """Return whether a user's file caused the error."""
+    # A module that raised one of these is imported already; --help does not import them.
     return any(
         isinstance(error, getattr(sys.modules[module], name))
         for module, name in _BAD_INPUT

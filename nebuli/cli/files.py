@@ -1,4 +1,4 @@
-"""The two files that commands read, and what is kept of them for a query that is registered."""
+"""The two files that commands read, and the copies that a registered query keeps."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 
 
 STDIN = "-"
-"""The name of standard input as a file, from which one of the two can be read."""
+"""The file name that stands for standard input; one of the two files can be read from it."""
 _STDIN_SHOWN = "<stdin>"
 _INLINE_SHOWN = "<-e>"
 
 
 def load(topology: str, query: str, engine: EngineName | None = None) -> tuple[Topology, Query]:
-    """Read both files; if the topology is wrong, what is wrong with a query in JSON is said as well.
+    """Read both files. If the topology is invalid, the mistakes of a query in JSON are reported, too.
 
-    ``engine`` is every node's then, whatever the topology says. Raises TopologyError, InvalidQuery.
+    ``engine`` replaces that of every node. Raises TopologyError, InvalidQuery.
     """
     model, text, shown = _loaded(topology, query, engine)
     return model, _query_of(text, shown, model)
 
 
 def load_statement(topology: str, query: str, engine: EngineName | None = None) -> tuple[Topology, Statement]:
-    """Read both files as `load` does, also a statement without a sink, or one that is to be explained."""
+    """Read both files as `load` does. Accepts a statement without a sink, and EXPLAIN."""
     model, text, shown = _loaded(topology, query, engine)
     if not _is_sql(text, shown):
         return model, Statement(_query_of(text, shown, model))
@@ -48,13 +48,13 @@ def load_statement(topology: str, query: str, engine: EngineName | None = None) 
 
 def _loaded(topology: str, query: str, engine: EngineName | None) -> tuple[Topology, str, str]:
     if topology == query == STDIN and not isinstance(query, InlineStatement):
-        raise click.UsageError("standard input is one file: give the topology or the query by its name")
+        raise click.UsageError("TOPOLOGY and QUERY cannot both be standard input: give one of them by name")
     try:
         model = load_topology(topology, engine)
     except TopologyError as error:
         try:
             text, shown = text_of(query)
-            if not _is_sql(text, shown):  # which means nothing without a topology
+            if not _is_sql(text, shown):  # SQL has no meaning without a topology
                 parse_query(text, file=shown)
         except InvalidQuery as other:
             raise TopologyError((*error.mistakes, *other.mistakes)) from None
@@ -63,7 +63,7 @@ def _loaded(topology: str, query: str, engine: EngineName | None) -> tuple[Topol
 
 
 def load_topology(file: str, engine: EngineName | None = None) -> Topology:
-    """Read a topology, and say so if it looks like a query. Raises TopologyError."""
+    """Read a topology. Raises TopologyError, or ClickException if it looks like a query."""
     text = _text(file)
     if isinstance(text, Mistake):
         raise TopologyError([text])
@@ -75,7 +75,7 @@ def load_topology(file: str, engine: EngineName | None = None) -> Topology:
 
 
 def _query_of(text: str, file: str, topology: Topology) -> Query:
-    """A query in JSON or in SQL, which is named after its file. Raises InvalidQuery."""
+    """Parse a query in JSON or SQL, and name it after its file. Raises InvalidQuery."""
     name = _name_of(file)
     return (
         parse_statement(text, topology, name, file) if _is_sql(text, file) else parse_query(text, name, file)
@@ -87,14 +87,14 @@ def _name_of(file: str) -> str:
 
 
 def _is_sql(text: str, file: str) -> bool:
-    """Whether a query is a statement, and no JSON."""
+    """Return whether a query is in SQL rather than JSON."""
     if file in (_STDIN_SHOWN, _INLINE_SHOWN):
         return not text.lstrip().startswith("{")
     return file.lower().endswith(".sql")
 
 
 def text_of(file: str) -> tuple[str, str]:
-    """A file that is part of a query, and the name that mistakes carry. Raises InvalidQuery if it cannot be read."""
+    """Read a file that is part of a query, and the name under which to report it. Raises InvalidQuery."""
     if isinstance(file, InlineStatement):
         return str(file), _INLINE_SHOWN
     text = _text(file)
@@ -106,17 +106,19 @@ def text_of(file: str) -> tuple[str, str]:
 def refuse_stdin(*files: str, why: str) -> None:
     """Raise UsageError if one of the files is standard input."""
     if any(each == STDIN and not isinstance(each, InlineStatement) for each in files):
-        raise click.UsageError(f"standard input cannot be read here: {why}")
+        raise click.UsageError(f"standard input (-) is not accepted here: {why}")
 
 
 def refuse_unreadable(topology: Topology, file: str) -> None:
-    """Raise UsageError if workers would have to read a topology that was read from standard input."""
+    """Raise UsageError if workers would have to read a topology that came from standard input."""
     if any(topology.access(node) != Access() or node.data_ports for node in topology.nodes):
-        refuse_stdin(file, why="workers read TLS, secret and data_ports from the topology's file")
+        refuse_stdin(
+            file, why="workers read TLS, secret and data_ports from the topology's file; save it to a file"
+        )
 
 
 def refuse_overwritten(topology: Topology, query: Query, directory: Path) -> None:
-    """Raise ClickException where a file that the query writes on this machine is one that it reads, or writes twice."""
+    """Raise ClickException if the query writes a file on this machine that it also reads, or writes it twice."""
     from nebuli.connectors.errors import OutputError
     from nebuli.connectors.sinks.overwrites import check_files
     from nebuli.connectors.sinks.sink_locks import files_read
@@ -144,7 +146,7 @@ def _shown(file: str) -> str:
 
 
 def given(path: str) -> GivenFile:
-    """A file as it is now, which was read before; or a statement of the command."""
+    """Read the current version of a file, or return a statement of the command line. Raises TopologyError."""
     from nebuli.control.deployed_queries import GivenFile
 
     if isinstance(path, InlineStatement):
@@ -156,20 +158,20 @@ def given(path: str) -> GivenFile:
 
 
 def parsed(topology: GivenFile, query: GivenFile, engine: EngineName | None) -> tuple[Topology, Query]:
-    """What `load` gave when these were the files."""
+    """Parse the files that a query was registered with."""
     model = parse_topology(topology.text, topology.path, engine)
     return model, _query_of(query.text, query.path, model)
 
 
 def say_changed(query: DeployedQuery) -> None:
-    """Say on standard error which files say something else than when the query was registered, or are gone."""
+    """Print to standard error which files have changed or gone since the query was registered."""
     changed = [each.path for each in (query.topology, query.query) if not _is_as_given(each)]
     if changed:
-        are = "is" if len(changed) == 1 else "are"
+        has = "has" if len(changed) == 1 else "have"
         click.echo(
-            f"{' and '.join(changed)} {are} not what query {query.id} was registered with: it goes on as it was "
-            f"registered; 'nebuli register {shlex.quote(query.topology.path)} {shlex.quote(query.query.path)}' "
-            f"registers another one with what the files say now",
+            f"{' and '.join(changed)} {has} changed since query {query.id} was registered, which keeps its own copies; "
+            f"'nebuli register {shlex.quote(query.topology.path)} {shlex.quote(query.query.path)}' registers another "
+            f"query from the current files",
             err=True,
         )
 
@@ -179,15 +181,15 @@ def _is_as_given(file: GivenFile) -> bool:
 
 
 def endpoints(file: str, topology: Topology, used: Iterable[str]) -> list[Endpoint]:
-    """How the workers of these nodes are asked. Raises ClickException for nodes that do not say where."""
+    """Return the endpoints of these nodes' workers. Raises ClickException for nodes without a grpc address."""
     from nebuli.control.deployed_queries import Endpoint
 
     known = {node.address: node for node in topology.nodes}
     nodes = [known[address] for address in used]
     if silent := [node.address for node in nodes if node.grpc is None]:
         raise click.ClickException(
-            f"{file}: {', '.join(silent)} {'has' if len(silent) == 1 else 'have'} no grpc address, where workers take "
-            f"queries: add grpc: host:port"
+            f"{file}: {', '.join(silent)} {'has' if len(silent) == 1 else 'have'} no grpc address, at which workers "
+            f"accept queries: add grpc: host:port"
         )
     directory = Path(file).resolve().parent
     return [
@@ -196,7 +198,7 @@ def endpoints(file: str, topology: Topology, used: Iterable[str]) -> list[Endpoi
 
 
 def _refuse_query(topology: str, text: str) -> None:
-    """Say that the arguments are in the wrong order, if what was given as topology is a query."""
+    """Raise ClickException if the file given as topology is a query, as the arguments are in the wrong order then."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Rows that windows have dropped, as they were late or had no time: what is said of them at a query's end."""
+"""The report at a query's end of the rows that windows dropped, as they were late or had no time."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ if TYPE_CHECKING:
 
 
 class LateReport:
-    """Follows the statuses of fragments, of which the last ones count."""
+    """The last statuses of all fragments, and the warnings that follow from them."""
 
     def __init__(self) -> None:
         self._fragments: dict[str, tuple[AnyFragment, FragmentStatus]] = {}
 
     def report(self, fragment: AnyFragment, status: FragmentStatus) -> None:
-        """How a fragment is now."""
+        """Record the status of a fragment."""
         self._fragments[fragment.id] = fragment, status
 
     def forget(self) -> None:
-        """The query begins again, from the beginning of its sources."""
+        """Drop all statuses: the query starts again from the beginning of its sources."""
         self._fragments.clear()
 
     def warnings(self) -> list[str]:
-        """A sentence with each count, if there is one, and one for what nobody counts."""
+        """Return a sentence for each count of dropped rows, and one for windows that do not count."""
         found = []
         dropped = [
             (rows, f"{rows:,} at operator {id_} ({fragment.id} at {fragment.node})")
@@ -36,15 +36,15 @@ class LateReport:
         if dropped:
             total = sum(rows for rows, _ in dropped)
             found.append(
-                f"late rows, which are not in the result: {total:,}, as their windows were over: "
-                f"{', '.join(where for _, where in dropped)}; give the window more lateness, or have it write them "
-                f"to a file (its key late)"
+                f"{total:,} late {rows_are(total)} missing from the result, as their windows had closed: "
+                f"{', '.join(where for _, where in dropped)}; increase the window's lateness, or write late rows to a "
+                f"file (its key late)"
             )
         found += self._without_time()
         if unknown := uncounted(fragment for fragment, _ in self._fragments.values()):
             found.append(
-                f"how many rows were late, or had no time, at {unknown} is not known: Spark drops them, and does not "
-                f"report how many"
+                f"the number of rows dropped at {unknown}, as they were late or had no time, is unknown: Spark does "
+                f"not report it"
             )
         return found
 
@@ -64,16 +64,16 @@ class LateReport:
                 where.append(f"{without_time(rows, times[id_], id_)} ({fragment.id} at {fragment.node})")
         if total:
             yield (
-                f"rows without a time, which are not in the result: {total:,}, as they are in no window: "
-                f"{', '.join(where)}; {fill_in_times(columns)}"
+                f"{total:,} {rows_are(total)} missing from the result for lack of a time: {', '.join(where)}; "
+                f"{fill_in_times(columns)}"
             )
 
 
 def uncounted(fragments: Iterable[AnyFragment]) -> str:
-    """The fragments whose windows are Spark's: the rows that these drop are not counted. Empty if there is none.
+    """List the fragments whose windows Spark computes, which do not count dropped rows. Empty if there is none.
 
-    Spark counts late rows after it has merged rows within its batches, which is no number of rows, and does not count
-    those without a time.
+    Spark counts late rows after it has merged rows within its batches, so its count is not a number of rows. It does
+    not count rows without a time.
     """
     from placement.plan import Fragment, WindowOperator
 
@@ -84,3 +84,8 @@ def uncounted(fragments: Iterable[AnyFragment]) -> str:
         and fragment.engine is not None
         and any(isinstance(operator, WindowOperator) for operator in fragment.operators)
     )
+
+
+def rows_are(count: int) -> str:
+    """Return the noun and the verb for a count of rows."""
+    return "row is" if count == 1 else "rows are"

@@ -1,4 +1,4 @@
-"""Lines of several workers as one stream, in the order of their clocks."""
+"""Lines of several workers merged into one stream, in the order of their clocks."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 HELD_S = 0.5
-"""How long a line waits for earlier ones of other workers, which may come later."""
+"""The time that a line waits for earlier lines of other workers, which may arrive later."""
 
 
 class Merged:
-    """Gives each line to ``tell`` once it has waited for those that are earlier; ``close`` gives what is left."""
+    """A merge that passes each line to ``tell`` after a wait for earlier lines; ``close`` passes the rest."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
@@ -26,12 +26,12 @@ class Merged:
         self._task = self._loop.create_task(self._run())
 
     def put(self, time: int, line: str) -> None:
-        """A line that was written at ``time``."""
+        """Add a line that was written at ``time``."""
         heappush(self._waiting, (time, next(self._numbers), self._loop.time(), line))
         self._news.set()
 
     async def close(self) -> None:
-        """Tell what is left."""
+        """Pass the remaining lines to ``tell``."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         while self._waiting:
@@ -44,6 +44,6 @@ class Merged:
                 await self._news.wait()
             rest = self._waiting[0][2] + HELD_S - self._loop.time()
             if rest > 0:
-                await asyncio.sleep(rest)  # an earlier one may have come behind it: it is looked at anew
+                await asyncio.sleep(rest)  # an earlier line may have arrived meanwhile, so look again
             else:
                 self._tell(heappop(self._waiting)[-1])

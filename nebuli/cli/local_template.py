@@ -23,12 +23,12 @@ __all__ = ["forked_template", "serve_commands"]
 def forked_template() -> Iterator[None]:
     """Fork the template of this process; it ends with the context.
 
-    To be called with a single thread, before an event loop runs.
+    Call it while the process has a single thread, before an event loop runs.
     """
     sys.stdout.flush()
     sys.stderr.flush()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    # Until the child is a session of its own.
+    # Until the child has a session of its own.
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     template = os.fork()
     if template == 0:
@@ -48,11 +48,10 @@ def forked_template() -> Iterator[None]:
 
 
 def serve_commands(connection: socket.socket) -> NoReturn:
-    """Be the template: fork a command for each request, until the other end has closed ``connection``.
+    """Serve as the template: fork a command for each request until the peer closes ``connection``.
 
-    A request has the ``arguments`` of `nebuli` and the ``directory``, and comes with two descriptors: the command's
-    standard input, and a file with its environment. A command outlives the template, and ends when its standard input
-    does.
+    A request has the ``arguments`` of `nebuli` and the ``directory``, and carries two descriptors: the command's
+    standard input, and a file with its environment. A command outlives the template, and ends with its standard input.
     """
     try:
         os.setsid()  # Ctrl-C is the command's to handle

@@ -1,4 +1,4 @@
-"""A placement as a picture: nodes of the topology, operators inside them, channels as edges."""
+"""A placement as a diagram: nodes of the topology, operators inside them, channels as edges."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Edge(NamedTuple):
 
 
 class _Picture:
-    """What is drawn: boxes by node, edges between them, and links that carry nothing."""
+    """The contents of a diagram: boxes by node, edges between them, and idle links."""
 
     def __init__(self, placement: Placement, decomposition: Decomposition, topology: Topology) -> None:
         shards = [each.id for fragment in decomposition.fragments for each in fragment.operators]
@@ -82,7 +82,7 @@ class _Picture:
 
 
 def as_mermaid(placement: Placement, decomposition: Decomposition, topology: Topology) -> str:
-    """A mermaid flowchart: channels as labelled edges, bridges as rounded boxes, idle links dotted."""
+    """Draw a mermaid flowchart: channels as labelled edges, bridges as rounded boxes, idle links dotted."""
     picture = _Picture(placement, decomposition, topology)
     names = {node: f"node{index}" for index, node in enumerate(picture.boxes)}
     lines = ["flowchart BT"]
@@ -106,7 +106,7 @@ def _escaped(text: str) -> str:
 
 
 def as_dot(placement: Placement, decomposition: Decomposition, topology: Topology) -> str:
-    """A graph in Graphviz' language: nodes as clusters, channels bold, bridges as ellipses, idle links dotted."""
+    """Draw a Graphviz graph: nodes as clusters, channels bold, bridges as ellipses, idle links dotted."""
     picture = _Picture(placement, decomposition, topology)
     names = {node: f"cluster{index}" for index, node in enumerate(picture.boxes)}
     lines = ["digraph placement {", "  rankdir=BT; compound=true; node [shape=box];"]

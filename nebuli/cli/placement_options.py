@@ -1,4 +1,4 @@
-"""The options that say how a query is placed, of all commands that place one."""
+"""Options and warnings shared by all commands that place a query."""
 
 from __future__ import annotations
 
@@ -16,30 +16,31 @@ if TYPE_CHECKING:
 engine_option = click.option(
     "--engine",
     type=click.Choice(["embedded", "spark"]),
-    help="What computes at every node, whatever the topology says.",
+    help="Engine of every node.  [default: as in the topology]",
 )
 
 
 seed_option = click.option(
-    "--seed", default=0, show_default=True, help="Which of several equal paths is taken."
+    "--seed", default=0, show_default=True, help="Seed that chooses among equally short paths."
 )
 strategy_option = click.option(
     "--strategy",
     type=click.Choice(["bottom-up", "optimal"]),
     default="bottom-up",
     show_default=True,
-    help="The bottom-up rule, and where that finds no room the other one; or the least traffic over links.",
+    help="Placement strategy: the bottom-up rule, which falls back to optimal if it finds no room; or optimal, which "
+    "has the least traffic over links.",
 )
 
 
 def say_note(placement: Placement) -> None:
-    """Say on standard error how a placement was found, where there is something to say."""
+    """Print the placement's note, if it has one, to standard error."""
     if placement.note:
         click.echo(placement.note, err=True)
 
 
 def warn_of_endless(fragments: Iterable[AnyFragment]) -> None:
-    """Say on standard error if the query never gives its result."""
+    """Print a warning to standard error if the query never returns its result."""
     from placement.stepped_plan import MemberFragment
 
     operators: list[FragmentOperator] = []
@@ -53,7 +54,7 @@ def warn_of_endless(fragments: Iterable[AnyFragment]) -> None:
 
 
 def say_if_endless(operators: Iterable[FragmentOperator]) -> None:
-    """Say on standard error if the result of these sources and sinks never comes."""
+    """Print a warning to standard error if a sink waits forever for the end of its sources."""
     from placement.checking.endless import waits_for_ever
 
     why = waits_for_ever(operators)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def as_json(query: Query, placement: Placement, decomposition: Decomposition) -> str:
-    """The query, the node of each operator, fragments and channels, as one JSON object; of one with views its state."""
+    """Format a placement as one JSON object: query, operators' nodes, fragments, channels, state if it has views."""
     state = [asdict(kept) for kept in _kept(decomposition)]
     data = {
         "query": _query(query),
@@ -49,7 +49,7 @@ def _query(query: Query) -> dict[str, Any]:
 
 
 def as_text(placement: Placement, decomposition: Decomposition) -> str:
-    """Tables: operators with the reason for each one's node, the state of a query with views, fragments, channels."""
+    """Format a placement as tables: operators with reasons, the state if it has views, fragments, channels."""
     operators = [
         (key, operator.type, placement.nodes[key], placement.reasons[key])
         for key, operator in placement.plan.operators.items()
@@ -88,7 +88,7 @@ def _cut(decomposition: Decomposition) -> Iterator[str]:
     """The tables of what a plan is cut into."""
     fragments = [_described(fragment) for fragment in decomposition.fragments]
     header: tuple[str, ...] = ("fragment", "node", "engine", "operators")
-    if not any(fragment.engine for fragment in decomposition.fragments):  # nothing that would have to be said
+    if not any(fragment.engine for fragment in decomposition.fragments):  # all have the embedded engine
         header, fragments = _without_engine(header), list(map(_without_engine, fragments))
     channels = [
         (channel.id, channel.operator, channel.start, channel.end) for channel in decomposition.channels
@@ -99,7 +99,7 @@ def _cut(decomposition: Decomposition) -> Iterator[str]:
 
 
 def steps_as_json(query: Query, fragments: Sequence[StepFragment], kept: Sequence[Kept]) -> str:
-    """A query in steps, its members with what they read and write, its coordinator, and its state."""
+    """Format a query in steps: the query, its members with sources and sinks, its coordinator, and its state."""
     data = {
         "query": _query(query),
         "members": [
@@ -113,7 +113,7 @@ def steps_as_json(query: Query, fragments: Sequence[StepFragment], kept: Sequenc
 
 
 def steps_as_text(fragments: Sequence[StepFragment], kept: Sequence[Kept]) -> str:
-    """Tables: members and coordinator with their nodes, and what operators keep."""
+    """Format members and coordinator with their nodes as a table, and the state of operators as another one."""
     rows = [
         (id_, node, ", ".join(reads), ", ".join(writes)) for id_, node, reads, writes in _members(fragments)
     ]
@@ -122,7 +122,7 @@ def steps_as_text(fragments: Sequence[StepFragment], kept: Sequence[Kept]) -> st
 
 
 def _members(fragments: Sequence[StepFragment]) -> Iterator[tuple[str, str, list[str], list[str]]]:
-    """Each with its node, what it reads, and the sinks that it writes to."""
+    """Yield each member's id and node, its sources, and its sinks."""
     for each in fragments:
         if isinstance(each, MemberFragment):
             reads = [feed.source.physical.reads for feed in each.feeds]
@@ -163,7 +163,7 @@ def _without_engine(row: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as what is in them."""
+    """Format rows as columns, each as wide as its widest cell."""
     if not rows:
         return f"no {header[0]}s"
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
@@ -175,7 +175,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def comparison(first: Placement | None, exact: Exact, *, as_json: bool) -> str:
-    """What both strategies cost, and how far the first is above the second; ``first`` is None if it found no room."""
+    """Compare the costs of both strategies; ``first`` is None if bottom-up found no room."""
     from placement.strategies.traffic import Traffic
 
     cost = None if first is None else Traffic.of(first.plan).cost(first)
@@ -198,5 +198,5 @@ def comparison(first: Placement | None, exact: Exact, *, as_json: bool) -> str:
         )
     rows = [("bottom-up", shown, gap), ("optimal", f"{exact.cost:g}", "")]
     if exact.gap:
-        rows.append(("no less than", f"{exact.bound:g}", f"{exact.gap:.1%} below the optimal one found"))
-    return table(("strategy", exact.unit, "beside the optimal one"), rows)
+        rows.append(("lower bound", f"{exact.bound:g}", f"{exact.gap:.1%} less"))
+    return table(("strategy", exact.unit, "compared with optimal"), rows)

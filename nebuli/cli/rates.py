@@ -1,4 +1,4 @@
-"""Channels between two looks at them: both ends of each in one row, with rates."""
+"""Channels between two observations: both ends of each in one row, with rates."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["Row", "rows"]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A channel; ``start`` and ``end`` are its nodes, None where the worker does not know it.
+    """A channel; ``start`` and ``end`` are its nodes, None if the worker does not know it.
 
-    Rates are what its sender took, or what its receiver got if there is no sender. ``lag`` is how many messages were
-    sent that the reader has not read.
+    Rates are those of its sender, or of its receiver if there is no sender. ``lag`` is the number of messages that were
+    sent and not yet read.
     """
 
     channel: str
@@ -45,9 +45,9 @@ class _End:
 
 
 def rows(now: Mapping[str, wire.ChannelsReply], before: Mapping[str, wire.ChannelsReply]) -> list[Row]:
-    """The channels of a look, by what workers said, by node; in the order of their ids.
+    """Return the channels in two sets of workers' replies by node, in the order of their ids.
 
-    Rates are those since the look ``before``, by each worker's own clock.
+    Rates are those since ``before``, by each worker's own clock.
     """
     senders, receivers = _ends(now)
     earlier_senders, earlier_receivers = _ends(before)
@@ -98,7 +98,7 @@ def _row(id_: str, sender: _End | None, receiver: _End | None, earlier: _End | N
 
 
 def _rates(now: _End, before: _End | None, *, sends: bool) -> tuple[float | None, float | None]:
-    # Of another life of the worker, or of the channel: there is nothing to compare with.
+    # The counts of another life of the worker or the channel cannot be compared.
     if before is None or before.node != now.node or before.at_s >= now.at_s:
         return None, None
     took = now.at_s - before.at_s

@@ -17,22 +17,22 @@ if TYPE_CHECKING:
     from nebuli.control.deployed_queries import DeployedQuery
 
 _SHOWN = 60
-"""Characters of an id that no query has."""
+"""The number of characters of an unknown id that an error shows."""
 
 
 def state_directory() -> Path:
-    """What is to last, of this account."""
+    """Return the directory of this account's durable state."""
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(state) / "nebuli"
 
 
 def directory() -> Path:
-    """The directory of saved queries."""
+    """Return the directory of saved queries."""
     return state_directory() / "queries"
 
 
 def save(query: DeployedQuery) -> None:
-    """Keep a query, whole or not at all. Raises ClickException if there is no place for it."""
+    """Save a query atomically. Raises ClickException if its directory cannot be written."""
     from nebuli.durable_files import make_directory, write_durably
 
     folder = directory()
@@ -41,64 +41,72 @@ def save(query: DeployedQuery) -> None:
         write_durably(folder / f"{query.id}.json", query.model_dump_json(indent=2, by_alias=True))
     except OSError as error:
         raise click.ClickException(
-            f"query {query.id} cannot be kept in {folder}: {error.strerror or error}; make room, or set XDG_STATE_HOME "
-            f"to a directory that can be written"
+            f"cannot save query {query.id} in {folder}: {error.strerror or error}; free some space, or set "
+            f"XDG_STATE_HOME to a writable directory"
         ) from error
 
 
 def load(id_: str) -> DeployedQuery:
-    """The query with this id, or the only one whose id begins so. Raises ClickException for none and for several."""
-    if not id_:  # every id begins so, and an empty variable does not mean the only query
-        raise click.ClickException("expected the id of a query, got an empty text; 'nebuli list' shows them")
+    """Load the query with this id, or the only one whose id starts with it. Raises ClickException."""
+    if not id_:  # every id starts with it, and an unset variable must not stand for the only query
+        raise click.ClickException("expected a query's id, got an empty string; 'nebuli list' lists the ids")
     known = sorted(path.stem for path in directory().glob("*.json"))
     if not known:
         raise click.ClickException(
-            f"no query has the id {id_[:_SHOWN]!r}, and none is registered (in {directory()}): 'nebuli start TOPOLOGY "
-            f"QUERY' registers one and starts it"
+            f"unknown query {id_[:_SHOWN]!r}: no query is registered (in {directory()}); register and start one with "
+            f"'nebuli start TOPOLOGY QUERY'"
         )
     found = [each for each in known if each == id_] or [each for each in known if each.startswith(id_)]
     if len(found) != 1:
         from topology.consistency import did_you_mean
 
-        which = "several queries begin with" if found else "no query has"
-        meant = "" if found else did_you_mean(id_, known)
-        raise click.ClickException(
-            f"{which} the id {id_[:_SHOWN]!r}{meant}: {', '.join(found or known)} (in {directory()}); "
-            f"'nebuli list' shows them"
-        )
+        if found:
+            problem = f"the id {id_[:_SHOWN]!r} is ambiguous: it matches {', '.join(found)}"
+        else:
+            meant = did_you_mean(id_, known)
+            problem = f"unknown query {id_[:_SHOWN]!r}{meant}: the registered ones are {', '.join(known)}"
+        raise click.ClickException(f"{problem} (in {directory()}); 'nebuli list' shows them")
     return _read(directory() / f"{found[0]}.json")
 
 
 def again(query: DeployedQuery) -> DeployedQuery:
-    """The query as it is now; as it was, if it has been forgotten meanwhile."""
+    """Load the query's current version; return it unchanged if it has been removed meanwhile."""
     path = directory() / f"{query.id}.json"
     return _read(path) if path.exists() else query
 
 
 def load_all() -> list[DeployedQuery]:
-    """All saved queries, the oldest first."""
+    """Load all saved queries, oldest first."""
     return sorted(map(_read, directory().glob("*.json")), key=lambda query: query.registered)
 
 
 @contextmanager
 def watched(query: DeployedQuery) -> Iterator[None]:
-    """Be the only one that watches the query, on this account. Raises ClickException if another one does."""
-    with _alone(query, "watch", f"query {query.id} is watched already: one watcher is enough"):
+    """Lock the query for watching, on this account. Raises ClickException if another process watches it."""
+    with _alone(
+        query,
+        "watch",
+        f"another process watches query {query.id} already: leave it to that, or end that first",
+    ):
         yield
 
 
 @contextmanager
 def scaled(query: DeployedQuery) -> Iterator[None]:
-    """Be the only one that scales the query, on this account. Raises ClickException if another one does."""
-    with _alone(query, "scale", f"query {query.id} is being scaled already: wait for that, and try again"):
+    """Lock the query for scaling, on this account. Raises ClickException if another process scales it."""
+    with _alone(
+        query, "scale", f"another process is scaling query {query.id}: wait until it has ended, and retry"
+    ):
         yield
 
 
 @contextmanager
 def added_to(query: DeployedQuery) -> Iterator[None]:
-    """Be the only one that adds views to the query, on this account. Raises ClickException if another one does."""
+    """Lock the query for adding views, on this account. Raises ClickException if another process adds one."""
     with _alone(
-        query, "add", f"query {query.id} is being given a view already: wait for that, and try again"
+        query,
+        "add",
+        f"another process is adding a view to query {query.id}: wait until it has ended, and retry",
     ):
         yield
 
@@ -114,7 +122,7 @@ def _alone(query: DeployedQuery, what: str, otherwise: str) -> Iterator[None]:
 
 
 def forget(query: DeployedQuery) -> None:
-    """Keep it no more."""
+    """Delete a saved query."""
     for name in (f"{query.id}.json", f".{query.id}.watch", f".{query.id}.scale", f".{query.id}.add"):
         (directory() / name).unlink(missing_ok=True)
 
@@ -128,6 +136,6 @@ def _read(path: Path) -> DeployedQuery:
     except (ValidationError, OSError) as error:
         if isinstance(error, ValidationError) and (lacking := unusable(error)):
             raise click.ClickException(
-                f"query {path.stem} has a connector that cannot be had here: {lacking}; install its package"
+                f"query {path.stem} uses a connector that is not available here: {lacking}; install its package"
             ) from error
-        raise click.ClickException(f"{path} is no query that was registered: {error}; remove it") from error
+        raise click.ClickException(f"{path} is not a valid saved query: {error}; remove the file") from error

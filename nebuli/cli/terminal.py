@@ -1,4 +1,4 @@
-"""What the terminal of standard output may be sent besides text."""
+"""The capabilities of the terminal on standard output."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import os
 
 
 def takes_colours() -> bool:
-    """Whether colours are wanted where output goes to a terminal (https://no-color.org)."""
+    """Return whether to print colours to a terminal (https://no-color.org)."""
     return not os.environ.get("NO_COLOR") and moves_cursor()
 
 
 def moves_cursor() -> bool:
-    """Whether the terminal knows more than lines of text."""
+    """Return whether the terminal can move its cursor."""
     return os.environ.get("TERM") != "dumb"

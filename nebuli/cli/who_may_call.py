@@ -1,4 +1,4 @@
-"""Who may call what a command serves, and that it is served over HTTP at all."""
+"""The access to a command's servers: certificates and secret, and the packages for HTTP."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 def trust_at(
     addresses: Mapping[str, str | None], topology: Topology | None, directory: Path, can: str
 ) -> Trust:
-    """What whoever calls is to show: what a topology says, whose files are below a directory.
+    """Return the certificates and the secret of callers, from a topology whose files are below ``directory``.
 
-    ``addresses`` are those of options. Raises UsageError where nothing is asked for, and anybody ``can`` do that.
+    ``addresses`` are by option. Raises UsageError if an address is open to other machines without either: then any
+    client ``can`` do that.
     """
     from nebuli.node.exposure import is_loopback
     from nebuli.rpc.trust import NO_TRUST, Trust
@@ -40,16 +41,18 @@ def trust_at(
             raise click.UsageError(f"{option}: {error}") from None
         if trust.tls is None and trust.secret is None and not is_loopback(address):
             raise click.UsageError(
-                f"{option} {address} can be reached from other machines, and without TLS and a secret whoever connects "
-                f"can {can}: name tls or a secret in the topology"
+                f"{option} {address} can be reached from other machines: without TLS or a secret any client can {can}; "
+                f"set tls or secret in the topology, or use a loopback address"
             )
     return trust
 
 
 def http_server() -> ModuleType:
-    """What serves over HTTP. Raises UsageError where packages are not installed."""
+    """Import the HTTP server. Raises UsageError if its packages are not installed."""
     try:
         from nebuli.http import http_server
     except ImportError as error:
-        raise click.UsageError(f"--http needs more packages ({error}): pip install 'nebuli[http]'") from None
+        raise click.UsageError(
+            f"--http requires more packages ({error}): pip install 'nebuli[http]'"
+        ) from None
     return http_server

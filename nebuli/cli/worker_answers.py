@@ -1,4 +1,4 @@
-"""Asking the workers of a query, and what is said where they do not answer, or refuse."""
+"""Calls to the workers of a query, and the messages if they do not answer or refuse."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def ran(work: Coroutine[Any, Any, int]) -> int:
-    """Do what needs workers; who does not answer, or refuses, is said in a sentence."""
+    """Run calls to workers, and return the exit code. Prints a sentence if a worker does not answer or refuses."""
     from nebuli.rpc.worker_client import WorkerRefused, WorkerUnreachable
 
     try:
@@ -33,14 +33,14 @@ def ran(work: Coroutine[Any, Any, int]) -> int:
 
 
 def workers_of(query: DeployedQuery) -> Workers:
-    """Those that have a fragment of the query, or may still have one of an earlier deployment."""
+    """Return the workers that have a fragment of the query, or may still have one of an earlier deployment."""
     from nebuli.control.deployed_queries import Endpoint, Workers
 
     return Workers(Endpoint(each.node, each.grpc, each.access) for each in (*query.others, *query.fragments))
 
 
 async def settled(query: DeployedQuery) -> DeployedQuery:
-    """The query with the members that it has, whoever had asked for others, and was killed, or had no answer."""
+    """Return the query with its actual members, also after a scaling that was killed or got no answer."""
     from nebuli.control.scaling import settled as found_settled
 
     if not query.coming:
@@ -53,7 +53,7 @@ async def settled(query: DeployedQuery) -> DeployedQuery:
 
 
 def said(errors: Sequence[WorkerUnreachable | WorkerRefused]) -> int:
-    """Say each error once; the exit code."""
+    """Print each error once, and return the exit code."""
     from nebuli.rpc.worker_client import WorkerUnreachable
 
     for text in dict.fromkeys(map(str, errors)):
@@ -64,55 +64,55 @@ def said(errors: Sequence[WorkerUnreachable | WorkerRefused]) -> int:
 
 
 def anew(query: DeployedQuery, *options: str) -> str:
-    """The commands, whatever it does now: each of them is harmless where there is nothing to do."""
+    """Return commands that run the query from scratch in any state; each is harmless if it has nothing to do."""
     files = shlex.join([*options, query.topology.path, query.query.path])
     return f"'nebuli stop {query.id} && nebuli unregister {query.id} && nebuli start {files}'"
 
 
 def refuse_options(query: DeployedQuery, given: Sequence[str], *, stepped: bool) -> None:
-    """Raise UsageError where a registered query is to be started otherwise than it was registered.
+    """Raise UsageError if the options to start a query differ from those that it was registered with.
 
-    ``given`` are options of queries in steps beside ``--stepped``.
+    ``given`` are options of queries in steps other than ``--stepped``.
     """
     in_steps = anew(query, "--stepped", *given)
     if query.circuit is None and (stepped or given):
         raise click.UsageError(
-            f"query {query.id} was registered without --stepped, and runs free: {in_steps} runs it in steps"
+            f"query {query.id} was registered without --stepped: {in_steps} runs it in steps"
         )
     if given:
         raise click.UsageError(
-            f"query {query.id} has the options that it was registered with: 'nebuli start {query.id}' starts it with "
-            f"these, and {in_steps} runs it from the beginning with others"
+            f"query {query.id} keeps the options that it was registered with: 'nebuli start {query.id}' starts it with "
+            f"them, and {in_steps} runs it from scratch with the new ones"
         )
 
 
 def after_silence(query: DeployedQuery) -> str:
-    """What to do where a worker that the query is to be started at does not answer, to be said behind that."""
+    """Return the remedy if a worker does not answer a start, to append to the error."""
     from nebuli.control.supervision import Policy
 
-    back = f"; give 'nebuli start {query.id}' again once it is back"
-    if query.circuit is not None:  # what a member keeps is at its node
+    back = f"; run 'nebuli start {query.id}' again once it is back"
+    if query.circuit is not None:  # a member's state is at its node
         return back
     option = "" if query.policy is Policy.REPLACE else " --on-loss replace"
     return f"{back}, or 'nebuli watch {query.id}{option}', which places the query without it"
 
 
 def after_refusal(query: DeployedQuery, error: WorkerRefused) -> str:
-    """What to do about a worker's refusal to start it, to be said behind that."""
+    """Return the remedy for a worker's refusal to start the query, to append to the error."""
     from nebuli.rpc.worker_pb2 import Refusal
 
     again = anew(query) if query.circuit is None else anew(query, "--stepped")
     match error.refusal.reason:
         case Refusal.REASON_ALREADY_STARTED if query.circuit is not None:  # and runs, or it would be started
-            return f"; 'nebuli status {query.id}' says how it is, and 'nebuli stop {query.id}' stops it"
+            return f"; 'nebuli status {query.id}' shows its state, and 'nebuli stop {query.id}' stops it"
         case Refusal.REASON_ALREADY_STARTED:
             return (
-                f"; 'nebuli status {query.id}' says how it is, 'nebuli watch {query.id}' has it go on if a worker was "
-                f"lost, and {again} runs it anew"
+                f"; 'nebuli status {query.id}' shows its state, 'nebuli watch {query.id}' resumes it if a worker was "
+                f"lost, and {again} runs it from scratch"
             )
         case Refusal.REASON_UNKNOWN_ID:
             return (
-                f": its worker was started anew without its state, or somebody has unregistered it; {again} begins it "
-                f"anew"
+                f": its worker was restarted without its state, or another client has unregistered it; {again} runs it "
+                f"from scratch"
             )
     return ""

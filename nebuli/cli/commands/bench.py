@@ -1,4 +1,4 @@
-"""``nebuli bench``: how fast a query is over a topology, with workers on this machine."""
+"""``nebuli bench``: a query's throughput over a topology, with workers on this machine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One run. ``rows`` came into the fragments with the query's sources; ``fragments`` are by their ids."""
+    """One run. ``rows`` entered the fragments of the query's sources; ``fragments`` are by id."""
 
     seconds: float
     rows: int
@@ -35,7 +35,7 @@ class _Run:
 
     @property
     def rows_per_s(self) -> float:
-        """Rows per second of the query as a whole."""
+        """Rows per second of the whole query."""
         return self.rows / self.seconds
 
 
@@ -44,14 +44,13 @@ class _Run:
 @click.argument("query", type=FilePath())
 @seed_option
 @strategy_option
-@click.option(
-    "--runs", default=3, show_default=True, type=click.IntRange(1, 1000), help="How often it is run."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+@click.option("--runs", default=3, show_default=True, type=click.IntRange(1, 1000), help="Number of runs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def bench(topology: str, query: str, *, seed: int, strategy: StrategyName, runs: int, as_json: bool) -> int:
-    """Run QUERY over TOPOLOGY several times, as run does, and say how fast it was. Its result is dropped.
+    """Measure a query's throughput with local workers.
 
-    Workers are started once, so the first run is the slowest. Sources have to end.
+    Runs QUERY over TOPOLOGY several times, as run does, and prints the rows per second. Drops the result. Starts the
+    workers once, so the first run is the slowest. Sources have to end.
     """
     from nebuli.cli.local_template import forked_template
 
@@ -75,12 +74,12 @@ def _refuse_endless(fragments: Sequence[Fragment]) -> None:
 
     for source in endless_sources(each for fragment in fragments for each in fragment.operators):
         raise click.ClickException(
-            f"source {source.id} has no end, and each run needs one: a generator has it by its count"
+            f"source {source.id} has no end, and each run needs one: give a generator a count, or use another source"
         )
 
 
 def _without_result(fragment: Fragment) -> Fragment:
-    """The fragment, with a sink that does the same work and drops the rows, and no file of late rows."""
+    """Return the fragment with a sink that does the same work and drops the rows, and no file of late rows."""
     return fragment.model_copy(update={"operators": tuple(map(_dropping, fragment.operators))})
 
 

@@ -19,17 +19,17 @@ _HOST = re.compile(r"(?!-)[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*")
 
 @click.group()
 def certs() -> None:
-    """Make certificates for channels over TLS."""
+    """Create TLS certificates for development."""
 
 
 def _checked(context: click.Context, parameter: click.Parameter, hosts: tuple[str, ...]) -> tuple[str, ...]:
     for host in hosts:
         if host == AUTHORITY:
-            message = f"{host!r} is the name of the authority's file: expected another host"
+            message = f"the name {host!r} is reserved for the authority's file: use another name for the host"
             raise click.BadParameter(message, context, parameter)
         if not _HOST.fullmatch(host) and not _is_address(host):
             raise click.BadParameter(
-                f"{host!r} is no host: expected a name or an IP address", context, parameter
+                f"invalid host {host!r}: expected a name or an IP address", context, parameter
             )
     return tuple(dict.fromkeys(hosts))
 
@@ -43,28 +43,28 @@ def _is_address(host: str) -> bool:
 
 
 @certs.command()
-@click.option("--directory", type=FilePath(), default="certs", show_default=True, help="Where to write them.")
+@click.option("--directory", type=FilePath(), default="certs", show_default=True, help="Output directory.")
 @click.option(
     "--host",
     "hosts",
     multiple=True,
     callback=_checked,
-    help="A node's name or IP address, as others dial it. One certificate each; without any, one for this machine.",
+    help="Name or IP address by which others connect to a node. Repeat it for more nodes.  [default: localhost]",
 )
 @click.option(
-    "--days", default=30, show_default=True, type=click.IntRange(1, 365), help="How long they are valid."
+    "--days", default=30, show_default=True, type=click.IntRange(1, 365), help="Days until they expire."
 )
-@click.option("--force", is_flag=True, help="Replace files that are there.")
+@click.option("--force", is_flag=True, help="Replace existing files.")
 def dev(directory: str, hosts: tuple[str, ...], days: int, force: bool) -> None:
-    """Make an authority, and a certificate with its key for each node; for development only.
+    """Create an authority, and a certificate for each node.
 
-    Prints what to give to the nodes' servers as tls=. The authority's own key is thrown away.
+    For development only. Prints the tls= argument of each node's servers. Discards the authority's own key.
     """
     try:
         from nebuli.cli.development import DevelopmentAuthority
     except ImportError as error:
         raise click.ClickException(
-            f"making certificates needs the package cryptography ({error}): pip install 'nebuli[certs]', or make "
+            f"creating certificates requires the package cryptography ({error}): pip install 'nebuli[certs]', or make "
             f"setup in a clone"
         ) from error
 
@@ -89,14 +89,14 @@ def _make_room(files: list[Path], *, force: bool) -> None:
     there = [str(file) for file in files if file.exists()]
     if there and not force:
         raise click.ClickException(
-            f"{', '.join(there)} {'is' if len(there) == 1 else 'are'} there already: give another --directory, or "
-            f"--force to replace, with all hosts at once: a new authority does not vouch for what the old one signed"
+            f"{', '.join(there)} {'exists' if len(there) == 1 else 'exist'} already: give another --directory, or "
+            f"replace the certificates of all hosts at once with --force, as a new authority rejects the old ones"
         )
     for file in files:
         file.unlink(missing_ok=True)
 
 
 def _write(file: Path, content: bytes, mode: int) -> None:
-    """A new file, which nobody else may read at any moment if ``mode`` says so."""
+    """Create a file that has ``mode`` from its first moment on."""
     with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as stream:
         stream.write(content)

@@ -1,4 +1,4 @@
-"""``nebuli query``: SQL over what a circuit's inputs and outputs add up to."""
+"""``nebuli query``: SQL over the contents of a query in steps."""
 
 from __future__ import annotations
 
@@ -30,17 +30,20 @@ _WITHIN_S = 40.0
 @click.option(
     "--topology",
     type=FilePath(),
-    help="The topology whose certificates and secret are shown to CIRCUIT, where it is no id.",
+    help="Topology with the certificates and the secret for CIRCUIT, if it is an address or a URL.",
 )
 @format_option
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@click.option("--json", "as_json", is_flag=True, help="Same as --format json.")
 def query(circuit: str, sql: str, topology: str | None, form: str, *, as_json: bool) -> int:
-    """Ask a circuit with a SELECT, whose tables are its outputs and materialized inputs, at one step of all members.
+    """Read the contents of a query in steps with SQL.
 
-    CIRCUIT is the id of a registered query in steps, HOST:PORT where one is served (--serve), or the URL where one is
-    served over HTTP (--http). Which step it is, goes to standard error. The SQL is DuckDB's.
+    Runs a SELECT over the outputs, views and materialized inputs of CIRCUIT, at one step of all members. The dialect is
+    DuckDB's. Prints the step to standard error.
 
-    Exit codes: 0 done; 1 the circuit could not answer; 2 the query is wrong; 3 nobody answers there.
+    CIRCUIT is the id of a registered query in steps, the HOST:PORT of one that is served (--serve), or the URL of one
+    that is served over HTTP (--http).
+
+    Exit codes: 0 done; 1 CIRCUIT could not answer; 2 the SQL is invalid; 3 CIRCUIT is unreachable.
     """
     from nebuli.circuits.errors import CircuitError, CircuitUnreachable, WrongQuery
 
@@ -78,7 +81,7 @@ def _over_http(url: str, sql: str, trust: Trust) -> tuple[int, pa.Table]:
         status, headers, body = _asked(url, sql, trust, _WITHIN_S)
     except OSError as error:
         raise CircuitUnreachable(
-            f"nobody answers at {url}: {error}; is 'nebuli run --stepped --http' running there?"
+            f"no answer from {url}: {error}; check that 'nebuli run --stepped --http' runs there"
         ) from None
     if status == 200:
         return int(headers["nebuli-step"]), pa.ipc.open_stream(body).read_all()
@@ -92,14 +95,14 @@ def _refused(status: int, body: bytes, url: str) -> Exception:
         said = json.loads(body)
         text = f"{said['what']}; {said['do']}"
     except (ValueError, KeyError, TypeError):
-        return CircuitFailed(f"what answers at {url} is no circuit of this version ({status})")
+        return CircuitFailed(f"{url} does not serve a query in steps of this version (HTTP status {status})")
     if status == 401:
-        return CircuitDenied(f"{text}: name its topology with --topology")
+        return CircuitDenied(f"{text}: give its topology with --topology")
     return WrongQuery(said["what"]) if status == 400 else CircuitFailed(text)
 
 
 def _asked(url: str, sql: str, trust: Trust, within_s: float) -> tuple[int, Mapping[str, str], bytes]:
-    """The status, headers and body of the answer, whose rows are an Arrow stream. Raises OSError, CertificateError."""
+    """Return the answer's status, headers and body, an Arrow stream of rows. Raises OSError, CertificateError."""
     import urllib.error
     import urllib.request
 
@@ -109,7 +112,7 @@ def _asked(url: str, sql: str, trust: Trust, within_s: float) -> tuple[int, Mapp
     body = json.dumps({"sql": sql}).encode()
     request = urllib.request.Request(f"{url.rstrip('/')}/query", body, headers, method="POST")  # noqa: S310 - http only
     handlers: list[urllib.request.BaseHandler] = [
-        urllib.request.ProxyHandler({})  # which reaches neither this machine nor its network
+        urllib.request.ProxyHandler({})  # a proxy would reach neither this machine nor its network
     ]
     if trust.tls is not None:
         handlers.append(urllib.request.HTTPSHandler(context=_context(trust)))

@@ -1,4 +1,4 @@
-"""``nebuli completion``: what a shell needs to complete commands; and what is completed where it is no file."""
+"""``nebuli completion``: the completion script of a shell, and the completion of query ids."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from nebuli.cli import saved_queries
 _SHELLS = ("bash", "zsh", "fish")
 PROGRAM = "nebuli"
 VARIABLE = "_NEBULI_COMPLETE"
-"""The environment variable by which a shell asks, as click derives it from the program's name."""
+"""The environment variable by which a shell requests completions; click derives it from the program's name."""
 
 
 @click.command()
 @click.argument("shell", type=click.Choice(_SHELLS))
 def completion(shell: str) -> None:
-    """Print what SHELL needs to complete commands, options, names of files and ids of queries.
+    """Print a shell completion script.
 
-    In bash: eval "$(nebuli completion bash)"
+    The script completes commands, options, file names and query ids in SHELL. In bash: eval "$(nebuli completion bash)"
     """
     from nebuli.cli import nebuli
 
@@ -30,10 +30,8 @@ def completion(shell: str) -> None:
 
 
 def queries(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The ids of registered queries, with what they are."""
-    with suppress(
-        click.ClickException
-    ):  # a file that is none is for commands to name, not for the tabulator key
+    """Complete the ids of registered queries, with their names."""
+    with suppress(click.ClickException):  # commands report an invalid file; the Tab key does not
         return [
             CompletionItem(query.id, help=f"{query.name}, registered {query.registered}")
             for query in saved_queries.load_all()
@@ -45,7 +43,7 @@ def queries(context: click.Context, parameter: click.Parameter, incomplete: str)
 def queries_or_files(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Arguments of ``start``: the id of a query, or two files. Shells do not show both, so ids come first."""
+    """Complete arguments of ``start``: a query's id, or two files. Shells do not show both, so ids come first."""
     given = context.params.get(str(parameter.name))
     return (not given and queries(context, parameter, incomplete)) or [
         CompletionItem(incomplete, type="file")

@@ -1,4 +1,4 @@
-"""``nebuli doctor``: what is wrong with a fleet, and what to do about it."""
+"""``nebuli doctor``: checks of a fleet, with remedies."""
 
 from __future__ import annotations
 
@@ -20,16 +20,19 @@ if TYPE_CHECKING:
 @click.argument("topology", type=FilePath())
 @click.argument("query", required=False, type=FilePath())
 @click.option(
-    "--seed", default=0, show_default=True, help="As for place: which placement's edges are measured."
+    "--seed",
+    default=0,
+    show_default=True,
+    help="Seed of the placement whose edges are measured, as for place.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor(topology: str, query: str | None, seed: int, as_json: bool) -> int:
-    """Look at the workers of TOPOLOGY and at the edges between them; with QUERY, at those that it would use.
+    """Check the workers of a fleet and the links between them.
 
-    Each edge is measured for a second, one after the other, by a channel of its own. What is wrong is said with its
-    remedy.
+    Checks the workers of TOPOLOGY and the edges between them; with QUERY, only those that its placement uses. Measures
+    one edge after the other, for one second each, over a channel of its own. Prints a remedy with each problem.
 
-    Exit codes: 1 if something is to be mended, 3 if a worker or an edge cannot be reached.
+    Exit codes: 1 a check failed, 3 a worker or an edge is unreachable.
     """
     return asyncio.run(_diagnose(_fleet(topology, query, seed), as_json=as_json))
 
@@ -66,7 +69,7 @@ async def _diagnose(fleet: Fleet, *, as_json: bool) -> int:
     bad = [check for check in checks if not check.ok]
     if as_json:
         click.echo(json.dumps({"ok": not bad, "checks": [check.to_data() for check in checks]}, indent=2))
-    click.echo(f"{len(checks)} checks, {len(bad)} of them to be mended" if bad else "all is well", err=True)
+    click.echo(f"{len(bad)} of {len(checks)} checks failed" if bad else "all checks passed", err=True)
     if any(check.unreachable for check in bad):
         return ExitCode.UNREACHABLE
     return ExitCode.FAILED if bad else ExitCode.DONE

@@ -1,4 +1,4 @@
-"""``nebuli place``: where a query's operators run, and why."""
+"""``nebuli place``: the nodes of a query's operators, with reasons."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from topology import EngineName, Topology
 
 _OF_FREE_QUERIES = ("seed", "engine", "strategy", "time_limit", "compare")
-"""Options that say nothing of members."""
+"""Options that do not apply to members."""
 
 
 @click.command()
@@ -37,14 +37,14 @@ _OF_FREE_QUERIES = ("seed", "engine", "strategy", "time_limit", "compare")
     type=Finite(min=0, min_open=True),
     default=10.0,
     show_default=True,
-    help="Seconds that the optimal strategy may take.",
+    help="Time limit of the optimal strategy, in seconds.",
 )
-@click.option("--compare", is_flag=True, help="Show what both strategies cost, and how far apart they are.")
-@click.option("--stepped", is_flag=True, help="Show where the members of the query run in steps.")
+@click.option("--compare", is_flag=True, help="Compare the costs of both strategies.")
+@click.option("--stepped", is_flag=True, help="Show the members of the query in steps, with their nodes.")
 @click.option(
     "--members",
     type=click.IntRange(1, MOST_MEMBERS),
-    help="How many members, with --stepped; one for each node with a source or a sink without it.",
+    help="Number of members, with --stepped.  [default: one for each sink and each node with a source]",
 )
 @click.option(
     "--format",
@@ -52,8 +52,8 @@ _OF_FREE_QUERIES = ("seed", "engine", "strategy", "time_limit", "compare")
     type=click.Choice(["text", "json", "sql", "mermaid", "dot"]),
     default="text",
     show_default=True,
-    help="How to show it: a table with reasons, JSON for programs, the query alone as a statement of SQL, a mermaid "
-    "flowchart, or a graph for Graphviz.",
+    help="Output format: tables with reasons, JSON, the query alone as a statement in SQL, a mermaid flowchart, or a "
+    "Graphviz graph.",
 )
 def place(
     *,
@@ -68,9 +68,10 @@ def place(
     members: int | None,
     form: str,
 ) -> None:
-    """Place the operators of QUERY on the nodes of TOPOLOGY, and cut it into fragments.
+    """Show the placement of a query and its fragments.
 
-    Nothing is deployed, and no source file is opened. The same files and the same seed give the same text.
+    Places the operators of QUERY on the nodes of TOPOLOGY, and cuts the query into fragments. Deploys nothing, and
+    opens no source file. The same files and seed give the same output.
     """
     import placement
     from nebuli.cli.files import load_statement
@@ -89,7 +90,9 @@ def place(
         click.echo(_in_steps(plan, model, members, form))
         return
     if members is not None:
-        raise click.UsageError("--members is for queries in steps: add --stepped, or leave it out")
+        raise click.UsageError(
+            "--members applies to queries in steps only: add --stepped, or remove --members"
+        )
     bound = placement.check(plan, model)
     if compare:
         click.echo(_compared(bound, model, seed, time_limit, form))
@@ -130,10 +133,10 @@ def _in_steps(query: Query, model: Topology, members: int | None, form: str) -> 
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             option = f"--{name.replace('_', '-')}"
             raise click.UsageError(
-                f"{option} is for queries that run free: members are where sources and sinks are. Leave it out"
+                f"{option} does not apply with --stepped, as members run at the nodes of sources and sinks: remove it"
             )
     if form not in ("text", "json"):
-        raise click.UsageError(f"--stepped has no picture: use --format text or json, not {form}")
+        raise click.UsageError(f"--stepped has no {form} output: use --format text or json")
     fragments = step_fragments(query, model, members, query.name, 1.0)
     warn_of_endless(fragments)
     kept = placement.kept_in_steps(placement.check_stepped(query, model))
@@ -147,7 +150,7 @@ def _compared(plan: BoundPlan, model: Topology, seed: int, time_limit: float, fo
     from nebuli.cli import placement_text
 
     if form not in ("text", "json"):
-        raise click.UsageError(f"--compare has no picture: use --format text or json, not {form}")
+        raise click.UsageError(f"--compare has no {form} output: use --format text or json")
     exact = placement.place_exactly(plan, model, seed, time_limit)
     try:
         first = placement.place_bottom_up(plan, model, seed)

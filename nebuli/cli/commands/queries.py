@@ -1,4 +1,4 @@
-"""Queries on workers that run already: register, start, checkpoint, stop, unregister."""
+"""Commands for queries on running workers: register, start, checkpoint, stop, unregister."""
 
 from __future__ import annotations
 
@@ -44,30 +44,30 @@ _on_loss = click.option(
     type=click.Choice(["wait", "fail", "replace"]),
     default="wait",
     show_default=True,
-    help="What whoever watches the query does when a node is lost: wait for it, fail, or place the query without it.",
+    help="Action of the watcher when a node is lost: wait for it, fail the query, or place the query without it.",
 )
 _stepped = click.option(
-    "--stepped", is_flag=True, help="Run in steps, with state that survives at the nodes: exactly once."
+    "--stepped", is_flag=True, help="Run in steps, exactly once, with durable state at the nodes."
 )
 _members = click.option(
     "--members",
     type=click.IntRange(1, 64),
-    help="In how many processes each step is worked on; one for each node with a source or a sink without it.",
+    help="Number of members.  [default: one for each sink and each node with a source]",
 )
 _checkpoint_s = click.option(
     "--checkpoint-every",
     "checkpoint_s",
     type=Finite(min=0.1),
     metavar="SECONDS",
-    help="How often the state of a query in steps is saved; 10 s without it.",
+    help="Time between two checkpoints of a query in steps.  [default: 10]",
 )
 _STOPPED_S = 10.0
-"""How long a stop waits for the end."""
+"""The time that a stop waits for the end."""
 _id = click.argument("id_", metavar="ID", shell_complete=completion.queries)
 
 
 class _Settings(NamedTuple):
-    """How a query is placed and looked after."""
+    """The options of a query's placement and supervision."""
 
     seed: int
     strategy: StrategyName
@@ -81,7 +81,7 @@ class _Settings(NamedTuple):
 
     @property
     def of_steps(self) -> list[str]:
-        """Those of queries in steps that were given, beside ``--stepped`` itself, as they may be written."""
+        """The given options of queries in steps other than ``--stepped``, as command-line arguments."""
         given: list[str] = []
         if self.members is not None:
             given += ["--members", str(self.members)]
@@ -94,17 +94,19 @@ class _Settings(NamedTuple):
         return given
 
     def check(self) -> None:
-        """Raise UsageError where they do not go together."""
+        """Raise UsageError for options that exclude each other."""
         if not self.stepped and self.of_steps:
             raise click.UsageError(
-                "--members, --checkpoint-every, --keep-output and --close are for queries in steps: add --stepped"
+                "--members, --checkpoint-every, --keep-output and --close apply to queries in steps only: add --stepped"
             )
         if self.stepped and self.on_loss == "replace":
             raise click.UsageError(
-                "--on-loss replace does not go with --stepped: what a member keeps is at its node, and is waited for"
+                "--on-loss replace does not apply with --stepped, as a member's state is at its node: use wait or fail"
             )
         if self.stepped and self.engine is not None:
-            raise click.UsageError("--engine does not go with --stepped: members have their own")
+            raise click.UsageError(
+                "--engine does not apply with --stepped, as members always use the embedded engine: remove it"
+            )
 
 
 async def _register(topology: str, query: str, settings: _Settings) -> DeployedQuery:
@@ -115,10 +117,10 @@ async def _register(topology: str, query: str, settings: _Settings) -> DeployedQ
     from nebuli.rpc.ids import new_query
     from nebuli.rpc.worker_client import WorkerRefused, WorkerUnreachable
 
-    refuse_stdin(topology, query, why="a query is registered with where its files are; save it to a file")
-    load(topology, query, settings.engine)  # which says what is wrong with both
+    refuse_stdin(topology, query, why="a query is registered with the paths of its files; save it to a file")
+    load(topology, query, settings.engine)  # reports the mistakes of both
     files = given(topology), given(query)
-    model, plan = parsed(*files, settings.engine)  # what is kept, and nothing that was written meanwhile
+    model, plan = parsed(*files, settings.engine)  # the saved texts, whatever was written meanwhile
     id_ = new_query()
     fragments = _placed(plan, model, id_, settings)
     warn_of_endless(fragments)
@@ -139,9 +141,7 @@ async def _register(topology: str, query: str, settings: _Settings) -> DeployedQ
             fragments=tuple(map(workers.located, active.places)),
             plan=active.fragments,
         )
-        saved_queries.save(
-            found
-        )  # first: whatever ends this in the middle, what workers have been given has a name
+        saved_queries.save(found)  # first: if this is killed, the fragments at workers can still be named
         try:
             await register(active, workers)
         except (WorkerRefused, WorkerUnreachable):
@@ -177,14 +177,16 @@ def _placed(plan: Query, model: Topology, id_: str, settings: _Settings) -> tupl
 
 
 def _say_circuit(query: DeployedQuery) -> None:
-    """Say where programs push rows into it, if they are to: nothing else brings some of its rows."""
+    """Print the address at which programs push rows, if inputs have no physical source."""
     if query.external:
         names = ", ".join(query.external)
-        click.echo(f"nothing is attached to {names}: programs push rows at {query.circuit}", err=True)
+        click.echo(
+            f"no physical source is attached to {names}: programs push rows at {query.circuit}", err=True
+        )
 
 
 def _settings(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of commands that give a query to workers; the command gets them as ``settings``."""
+    """Add the options of commands that register a query; the command gets them as ``settings``."""
 
     @wraps(command)
     def given(**options: Any) -> Any:
@@ -203,9 +205,10 @@ def _settings(command: Callable[..., Any]) -> Callable[..., Any]:
 @query_argument
 @_settings
 def register(topology: str, query: str, settings: _Settings) -> int:
-    """Place QUERY on TOPOLOGY, and give its fragments to the workers of its nodes. Prints the query's id.
+    """Place a query and register its fragments at workers.
 
-    Nothing is started. Relative paths of sources and sinks start where each worker was started.
+    Places QUERY on TOPOLOGY, registers the fragments at the workers of its nodes, and prints the query's id. Starts
+    nothing. Paths of sources and sinks are relative to each worker's working directory.
     """
 
     async def work() -> int:
@@ -228,12 +231,12 @@ def register(topology: str, query: str, settings: _Settings) -> int:
 )
 @inline_option
 @_settings
-@click.option("--watch", "watched", is_flag=True, help="Then watch it to its end, as 'nebuli watch' does.")
+@click.option("--watch", "watched", is_flag=True, help="Watch the query to its end, as 'nebuli watch' does.")
 @click.option(
     "--skip-step",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Leave out the rows of step N of the query ID, in steps, at which it has failed, and put them into files.",
+    help="Skip the rows of step N at which the query ID in steps failed, and write them to files.",
 )
 def start(
     files: tuple[str, ...],
@@ -243,10 +246,13 @@ def start(
     watched: bool,
     skip_step: int | None,
 ) -> int:
-    """Start a registered query by its ID, or register QUERY on TOPOLOGY and start it. Prints the query's id."""
+    """Start a query on running workers.
+
+    Starts a registered query by its ID, or registers QUERY on TOPOLOGY and starts it. Prints the query's id.
+    """
     files = _with_statement(files, statement)
     if skip_step is not None and len(files) != 1:
-        raise click.UsageError("--skip-step is for a query that has failed: give its ID")
+        raise click.UsageError("--skip-step applies to a failed query only: give its ID")
     if len(files) == 1:
         _check_registered(files[0], settings)
     else:
@@ -254,7 +260,7 @@ def start(
 
     async def work() -> int:
         query = await _query(files)
-        click.echo(query.id)  # first: what is registered has a name, also where it cannot be started
+        click.echo(query.id)  # first: a registered query can be named even if it cannot be started
         _say_circuit(query)
         async with workers_of(query) as workers:
             code = await _begun(query, workers, closes=settings.closes, skip_step=skip_step)
@@ -270,7 +276,7 @@ def start(
 
         if len(files) == 1:
             query = await settled(saved_queries.load(files[0]))
-            if not watched:  # which says it
+            if not watched:  # the watcher prints it, too
                 say_changed(query)
             return query
         return await _register(files[0], files[1], settings)
@@ -288,11 +294,13 @@ def _with_statement(files: tuple[str, ...], statement: str | None) -> tuple[str,
 
 
 def _check_registered(id_: str, settings: _Settings) -> None:
-    """Raise UsageError where what is given as an id is none, or does not go with the options."""
+    """Raise UsageError if the id is a file's name, or the options do not apply to a registered query."""
     if Path(id_).is_file():
-        raise click.UsageError(f"{id_} is a file, and no id: give a query as well, TOPOLOGY QUERY")
+        raise click.UsageError(f"{id_} is a file, not a query's id: give TOPOLOGY QUERY")
     if settings.engine is not None:
-        raise click.UsageError("--engine is for a topology and a query: what is registered has its engines")
+        raise click.UsageError(
+            "--engine applies to TOPOLOGY QUERY only, as a registered query keeps its engines: remove it"
+        )
     query = saved_queries.load(id_)
     of_each_run = ("--close",) if query.circuit is not None else ()
     given = [option for option in settings.of_steps if option not in of_each_run]
@@ -300,7 +308,7 @@ def _check_registered(id_: str, settings: _Settings) -> None:
 
 
 async def _begun(query: DeployedQuery, workers: Workers, *, closes: bool, skip_step: int | None) -> int:
-    """Start the query, or print why it cannot be and what to do; the exit code. Raises WorkerDenied."""
+    """Start the query, or print the error with its remedy; return the exit code. Raises WorkerDenied."""
     from nebuli.rpc.worker_client import WorkerDenied, WorkerRefused, WorkerUnreachable
 
     try:
@@ -317,7 +325,7 @@ async def _begun(query: DeployedQuery, workers: Workers, *, closes: bool, skip_s
 
 
 async def _begin(query: DeployedQuery, workers: Workers, *, closes: bool, skip_step: int | None) -> None:
-    """Start all fragments; of a query in steps of which a part runs, once nothing does: it goes on at all members."""
+    """Start all fragments. Stops those of a query in steps that still run first, as all members resume together."""
     from nebuli.control.deployment import end_what_runs_on, start
 
     left_out = "" if skip_step is None else await _left_out(query, workers, skip_step)
@@ -349,7 +357,7 @@ async def _left_out(query: DeployedQuery, workers: Workers, step: int) -> str:
 
 
 def _say_what_was(query: DeployedQuery, statuses: Sequence[FragmentStatus]) -> None:
-    """Say what had failed, or still ran and is stopped, of what is started again, and where that goes on."""
+    """Print the fragments that had failed, or were stopped first, and the step from which the query resumes."""
     from nebuli.control.deployment import suspect
     from nebuli.rpc.status import FragmentState
 
@@ -358,21 +366,21 @@ def _say_what_was(query: DeployedQuery, statuses: Sequence[FragmentStatus]) -> N
     steps = [each.checkpoint for each in statuses if each.id == query.fragments[-1].id]
     match steps:
         case [0]:
-            then = "begins: it has no checkpoint yet"
+            then = "starts from the beginning, as it has no checkpoint yet"
         case [int(step)]:
-            then = f"goes on from its last checkpoint, at step {step:,}"
-        case _:  # it has not said so
-            then = "goes on from its last checkpoint, if it has one"
+            then = f"resumes from its last checkpoint, at step {step:,}"
+        case _:  # the coordinator has not reported it
+            then = "resumes from its last checkpoint, if it has one"
     if failed is not None:
-        click.echo(f"it had failed (fragment {failed.fragment}: {failed.error}), and {then}", err=True)
+        click.echo(f"the query had failed (fragment {failed.fragment}: {failed.error}), and {then}", err=True)
     elif running:
-        click.echo(f"a part of it still ran ({running}), and is stopped; all of it {then}", err=True)
+        click.echo(f"stopped the fragments that still ran ({running}); the query {then}", err=True)
 
 
 def _say_where_to_look(query: DeployedQuery) -> None:
-    """Say how to see what becomes of it: that all was started does not say that a source can be read."""
+    """Print how to follow the query: a source can fail after all fragments were started."""
     click.echo(
-        f"started: 'nebuli status {query.id}' says how it is, and why if it has failed; "
+        f"started: 'nebuli status {query.id}' shows its state, and the error if it has failed; "
         f"'nebuli watch {query.id}' waits for its end",
         err=True,
     )
@@ -381,11 +389,14 @@ def _say_where_to_look(query: DeployedQuery) -> None:
 @click.command()
 @_id
 def checkpoint(id_: str) -> int:
-    """Save the state of the query ID, which runs in steps, now. Prints the step that comes behind it."""
+    """Save the state of a query in steps now.
+
+    Prints the step of the checkpoint: the state of the query ID includes all steps below it.
+    """
     query = saved_queries.load(id_)
     coordinator = query.fragments[-1]
     if query.plan[-1].operators:
-        raise click.UsageError(f"query {query.id} does not run in steps: it has no state that could be saved")
+        raise click.UsageError(f"query {query.id} does not run in steps, so it has no state to save")
 
     async def work() -> int:
         async with workers_of(query) as workers:
@@ -398,10 +409,13 @@ def checkpoint(id_: str) -> int:
 @click.command()
 @_id
 @click.option(
-    "--now", is_flag=True, help="End the fragments' processes at once; else each has 3 s to end in order."
+    "--now", is_flag=True, help="Kill the fragments' processes at once, without the 3 s to shut down."
 )
 def stop(id_: str, *, now: bool) -> int:
-    """Stop the query ID, and wait until it has ended; harmless when it has."""
+    """Stop a query and wait until it has ended.
+
+    Does nothing if the query ID has ended already.
+    """
     query = saved_queries.load(id_)
 
     async def work() -> int:
@@ -409,14 +423,14 @@ def stop(id_: str, *, now: bool) -> int:
         while True:
             code = await _stop_deployment(known, at_once=now)
             before, known = known, saved_queries.again(known)
-            if known.deployment == before.deployment:  # else whoever watches it has begun again meanwhile
+            if known.deployment == before.deployment:  # else a watcher has deployed it again meanwhile
                 return code
 
     return ran(work())
 
 
 async def _stop_deployment(query: DeployedQuery, *, at_once: bool) -> int:
-    """Stop the query as it is deployed; the exit code."""
+    """Stop the current deployment of a query, and return the exit code."""
     from nebuli.control.deployment import running_after
     from nebuli.control.deployment import stop as stop_fragments
 
@@ -426,15 +440,18 @@ async def _stop_deployment(query: DeployedQuery, *, at_once: bool) -> int:
             stop_fragments(query.others, workers, at_once=at_once),
         )
         running = await running_after((*query.fragments, *query.others), workers, _STOPPED_S)
-    for text in dict.fromkeys(map(str, gone)):  # the query does without it
+    for text in dict.fromkeys(map(str, gone)):  # the query runs without this worker
         click.echo(
-            f"{text}. The query was placed without it: what it may still have of an earlier deployment ends when "
-            f"'nebuli stop {query.id}' is given again once it is back",
+            f"{text}. The query was placed without it: run 'nebuli stop {query.id}' again once it is back, to stop "
+            f"fragments of an earlier deployment there",
             err=True,
         )
     if running:
         names = ", ".join(each.fragment for each in running)
-        click.echo(f"Error: {names}: still running after {_STOPPED_S:.0f} s: stop it with --now", err=True)
+        click.echo(
+            f"Error: {names} still running after {_STOPPED_S:.0f} s: run 'nebuli stop --now {query.id}'",
+            err=True,
+        )
     return said(errors) or (ExitCode.FAILED if running else ExitCode.DONE)
 
 
@@ -443,10 +460,13 @@ async def _stop_deployment(query: DeployedQuery, *, at_once: bool) -> int:
 @click.option(
     "--force",
     is_flag=True,
-    help="Have the others forget it though a worker does not answer; again, once they have, forget it here.",
+    help="Remove it from the other workers if one does not answer. Repeat the command to remove it from this account.",
 )
 def unregister(id_: str, force: bool) -> int:
-    """Have the workers forget the query ID, which must not run, and forget it here: all of them, or none."""
+    """Remove a query from its workers.
+
+    Removes the query ID, which must not run, from all workers and from this account, or from none of them.
+    """
     query = saved_queries.load(id_)
 
     async def work() -> int:
@@ -462,9 +482,10 @@ def unregister(id_: str, force: bool) -> int:
                 for each in statuses
                 if isinstance(each, FragmentStatus) and each.state is FragmentState.RUNNING
             ]
-            if running:  # all or nothing: what is forgotten cannot be asked any more
+            if running:  # all or nothing: the status of a removed fragment is lost
                 click.echo(
-                    f"Error: {', '.join(running)}: running: stop it first (nebuli stop {query.id})", err=True
+                    f"Error: {', '.join(running)} still running: stop it first (nebuli stop {query.id})",
+                    err=True,
                 )
                 return ExitCode.FAILED
             away = [each for each in statuses if isinstance(each, WorkerUnreachable)]
@@ -480,8 +501,8 @@ def unregister(id_: str, force: bool) -> int:
             saved_queries.forget(query)
             if code != ExitCode.DONE:
                 click.echo(
-                    "it is forgotten here; what is left of it where nobody answers may go on when that is back, unless "
-                    "the worker there begins with another --state",
+                    "removed the query from this account; its fragments at workers that do not answer may resume when "
+                    "these are back, unless they start with another --state",
                     err=True,
                 )
             return ExitCode.DONE
@@ -492,21 +513,21 @@ def unregister(id_: str, force: bool) -> int:
 
 
 def _say_what_is_left(query: DeployedQuery) -> None:
-    """Say what becomes of the query where a worker is away: it would run on there, and nobody could name it."""
+    """Print what to do about fragments at a worker that does not answer, which may resume there."""
     click.echo(
-        f"those that answer have forgotten it, and what is left of it where nobody answers may go on when that is "
-        f"back: give 'nebuli stop {query.id}' and 'nebuli unregister {query.id}' then. If it never comes back, give "
-        f"'nebuli unregister --force {query.id}' again, which forgets the query here",
+        f"removed the query from the workers that answer; its fragments at the others may resume when these are back: "
+        f"run 'nebuli stop {query.id}' and 'nebuli unregister {query.id}' then. If they never come back, run 'nebuli "
+        f"unregister --force {query.id}' again, which removes the query from this account",
         err=True,
     )
 
 
 def _said_that_all_is_kept(query: DeployedQuery, away: Sequence[WorkerUnreachable]) -> int:
-    """Say who does not answer, and what to do; the exit code."""
+    """Print the workers that do not answer, and the remedy; return the exit code."""
     code = said(away)
     click.echo(
-        f"nothing was unregistered, and nothing is deleted: give 'nebuli unregister {query.id}' again once all answer; "
-        f"with --force the others forget it, and what the one that is away has of it stays there",
+        f"nothing was removed: run 'nebuli unregister {query.id}' again once all workers answer; with --force, the "
+        f"others remove the query now, and its fragments at the worker that is away stay there",
         err=True,
     )
     return code

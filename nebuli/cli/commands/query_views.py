@@ -1,4 +1,4 @@
-"""Queries on workers, as they are: status, list, logs."""
+"""Commands that show queries on workers: status, list, logs."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from nebuli.rpc.status import FragmentStatus
     from nebuli.rpc.worker_client import WorkerRefused, WorkerUnreachable
 
-_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _RENEWED_S = 0.5
-"""How often whoever follows a query looks whether it has begun again."""
+"""The interval at which a follower of logs checks for a new deployment of the query."""
 _id = click.argument("id_", metavar="ID", shell_complete=completion.queries)
 
 
@@ -32,9 +32,9 @@ _id = click.argument("id_", metavar="ID", shell_complete=completion.queries)
 @_id
 @_as_json
 def status(id_: str, as_json: bool) -> int:
-    """Show how the query ID is, and each of its fragments.
+    """Show the state of a query and of each fragment.
 
-    Exit codes: 1 if it has failed, 3 if a worker does not answer.
+    Exit codes: 1 the query ID has failed, 3 a worker does not answer.
     """
 
     async def work() -> int:
@@ -58,7 +58,7 @@ def status(id_: str, as_json: bool) -> int:
 
 _NUMBERS = ("rows_in", "rows_out", "late_rows", "rows_without_time", "state_bytes", "watermark")
 _ERROR_WIDTH = 60
-"""Characters of an error in a table; a longer one is printed in full below it."""
+"""The maximum length of an error in a table; a longer one is printed in full below it."""
 _Pairs = list[tuple["DeployedFragment", "FragmentStatus | WorkerUnreachable"]]
 
 
@@ -75,7 +75,7 @@ def _data(query: DeployedQuery, state: str, pairs: _Pairs) -> dict[str, Any]:
 
 
 def _checkpoint(pairs: _Pairs) -> int | None:
-    """The step behind the last checkpoint of a query in steps, as its coordinator says, which is its last fragment."""
+    """Return the step of the last checkpoint, from the coordinator of a query in steps, which is its last fragment."""
     from nebuli.rpc.status import FragmentStatus
 
     _, status = pairs[-1]
@@ -135,7 +135,10 @@ def _text(query: DeployedQuery, state: str, pairs: _Pairs) -> str:
 @click.command(name="list")
 @_as_json
 def list_(as_json: bool) -> int:
-    """List the queries that were registered from this account, with their states."""
+    """List the registered queries with their states.
+
+    Lists the queries that were registered from this account.
+    """
 
     async def state_of(query: DeployedQuery) -> str:
         from nebuli.control.deployed_queries import global_state
@@ -149,7 +152,7 @@ def list_(as_json: bool) -> int:
         except Exception as error:
             if not is_bad_input(error):
                 raise
-            # Certificates or a secret that cannot be had are no reason not to show the others.
+            # A missing certificate or secret of one query must not hide the others.
             click.echo(f"query {query.id}: {error}", err=True)
             return str(GlobalState.UNREACHABLE)
 
@@ -175,17 +178,20 @@ def list_(as_json: bool) -> int:
 
 @click.command()
 @_id
-@click.option("--follow", "-f", is_flag=True, help="Go on with what will be logged, until Ctrl-C.")
+@click.option("--follow", "-f", is_flag=True, help="Keep printing new lines until Ctrl-C.")
 @click.option(
     "--level",
     type=click.Choice(["info", "warning", "error"], case_sensitive=False),
     default="info",
     show_default=True,
-    help="Show lines of this level and above: most are info.",
+    help="Lowest level of the lines to show; most lines are info.",
 )
 @_as_json
 def logs(id_: str, follow: bool, level: str, as_json: bool) -> int:
-    """Show what the workers have logged about the query ID, all of them together, in the order of their clocks."""
+    """Show the workers' log lines of a query.
+
+    Merges the lines of all workers of the query ID in the order of their clocks.
+    """
     shown = _Shown(level, as_json)
 
     async def work() -> int:
@@ -210,7 +216,7 @@ def logs(id_: str, follow: bool, level: str, as_json: bool) -> int:
 async def _kept(
     workers: Workers, each: DeployedFragment
 ) -> tuple[list[LogLine], WorkerUnreachable | WorkerRefused | None]:
-    """The lines that can be had, and why there are not more: that of one worker keeps no other's from being shown."""
+    """Read a fragment's lines, and return them with the error that ended them, if any."""
     from nebuli.rpc.worker_client import WorkerRefused, WorkerUnreachable
 
     lines: list[LogLine] = []
@@ -223,7 +229,7 @@ async def _kept(
 
 
 async def _follow(query: DeployedQuery, shown: _Shown) -> int:
-    """Follow a query until none of its workers tells more. When it begins again, its new fragments are followed."""
+    """Follow a query until all its workers have ended; follow the new fragments if it is deployed again."""
     while True:
         async with workers_of(query) as workers:
             telling = asyncio.create_task(_tell_all(query, workers, shown))
@@ -249,7 +255,7 @@ async def _tell_all(query: DeployedQuery, workers: Workers, shown: _Shown) -> in
 
 
 async def _tell(workers: Workers, each: DeployedFragment, merged: Merged, shown: _Shown) -> int:
-    """The lines of a fragment as they come; why they end is said at once, while others go on."""
+    """Print the lines of a fragment as they arrive, and the error that ends them at once."""
     from nebuli.rpc.worker_client import WorkerRefused, WorkerUnreachable
 
     try:
@@ -262,25 +268,25 @@ async def _tell(workers: Workers, each: DeployedFragment, merged: Merged, shown:
 
 
 async def _renewed(query: DeployedQuery) -> DeployedQuery:
-    """The query, once a watcher has deployed it anew, or it has other members."""
+    """Wait until a watcher has deployed the query again, or its members have changed, and return it."""
     while (now := saved_queries.again(query)).fragments == query.fragments:  # noqa: ASYNC110 - by another process
         await asyncio.sleep(_RENEWED_S)
     return now
 
 
 class _Shown(NamedTuple):
-    """Which lines are shown, and how."""
+    """The level and the format of the lines to show."""
 
     level: str
     as_json: bool
 
     def has(self, line: LogLine) -> bool:
-        """Whether a line is of the level, or above it."""
+        """Return whether a line has at least the level."""
         levels = logging.getLevelNamesMapping()
         return levels.get(line.level, logging.CRITICAL) >= levels[self.level.upper()]
 
     def text(self, each: DeployedFragment, line: LogLine) -> str:
-        """A line of a fragment."""
+        """Format a line of a fragment."""
         when = datetime.fromtimestamp(line.time / 1e6, UTC).isoformat(timespec="milliseconds")
         if self.as_json:
             data = {

@@ -1,4 +1,4 @@
-"""``nebuli scale``: a circuit goes on with another number of members."""
+"""``nebuli scale``: a query in steps gets another number of members."""
 
 from __future__ import annotations
 
@@ -27,23 +27,24 @@ _WITHIN_S = 10.0
     "--members",
     type=click.IntRange(1, MOST_MEMBERS),
     required=True,
-    help="In how many processes each step is worked on from then on.",
+    help="New number of members.",
 )
 @click.option(
     "--topology",
     type=FilePath(),
-    help="The topology whose certificates and secret are shown to CIRCUIT, where it is no id.",
+    help="Topology with the certificates and the secret for CIRCUIT, if it is an address.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the step and the members as JSON.")
 def scale(circuit: str, members: int, topology: str | None, *, as_json: bool) -> int:
-    """Have a circuit go on with so many members; rows that programs push meanwhile wait.
+    """Scale a query in steps to another number of members.
 
-    CIRCUIT is the id of a query in steps, which goes on at the workers of its topology, or HOST:PORT where one is
-    served (nebuli run --stepped --serve). Returns once the new members run. Exit codes: 0 done; 1 it goes on with the
-    members that it has; 3 nobody answers there.
+    CIRCUIT is the id of a query in steps at workers, or the HOST:PORT of one that is served (nebuli run --stepped
+    --serve). Returns when the new members run; rows that programs push wait until then.
+
+    Exit codes: 0 done; 1 the query keeps its members; 3 CIRCUIT does not answer.
     """
     if circuit.startswith(("http://", "https://")):
-        raise click.UsageError(f"{circuit} is served over HTTP: give the HOST:PORT of its --serve")
+        raise click.UsageError(f"{circuit} is a URL: give the HOST:PORT of the query's --serve")
     if ":" in circuit:
         return _at_an_address(circuit, members, topology, as_json=as_json)
     return ran(_at_workers(circuit, members, as_json=as_json))
@@ -76,7 +77,7 @@ async def _scaled(circuit: str, members: int, topology: str | None) -> int:
 async def _at_workers(id_: str, members: int, *, as_json: bool) -> int:
     query = saved_queries.load(id_)
     if query.circuit is None:
-        raise click.UsageError(f"query {query.id} does not run in steps: it has no members")
+        raise click.UsageError(f"query {query.id} does not run in steps, so it has no members")
     with saved_queries.scaled(query):
         return await _at_its_workers(saved_queries.again(query), members, as_json=as_json)
 
@@ -94,7 +95,7 @@ async def _at_its_workers(query: DeployedQuery, members: int, *, as_json: bool) 
 
 
 async def _asked(query: DeployedQuery, workers: Workers, members: int) -> int:
-    """Have other members take over: their first step. Where others have meanwhile, have these be followed."""
+    """Hand the query over to new members, and return their first step. Retries after another client's scaling."""
     from nebuli.cli.files import parsed
     from nebuli.control.scaling import begun, settled, succession_of, taken_over
     from nebuli.rpc.worker_client import WorkerRefused
@@ -103,9 +104,7 @@ async def _asked(query: DeployedQuery, workers: Workers, members: int) -> int:
     coordinator = query.fragments[-1]
     while True:
         query = begun(query, plan, model, members)
-        saved_queries.save(
-            query
-        )  # first: whatever ends this in the middle, what workers have been given has a name
+        saved_queries.save(query)  # first: if this is killed, the fragments at workers can still be named
         try:
             step = await workers.client(coordinator.node).succeed(coordinator.id, succession_of(query))
         except WorkerRefused:

@@ -1,4 +1,4 @@
-"""``nebuli top``: the channels of queries, as they are."""
+"""``nebuli top``: the channels and views of queries, live."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ if TYPE_CHECKING:
 _HEADER = ("channel", "from", "to", "state", "msg/s", "bytes/s", "buffered", "lag", "reconnects", "dropped")
 _FIRST_NUMBER = 4
 _MISSED_FIRST = ("reconnects", "dropped", "from", "to", "bytes/s", "lag", "buffered", "msg/s", "state")
-"""The columns that a narrow terminal does without, in this order."""
+"""The columns that a narrow terminal hides, in this order."""
 _BETWEEN = 3
-"""The width that each column takes beside its text: its rule, and a space at either side."""
+"""The width of a column without its text: its rule, and a space at either side."""
 
 
 @dataclass(slots=True)
 class _Watched:
-    """A query, and what was seen of it last."""
+    """A query, and the last replies of its workers."""
 
     query: DeployedQuery
     workers: Workers | None = None
     before: dict[str, wire.ChannelsReply] = field(default_factory=dict)
 
     async def look(self) -> _Seen:
-        """Ask all of its workers, those of now: a lost one may have been replaced since."""
+        """Ask all current workers of the query: a lost one may have been replaced."""
         from nebuli.cli.rates import rows
         from nebuli.control.deployed_queries import global_state
         from nebuli.control.deployment import statuses_of
@@ -75,7 +75,7 @@ class _Watched:
         return self.workers
 
     async def close(self) -> None:
-        """Ask nobody any more."""
+        """Close the connections to workers."""
         if self.workers is not None:
             workers, self.workers = self.workers, None
             await workers.__aexit__(None, None, None)
@@ -92,7 +92,7 @@ class _Seen:
     unreachable: Sequence[str]
 
     def to_data(self) -> dict[str, Any]:
-        """The query as JSON shows it."""
+        """Return the query for JSON."""
         channels = []
         for row in self.rows:
             data = asdict(row)
@@ -108,15 +108,15 @@ class _Seen:
         }
 
     def title(self) -> str:
-        """The heading above its channels."""
+        """Return the heading above its channels."""
         return f"query {self.query.id} ({self.query.name}) is {self.state}"
 
     def short(self, channel: str) -> str:
-        """A channel's id without the query's."""
+        """Return a channel's id without the query's."""
         return channel.removeprefix(_prefix(self.query))
 
     def cells(self) -> list[tuple[str, ...]]:
-        """The rows of a table under `_HEADER`."""
+        """Return the rows of a table under `_HEADER`."""
         return [
             (
                 self.short(row.channel),
@@ -135,7 +135,7 @@ class _Seen:
 
 
 def _prefix(query: DeployedQuery) -> str:
-    """How the ids of its channels begin."""
+    """Return the prefix of its channels' ids."""
     return f"{query.deployment or query.id}/"
 
 
@@ -149,29 +149,29 @@ def _size(count: float) -> str:
 
 @click.command()
 @click.argument("ids", metavar="[ID]...", nargs=-1, shell_complete=completion.queries)
-@click.option("--once", is_flag=True, help="Look twice, print what there is, and end.")
+@click.option("--once", is_flag=True, help="Measure over one --interval, print the result, and exit.")
 @click.option(
     "--interval",
     default=1.0,
     show_default=True,
     type=Finite(0.1, 3600),
-    help="Seconds between two looks, over which rates are measured.",
+    help="Seconds between two updates, over which rates are measured.",
 )
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print JSON, for programs: an object per look, on a line."
-)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: an object per update, on one line.")
 def top(ids: tuple[str, ...], once: bool, interval: float, as_json: bool) -> int:
-    """Show the channels of the queries ID, or of all that were registered from this account, until Ctrl-C.
+    """Show the channels and views of queries, live.
+
+    Shows the queries ID, or all queries that were registered from this account, until Ctrl-C.
 
     Exit code of --once: 3 if a worker does not answer.
     """
     queries = [saved_queries.load(id_) for id_ in ids] or saved_queries.load_all()
     if not queries:
         raise click.ClickException(
-            f"no query is registered (in {saved_queries.directory()}): nebuli start does"
+            f"no query is registered (in {saved_queries.directory()}): register one with 'nebuli start TOPOLOGY QUERY'"
         )
     if not (once or as_json or sys.stdout.isatty()):
-        raise click.UsageError("standard output is no terminal: give --once or --json")
+        raise click.UsageError("standard output is not a terminal: give --once or --json")
     return asyncio.run(_watch(queries, interval, once=once, as_json=as_json))
 
 
@@ -196,7 +196,7 @@ async def _watch(queries: Sequence[DeployedQuery], interval: float, *, once: boo
 
 
 async def _looks(queries: Sequence[DeployedQuery], interval: float) -> AsyncGenerator[list[_Seen], None]:
-    """One look after the other, ``interval`` apart."""
+    """Yield one observation after the other, ``interval`` apart."""
     async with AsyncExitStack() as stack:
         watched = [_Watched(query) for query in queries]
         for each in watched:
@@ -224,7 +224,7 @@ def _print(seen: Sequence[_Seen], *, as_json: bool) -> None:
 
 
 def _shown(seen: Sequence[_Seen], width: int) -> RenderableType:
-    """The screen: a line for each channel, with as many columns as there is room for."""
+    """Render the screen: a line for each channel, with as many columns as fit."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -241,7 +241,7 @@ def _shown(seen: Sequence[_Seen], width: int) -> RenderableType:
             justify: Literal["left", "right"] = "right" if index >= _FIRST_NUMBER else "left"
             table.add_column(line(_HEADER[index]), justify=justify, no_wrap=True, overflow="ellipsis")
         for cells in each.cells():
-            table.add_row(*(line(cells[index]) for index in columns))  # a channel's id is no markup
+            table.add_row(*(line(cells[index]) for index in columns))  # a channel's id is not markup
         parts.append(table)
         if each.views:
             parts.append(_views(each.views))
@@ -262,7 +262,7 @@ def _views(views: Sequence[ViewStatus]) -> RenderableType:
 
 
 def _fitting(rows: Sequence[Sequence[str]], width: int) -> list[int]:
-    """The columns that are shown: without those that can be missed first, until the others fit."""
+    """Choose the columns to show: hide columns of `_MISSED_FIRST` until the others fit."""
     widths = [max(map(len, column)) for column in zip(_HEADER, *rows, strict=True)]
     shown = list(range(len(_HEADER)))
     for name in _MISSED_FIRST:

@@ -1,4 +1,4 @@
-"""``nebuli validate``: whether files are what they should be; ``nebuli schema``: what editors check a topology by."""
+"""``nebuli validate``: a check of files; ``nebuli schema``: the JSON Schema by which editors check a topology."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("topology", type=FilePath())
 @optional_query_argument
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def validate(topology: str, query: str | None, *, as_json: bool) -> int:
-    """Check the file TOPOLOGY, and QUERY against it, and report every mistake.
+    """Check a topology, and a query against it.
 
-    No source file is opened. Whether the query can be placed is for "nebuli place" to say.
+    Reports every mistake in the files TOPOLOGY and QUERY. Opens no source file, and does not place the query: use
+    'nebuli place' for that.
     """
     from placement import InvalidQuery
     from topology import TopologyError
@@ -45,7 +46,10 @@ def validate(topology: str, query: str | None, *, as_json: bool) -> int:
 
 @click.command()
 def schema() -> None:
-    """Print the JSON Schema of topology files, with the connectors that are installed here, for an editor."""
+    """Print the JSON Schema of topology files.
+
+    Editors check topologies by it. It includes the connectors that are installed here.
+    """
     from topology import SINKS, SOURCES
     from topology.json_schema import topology_schema
 

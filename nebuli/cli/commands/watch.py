@@ -1,4 +1,4 @@
-"""``nebuli watch``: a started query to its end, with what its policy says when a node is lost."""
+"""``nebuli watch``: supervision of a started query to its end, by its policy for lost nodes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @click.option(
     "--on-loss",
     type=click.Choice(["wait", "fail", "replace"]),
-    help="Another policy than the one that the query was registered with; it is kept.",
+    help="New policy for lost nodes, which replaces the registered one.  [default: as registered]",
 )
 @click.option(
     "--patience",
@@ -37,18 +37,16 @@ if TYPE_CHECKING:
     show_default=True,
     metavar="SECONDS",
     type=Finite(min=0),
-    help="How long a node may be silent before the query is placed without it.",
+    help="Time without an answer from a node before the query is placed without it.",
 )
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print JSON, for programs: an object for each event, on a line."
-)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: an object per event, on one line.")
 def watch(id_: str, on_loss: str | None, patience: float, *, as_json: bool) -> int:
-    """Watch the query ID to its end, and do what its policy says when a node is lost.
+    """Watch a query to its end and handle lost nodes.
 
-    Without a watcher the workers wait for each other, and what can go on by itself does. One watcher is enough; Ctrl-C
-    ends the watching, and not the query.
+    Applies the policy of the query ID when a node is lost. Without a watcher, workers wait for each other, and
+    fragments that can resume on their own do. A query has one watcher at most. Ctrl-C ends the watcher, not the query.
 
-    Exit codes: 0 it has finished, 1 it has failed, 3 a worker does not answer and the policy is to fail.
+    Exit codes: 0 the query has finished, 1 it has failed, 3 a worker does not answer and the policy is fail.
     """
     from nebuli.control.supervision import Policy
 
@@ -60,9 +58,9 @@ def watch(id_: str, on_loss: str | None, patience: float, *, as_json: bool) -> i
 
 
 async def watching(query: DeployedQuery, patience_s: float = 10.0, *, as_json: bool = False) -> int:
-    """Watch a query; the exit code. ClickException if another one does.
+    """Watch a query, and return the exit code. Raises ClickException if another process watches it.
 
-    What is done is said on standard error; or with ``as_json``, as an object on a line each, on standard output.
+    Prints events to standard error; or with ``as_json`` to standard output, an object on a line each.
     """
     with saved_queries.watched(query):
         return await _watching(query, patience_s, _tell_data if as_json else _tell)
@@ -127,7 +125,7 @@ async def _watching(query: DeployedQuery, patience_s: float, tell: Callable[[str
 
 
 def _endpoints(query: DeployedQuery, model: Topology) -> dict[str, Endpoint]:
-    """How nodes are asked: as when the query was registered, and those that it may move to as the topology says."""
+    """Return the endpoints of nodes: the registered ones, and those of the topology to which the query may move."""
     from nebuli.cli.files import endpoints
     from nebuli.control.deployed_queries import Endpoint
 
@@ -138,7 +136,7 @@ def _endpoints(query: DeployedQuery, model: Topology) -> dict[str, Endpoint]:
 
 
 def _moved(query: DeployedQuery, active: Active, workers: Workers) -> DeployedQuery:
-    """The query, deployed anew."""
+    """Return the query with its new deployment."""
     update = {
         "deployment": active.deployment,
         "without": active.without,

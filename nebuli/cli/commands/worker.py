@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def _address(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    """Check an address; port 0, which takes a free one, is none that a topology could name."""
+    """Check an address. Port 0, which takes a free one, is valid here, but not in a topology."""
     from topology.address import check_address
 
     if value is not None:
@@ -52,58 +52,58 @@ _option = partial(click.option, metavar="HOST:PORT", callback=_address)
 
 
 @click.command()
-@_option("--data", help="Where to take data from other workers.")
-@_option("--advertise", help="Where others reach --data, where that differs.")
-@_option("--grpc", help="Where to take queries.")
-@_option("--metrics", help="Where to serve /metrics for Prometheus.")
+@_option("--data", help="Address for data from other workers.  [default: of the node]")
+@_option("--advertise", help="Address by which others reach --data.  [default: of the node, or --data]")
+@_option("--grpc", help="Address for queries.  [default: of the node]")
+@_option("--metrics", help="Address of /metrics for Prometheus.")
 @_option(
-    "--http", help="Where to serve queries in steps over HTTP, each under its ID, if its coordinator is here."
+    "--http", help="Address of queries in steps over HTTP, each under its id, if its coordinator runs here."
 )
 @click.option(
     "--topology",
     metavar="FILE",
     type=FilePath(),
-    help="Take addresses, TLS and secret of --node from this topology.",
+    help="Topology with the addresses, TLS and secret of --node.",
 )
-@_option("--node", help="Which node of --topology this worker is, by its address.")
+@_option("--node", help="Node of --topology that this worker runs, by its address.")
 @click.option(
     "--secret-file",
     metavar="FILE",
     type=FilePath(),
-    help="Share the secret in the first line of FILE with others, in place of the one that --topology names.",
+    help="File with the shared secret in its first line.  [default: the secret of --topology]",
 )
 @click.option(
     "--insecure",
     is_flag=True,
-    help="Let in whoever can connect: other than loopback, without TLS and secret.",
+    help="Accept connections from other machines without TLS or a secret.",
 )
 @click.option(
     "--state",
     metavar="DIR|URL",
     type=FilePath(),
-    help="Where to remember fragments, to take them up again: a folder, or a URL of a store; 'none': nowhere.  "
-    "[default: by --data, below the XDG state directory]",
+    help="Place of the fragments' records, from which a restarted worker resumes: a folder, the URL of a store, or "
+    "'none'.  [default: a folder named after --data, in the XDG state directory]",
 )
 @click.option(
     "--fragment-memory",
     metavar="MIB",
     type=click.IntRange(min=1),
-    help="The most memory that a fragment may take.  [default: no limit]",
+    help="Memory limit of a fragment.  [default: no limit]",
 )
 @click.option(
     "--fragment-ports",
     metavar="FIRST-LAST",
     callback=_range,
-    help="The ports at which fragments take data, one each, from FIRST to LAST.  [default: any that are free]",
+    help="Ports at which fragments receive data, one each.  [default: any free ports]",
 )
 @click.option(
     "--data-ports",
     metavar="FIRST-LAST|ephemeral",
     callback=_data_ports,
-    help="Ports of their own for data connections, one each.  [default: the fragments' ports take them too]",
+    help="Separate ports for data connections, one each.  [default: the fragments' ports]",
 )
 @max_state_bytes
-@click.option("--ends-with-stdin", is_flag=True, help="End when standard input does, as well as on SIGTERM.")
+@click.option("--ends-with-stdin", is_flag=True, help="Exit at the end of standard input, as on SIGTERM.")
 def worker(
     *,
     data: str | None,
@@ -118,11 +118,12 @@ def worker(
     data_ports: str | None,
     **others: Any,
 ) -> None:
-    """Run one node: it takes fragments of queries over gRPC and runs them.
+    """Run one node of a topology.
 
-    Where it listens is said by --data and --grpc, or by --topology and --node; TLS by --topology only, and a secret by
-    that or --secret-file. One of both is needed where others than this machine can connect, or --insecure.
-    Paths of sources and sinks start at the working directory. Prints one line on stderr once it is ready.
+    Accepts fragments of queries over gRPC and runs them. Listens at --data and --grpc, or at the addresses of --node in
+    --topology. TLS comes from the topology, a secret from the topology or --secret-file; addresses that other machines
+    can reach require one of both, or --insecure. Paths of sources and sinks are relative to the working directory.
+    Prints a line to standard error when it is ready.
     """
     from nebuli.node.fragment.worker_template import SINGLE_THREADED
 
@@ -135,7 +136,7 @@ def worker(
     from topology import Access, SecretPlace
 
     if (topology is None) != (node is None):
-        raise click.UsageError("--topology and --node are given together, or neither")
+        raise click.UsageError("--topology and --node require each other: give both, or neither")
     access = Access()
     if topology is not None and node is not None:
         model, own = _node(topology, node)
@@ -148,9 +149,9 @@ def worker(
         missing = "--data" if data is None else "--grpc"
         if topology is not None:
             raise click.UsageError(
-                f"the node {node} of {topology} has no grpc address: give it one, or {missing}"
+                f"node {node} of {topology} has no grpc address: add one there, or give {missing}"
             )
-        raise click.UsageError(f"{missing} is missing: give it, or --topology and --node, whose node says it")
+        raise click.UsageError(f"{missing} is missing: give it, or give --topology and --node")
     settings = WorkerSettings(
         data=data,
         grpc=grpc,
@@ -171,7 +172,7 @@ def worker(
 
 
 def _state(given: str | None, data: str) -> StorePlace | None:
-    """The place of a worker's state; one at a port that is free by chance is nobody's successor."""
+    """Return the place of a worker's state; a worker at port 0 has none, as its port changes at each start."""
     if given == "none" or (given is None and data.endswith(":0")):
         return None
     if given is not None:

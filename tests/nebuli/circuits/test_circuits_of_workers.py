@@ -58,7 +58,7 @@ def started(fleet: Fleet, *options: str) -> tuple[str, str]:
     assert ended.exit_code == 0, ended.stderr
     id_ = ended.stdout.strip()
     address = f"{fleet.grpc[0]}/{id_}"
-    assert f"nothing is attached to a, b, c: programs push rows at {address}" in ended.stderr
+    assert f"attached to a, b, c: programs push rows at {address}" in ended.stderr
     assert fleet.json("status", id_)["circuit"] == address
     assert f"programs reach it at {address}" in fleet.run("status", id_).stdout
     return id_, address

@@ -33,7 +33,7 @@ def test_no_number_may_be_none(value: str) -> None:
         numbers
     ).keys()
     for name, each in numbers:
-        with pytest.raises(click.BadParameter, match=r"is no finite number|is not in the range"):
+        with pytest.raises(click.BadParameter, match=f"{value} is not "):
             pytest.fail(f"{name} takes {each.type.convert(value, each, None)}")
 
 
@@ -42,7 +42,7 @@ def test_no_path_may_be_empty() -> None:
     expected = {"run state", "run topology", "worker state", "worker secret_file", "dev directory"}
     assert expected <= dict(paths).keys()
     for name, each in paths:
-        with pytest.raises(click.BadParameter, match="expected a path, got an empty text"):
+        with pytest.raises(click.BadParameter, match="expected a path"):
             pytest.fail(f"{name} takes {each.type.convert('', each, None)!r}")
 
 
@@ -57,7 +57,7 @@ def test_an_empty_id_is_not_the_only_query_that_there_is(
     (queries / "0123456789ab.json").write_text("this is read if it is meant", "utf-8")
     ended = CliRunner().invoke(nebuli, [command, ""])
     assert ended.exit_code == 1
-    assert "expected the id of a query, got an empty text" in ended.output
+    assert "expected a query's id" in ended.output
 
 
 SIZES = {
@@ -82,8 +82,6 @@ def test_what_is_no_size_is_said_with_what_is(option: str, given: str, tmp_path:
     files = [str(tmp_path / "file")] * 2
     ended = CliRunner().invoke(nebuli, ["run", option, given, *files])
     assert ended.exit_code == 2
-    assert (
-        f"'{option}': {given!r} is no size: give bytes, or a number with kB, MB, GB, TB, KiB" in ended.output
-    )
+    assert f"'{option}': invalid size {given!r}" in ended.output
     ended = CliRunner().invoke(nebuli, ["run", "--max-state-bytes", "0kB", *files])
-    assert "0kB is no bound: give one byte at least" in ended.output
+    assert "'--max-state-bytes': 0kB " in ended.output

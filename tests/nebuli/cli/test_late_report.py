@@ -68,10 +68,8 @@ def test_a_run_warns_of_rows_that_it_has_dropped(tmp_path: Path) -> None:
     ended = run(tmp_path)
     assert (ended.exit_code, counted(tmp_path)) == (0, ROWS)
     (warning,) = [line for line in ended.stderr.splitlines() if line.startswith("Warning: ")]
-    assert warning.startswith(
-        f"Warning: late rows, which are not in the result: {LATE}, as their windows were over: {LATE} at operator "
-        "minute ("
-    )
+    assert warning.startswith(f"Warning: {LATE} late rows ")
+    assert f"{LATE} at operator minute (" in warning
 
 
 @pytest.mark.processes
@@ -121,10 +119,12 @@ def warnings(engine: SparkEngine | None = None, **dropped: dict[str, int]) -> li
 def test_each_reason_has_a_sentence_with_its_own_count_and_remedy() -> None:
     assert warnings() == []
     (late,) = warnings(late={"w": 1})
-    assert "late rows, which are not in the result: 1, as their windows were over: 1 at operator w (" in late
+    assert late.startswith("1 late row ")
+    assert ": 1 at operator w (" in late
     assert "lateness" in late
     (without_time,) = warnings(without_time={"w": 1200})
-    assert "1,200, as they are in no window: 1,200 at operator w, where column t is NULL (" in without_time
+    assert without_time.startswith("1,200 rows ")
+    assert ": 1,200 at operator w, where column t is NULL (" in without_time
     assert without_time.endswith("filter them out before the window (t IS NOT NULL), or fill in the time")
     assert warnings(late={"w": 1}, without_time={"w": 1200}) == [late, without_time]
 
@@ -132,7 +132,8 @@ def test_each_reason_has_a_sentence_with_its_own_count_and_remedy() -> None:
 @pytest.mark.parametrize("bounded", [False, True])
 def test_rows_that_spark_drops_are_said_not_to_be_counted(bounded: bool) -> None:
     (unknown,) = warnings(SparkEngine(master="local[1]", bounded=bounded))
-    assert unknown.startswith("how many rows were late, or had no time, at q/out at n:1 is not known")
+    assert "q/out at n:1" in unknown
+    assert "Spark" in unknown
 
 
 def test_the_columns_without_times_are_named_once_each_and_without_control_characters() -> None:

@@ -312,6 +312,6 @@ def test_a_query_that_was_registered_with_the_package_says_that_it_is_gone(
         DeployedQuery(id="q1", name="q", topology=file, query=file, registered="", fragments=(), plan=plan)
     )
     packages.uninstall()
-    with pytest.raises(click.ClickException, match=r"query q1 has a connector .* unknown type 'Queue'"):
+    with pytest.raises(click.ClickException, match=r"query q1 .* unknown type 'Queue'"):
         saved_queries.load("q1")
     assert (saved_queries.directory() / "q1.json").exists()

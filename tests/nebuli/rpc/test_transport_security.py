@@ -312,7 +312,7 @@ def test_a_durable_buffer_of_the_query_is_below_the_senders_directory(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--topology", "topology.yaml"), "--topology and --node are given together"),
+        (("--topology", "topology.yaml"), "--topology and --node require each other"),
         (("--data", "127.0.0.1:0"), "--grpc is missing"),
         (("--topology", "topology.yaml", "--node", "127.0.0.1:1"), "has no node 127.0.0.1:1"),
     ],

@@ -69,10 +69,8 @@ def test_a_source_without_an_end_is_refused(make_fleet: MakeFleet) -> None:
     fleet = make_fleet()
     del fleet.data["nodes"][0]["physical"][0]["count"]
     ended = fleet.run("bench", fleet.written(), fleet.query)
-    assert (ended.exit_code, ended.error) == (
-        2,
-        "source in has no end, and each run needs one: a generator has it by its count",
-    )
+    assert (ended.exit_code, "source in " in ended.error) == (2, True)
+    assert "count" in ended.error
 
 
 def test_a_query_that_fails_is_told_as_by_run(make_fleet: MakeFleet, tmp_path: Path) -> None:

@@ -396,10 +396,10 @@ def test_either_file_may_come_by_standard_input(arguments: tuple[str, str], dire
 def test_standard_input_is_one_file_and_none_that_is_read_again(directory: Path):
     both = nebuli("place", "-", "-", cwd=directory, given="")
     assert both.returncode == 2
-    assert "standard input is one file" in both.stderr
+    assert "TOPOLOGY and QUERY" in both.stderr
     again = nebuli("register", "-", "q.json", cwd=directory, given="")
     assert again.returncode == 2
-    assert "a query is registered with where its files are" in again.stderr
+    assert "standard input (-)" in again.stderr
 
 
 def test_validate_as_json_has_every_mistake_with_its_place(directory: Path):
@@ -459,8 +459,8 @@ def test_in_steps_members_are_shown_and_that_views_are_full(tmp_path: Path):
     assert [len(each["reads"]) + len(each["writes"]) for each in data["members"]] == [1, 1]
     assert data["coordinator"]["node"] == data["members"][0]["node"]
     for options, why in (
-        (("--stepped", "--seed", "1"), "--seed is for queries that run free"),
-        (("--stepped", "--format", "dot"), "--stepped has no picture"),
+        (("--stepped", "--seed", "1"), "--seed does not apply with --stepped"),
+        (("--stepped", "--format", "dot"), "--stepped has no dot output"),
         (("--members", "2"), "add --stepped"),
     ):
         refused = nebuli("place", *options, "t.yaml", "q.json", cwd=tmp_path)

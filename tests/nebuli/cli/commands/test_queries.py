@@ -98,8 +98,9 @@ def test_one_id_for_all_fragments_from_start_to_end(site: Site) -> None:
     """DP-2: `nebuli start` prints one id, `status` shows every fragment under it."""
     started = site.run("start", site.topology, site.query)
     id_ = started.stdout.strip()
-    where = f"'nebuli status {id_}' says how it is, and why if it has failed; 'nebuli watch {id_}' waits for its end"
-    assert (started.exit_code, started.stderr) == (0, f"started: {where}\n")
+    assert (started.exit_code, started.stderr.count("\n")) == (0, 1), started.stderr
+    assert started.stderr.startswith(f"started: 'nebuli status {id_}'")
+    assert f"'nebuli watch {id_}'" in started.stderr
     site.wait_for_state(id_, "finished")
     fragments = site.status(id_)["fragments"]
     assert [(each["node"], each["state"], each["rows_in"]) for each in fragments] == [
@@ -110,7 +111,7 @@ def test_one_id_for_all_fragments_from_start_to_end(site: Site) -> None:
     assert json.loads(site.run("list", "--json").stdout)[0]["id"] == id_
     assert site.run("unregister", id_[:4]).exit_code == 0
     assert site.run("list").stdout == ""
-    assert "no query has the id" in site.run("status", id_).error
+    assert f"unknown query {id_!r}" in site.run("status", id_).error
 
 
 def test_a_query_that_is_started_twice_has_channels_of_its_own_each_time(make_fleet: MakeFleet) -> None:
@@ -146,7 +147,7 @@ def test_a_statement_counts_as_it_was_when_it_was_registered(make_fleet: MakeFle
     assert registered.exit_code == 0, registered.stderr
     statement.write_text("INSERT INTO out SELECT n FROM numbers", "utf-8")
     started = fleet.run("start", registered.stdout.strip(), "--watch")
-    assert (started.exit_code, "evens.sql is not what query" in started.stderr) == (0, True), started.stderr
+    assert (started.exit_code, f"{statement} has changed" in started.stderr) == (0, True), started.stderr
     assert sorted(fleet.out.read_text("utf-8").split()) == ['"tens"', "0", "20", "40"]
 
 
@@ -268,7 +269,7 @@ def test_what_a_lost_node_may_still_have_is_no_error_of_a_stop(site: Site) -> No
 def test_a_misspelt_name_is_answered_with_what_was_meant(site: Site) -> None:
     id_ = site.run("register", site.topology, site.query).stdout.strip()
     wrong = f"{id_[:-1]}x"
-    assert f"no query has the id {wrong!r} (did you mean {id_!r}?)" in site.run("status", wrong).error
+    assert f"unknown query {wrong!r} (did you mean {id_!r}?)" in site.run("status", wrong).error
     assert "no such command 'regster' (did you mean 'register'?)" in site.run("regster").error
     assert "--strategy" in site.run("place", "--stratgy", "optimal", "t", "q").error
 
@@ -365,9 +366,7 @@ def test_a_node_without_a_grpc_address_is_named(site: Site) -> None:
     site.topology.write_text(yaml.safe_dump(data), "utf-8")
     ended = site.run("register", site.topology, site.query)
     assert ended.exit_code == 2
-    assert ended.error.endswith(
-        f"{site.nodes[1]} has no grpc address, where workers take queries: add grpc: host:port"
-    )
+    assert f"{site.topology}: {site.nodes[1]} has no grpc address" in ended.error
 
 
 def test_of_a_query_that_cannot_be_registered_whole_nothing_stays(site: Site) -> None:
