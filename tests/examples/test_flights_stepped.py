@@ -29,7 +29,7 @@ def test_the_table_is_that_of_the_demo_though_a_member_is_killed(tmp_path: Path)
     assert stepped.stdout == demo.stdout
     _, _, behind = stepped.stderr.rpartition("kill -9 ")
     assert "(killed by SIGKILL); it is started again" in behind
-    (step,) = re.findall("running again, on from step ([0-9]+)", behind)
+    (step,) = re.findall("running again, from step ([0-9]+)", behind)
     assert int(step) > 0, "it was in the middle"
 
 

@@ -140,7 +140,7 @@ def test_all_is_killed_at_once_and_goes_on_elsewhere(tmp_path: Path, url: StoreU
     first.process.kill()
     first.end()
     ended = nebuli("run", *options, elsewhere / "topology.yaml", elsewhere / "sums.json", directory=elsewhere)
-    assert (ended.exit_code, "on from step" in ended.stderr) == (0, True), ended.stderr
+    assert (ended.exit_code, "running, from step" in ended.stderr) == (0, True), ended.stderr
     check_sums(elsewhere / "sums.csv", 7_000)
 
 

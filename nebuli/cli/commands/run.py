@@ -1,4 +1,4 @@
-"""``nebuli run``: a query from start to end, with a worker process per node on this machine."""
+"""``nebuli run``: a query from start to end, with a local worker process for each node."""
 
 from __future__ import annotations
 
@@ -52,22 +52,20 @@ _PROGRESS_S = 5.0
     type=click.Choice(["fail", "wait", "replace"]),
     default="fail",
     show_default=True,
-    help="What the query does when a worker dies: it fails, starts it again, or goes on without its node.",
+    help="Action when a worker dies: fail the query, start the worker again, or continue without its node.",
 )
 @click.option(
     "--late",
     type=click.Choice(["fail", "warn", "ignore"]),
     default="warn",
     show_default=True,
-    help="What it does about rows that windows drop, as they are late or have no time: it fails at the first, counts "
-    "them and prints how many at its end, or prints nothing.",
+    help="Action on rows that windows drop, as they are late or have no time: fail at the first one, warn of their "
+    "number at the end, or ignore them.",
 )
 @engine_option
 @max_state_bytes
 @step_options
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print how it ended as JSON, for programs; not with a Print sink."
-)
+@click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON; not with a Print sink.")
 def run(
     topology: str,
     query: str,
@@ -81,21 +79,21 @@ def run(
     as_json: bool,
     **of_steps: Any,
 ) -> int:
-    """Run QUERY over TOPOLOGY, with a worker process for each node on this machine.
+    """Run a query with a local worker process for each node.
 
-    QUERY is a file of JSON or SQL, or a statement given by -e. A SELECT without a sink prints its rows: as a table on
-    a terminal, else as CSV. EXPLAIN prints where its operators would run, and why.
+    QUERY is a file in JSON or SQL, or a statement given with -e. A SELECT without a sink prints its rows: as a table
+    on a terminal, otherwise as CSV. EXPLAIN prints the node of each operator with the reason.
 
-    The result goes where the query's sink says; a Print sink prints on standard output. Progress goes to
-    standard error. Paths in TOPOLOGY start at its directory.
+    Writes the result to the query's sink; a Print sink prints to standard output. Prints progress to standard error.
+    Paths in TOPOLOGY are relative to its directory.
 
-    With --stepped it runs in steps instead, in --members processes that keep what they know in --state: whatever
-    is killed, nothing is lost or doubled, and run again it goes on where it was. With --on spark these are tasks of one
-    stage of Spark, at the master of TOPOLOGY's node with engine: spark. With --serve or --http programs push
-    rows into logical sources that nothing is attached to, and read outputs, until one of them shuts it down.
+    With --stepped the query runs in steps, in --members processes that keep their state in --state. Killed processes
+    lose and duplicate no rows, and a new run with the same --state resumes the query. With --on spark the members are
+    tasks of one Spark stage, at the master of TOPOLOGY's node with engine: spark. With --serve or --http, programs push
+    rows into logical sources without a physical source, read outputs, and shut the query down.
 
-    Exit codes: 0 all fragments finished; 1 the query failed; 2 bad input, be it the query's or a source's
-    file; 3 a worker died or does not answer; 130 interrupted; 143 terminated.
+    Exit codes: 0 all fragments finished; 1 the query failed; 2 invalid input, such as a query or a source's file; 3 a
+    worker died or is unreachable; 130 interrupted; 143 terminated.
     """
     from nebuli.cli.local_template import forked_template
 
@@ -174,8 +172,8 @@ def _run_to_end(model: Topology, plan: Query, options: _Options) -> int:
     )
     if of_late is Late.FAIL and (unknown := uncounted(fragments)):
         raise click.ClickException(
-            f"--late fail: Spark drops rows that are late or have no time at {unknown}, and does not report how "
-            f"many; take --engine embedded, or --late warn"
+            f"--late fail is not supported at {unknown}: Spark does not report the rows that it drops, as they are "
+            f"late or have no time; use --engine embedded, or --late warn"
         )
     given = {
         name: address
@@ -183,8 +181,9 @@ def _run_to_end(model: Topology, plan: Query, options: _Options) -> int:
         if address is not None
     }
     if given and not views_of(fragments):
+        option = next(iter(given))
         raise click.UsageError(
-            f"{next(iter(given))} is for queries in steps, and for those with views: add --stepped, or leave it out"
+            f"{option} applies to queries in steps and queries with views only: add --stepped, or remove {option}"
         )
     trust_at(given, model, file.parent, "read its views")
     if steps.http is not None:
@@ -220,7 +219,7 @@ def _refuse_print(active: Active) -> None:
     sink = active.root.operators[-1]
     if isinstance(getattr(sink, "target", None), PrintSink):
         raise click.UsageError(
-            f"--json and the sink {sink.id} (Print) both go to standard output: leave one of them out"
+            f"--json and the sink {sink.id} (Print) both write to standard output: remove one of them"
         )
 
 
@@ -240,12 +239,12 @@ class _Run(NamedTuple):
 
 
 def ended(work: Coroutine[Any, Any, None]) -> int:
-    """Do what starts workers; the exit code. What went wrong is said in one sentence."""
+    """Run work that starts workers, and return the exit code. Prints an error in one sentence."""
     return _outcome(work)[0]
 
 
 def _outcome(work: Coroutine[Any, Any, None]) -> tuple[int, str | None]:
-    """Do what starts workers; the exit code, and what was said of what went wrong."""
+    """Run work that starts workers, and return the exit code and the printed error."""
     from nebuli.control.errors import NodeUnreachable, QueryFailed, QueryLost
     from nebuli.control.local import WorkerDied, WorkerNotStarted
     from nebuli.rpc.worker_client import WorkerRefused, WorkerUnreachable
@@ -295,7 +294,8 @@ async def _run(settings: _Run, progress: _Progress) -> None:
     ) as workers:
         progress.say(f"{_count(len(used), 'worker')} ready")
         work = _deploy(settings, workers, progress)
-        # Where a death is an end, it is noticed by itself; else by whoever does not answer any more.
+        # With policy FAIL the guard ends the query on a worker's death; else the supervisor finds workers that do not
+        # answer.
         await (workers.guard(work) if settings.policy is Policy.FAIL else work)
     if settings.says_late:
         for text in progress.late.warnings():
@@ -335,7 +335,7 @@ def _supervisor(settings: _Run, workers: LocalWorkers, progress: _Progress) -> S
 async def _served(
     settings: _Run, workers: LocalWorkers, supervisor: Supervisor, progress: _Progress
 ) -> AsyncIterator[None]:
-    """Serve the query's views, if it has some, and say where."""
+    """Serve the query's views, if it has some, and print their addresses."""
     from nebuli.control.deployment import views_of
     from nebuli.rpc.trust import Trust
     from topology import Access
@@ -344,7 +344,7 @@ async def _served(
     if not views:
         yield
         return
-    from nebuli.control.served_views import served_views  # not for others: it is large
+    from nebuli.control.served_views import served_views  # only here, as it is large
     from nebuli.control.view_addition import add_views
 
     async def add(text: str, file: str | None) -> Mapping[str, tuple[str, ViewOperator]]:
@@ -387,13 +387,13 @@ async def _served(
 async def _bound(
     stack: AsyncExitStack, given: str | None, served: Callable[[str], AbstractAsyncContextManager[str]]
 ) -> str:
-    """Serve at the address that was given, or at the usual one or any; the address."""
+    """Serve at the given address, else at the default one, else at a free port; return the address."""
     try:
         return await stack.enter_async_context(served(given or VIEWS_AT))
     except OSError as error:
         if given is None:
             return await _bound(stack, "127.0.0.1:0", served)
-        raise ServesNowhere(f"views cannot be served at {given}: {error}") from error
+        raise ServesNowhere(f"cannot serve views at {given}: {error}") from error
 
 
 def _key(view: ViewOperator) -> str:
@@ -401,7 +401,7 @@ def _key(view: ViewOperator) -> str:
 
 
 class _OverHttp(NamedTuple):
-    """Where views are served over HTTP, also those that are added; ``trusts`` is what their nodes are shown."""
+    """The HTTP server of views, added ones included; ``trusts`` has the certificates and secrets for their nodes."""
 
     url: str
     places: ViewPlaces
@@ -442,7 +442,7 @@ class ServesNowhere(Exception):
 
 
 class _Progress:
-    """One line on standard error for each change of a fragment, and one now and then for a long run."""
+    """The progress on standard error: a line for each change of a fragment, and one every few seconds."""
 
     def __init__(self, fragments: Sequence[AnyFragment]) -> None:
         self._began = time.monotonic()
@@ -457,13 +457,13 @@ class _Progress:
         )
 
     def follow(self, active: Active) -> None:
-        """The query has begun again."""
+        """Start over with the fragments of a new deployment."""
         self._statuses = {}
         self.late.forget()
         self._begin(active.fragments)
 
     def to_data(self) -> dict[str, Any]:
-        """How long it took, and how each fragment was at last, as JSON shows it."""
+        """Return the duration and the last status of each fragment, for JSON."""
         numbers = ("rows_in", "rows_out", "late_rows", "rows_without_time", "error")
         return {
             "seconds": round(time.monotonic() - self._began, 3),
@@ -482,12 +482,12 @@ class _Progress:
         click.echo(f"{time.monotonic() - self._began:6.1f} s  {text}", err=True)
 
     def report(self, fragment: AnyFragment, status: FragmentStatus) -> None:
-        """Say how a fragment is, if that is news."""
+        """Print a fragment's status if it has changed."""
         self._statuses[fragment.id] = fragment.node, status
         self.late.report(fragment, status)
         now = time.monotonic()
         said, when = self._said.get(fragment.id, (("", ""), 0.0))
-        news = (status.state, status.phase or said[1])  # between two phases there is nothing to say
+        news = (status.state, status.phase or said[1])  # nothing changes between two phases
         if news == said and (status.state.is_final or now - when < _PROGRESS_S):
             return
         self._said[fragment.id] = (news, now)

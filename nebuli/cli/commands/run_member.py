@@ -1,4 +1,4 @@
-"""``nebuli member``, which is no command for people: a member of a query in steps that runs on this machine."""
+"""``nebuli member``, which other commands start: a member of a query in steps on this machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 @click.argument("number", type=int)
 @click.argument("circuit")
 def member(number: int, circuit: str) -> int:
-    """Be the member NUMBER of CIRCUIT, with the order on standard input, whose end ends it."""
+    """Run member NUMBER of CIRCUIT, with its order on standard input, and end with it."""
     from nebuli.steps.local.member_process import run_member
 
     return run_member()

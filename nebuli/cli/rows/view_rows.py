@@ -16,14 +16,14 @@ _COUNTS = HEADER[3:]
 
 
 def how_to_read(name: str, key: Sequence[str], where: str) -> str:
-    """What a command says of a view that it serves at an address."""
+    """Describe a view that a command serves at an address."""
     at = "" if where == VIEWS_AT else f" --at {where}"
     keys = " ".join(column.upper() for column in key)
-    return f"view {name} at {where}, until it is ended: nebuli view get {name} {keys}{at}"
+    return f"view {name} at {where} until the query ends: nebuli view get {name} {keys}{at}"
 
 
 def data_of(view: ViewStatus) -> dict[str, Any]:
-    """A view as JSON shows it."""
+    """Return a view's status for JSON."""
     state = "partial" if view.partial else "full"
     return {"view": view.name, "key": list(view.key), "state": state} | {
         name: getattr(view, name) for name in _COUNTS
@@ -31,6 +31,6 @@ def data_of(view: ViewStatus) -> dict[str, Any]:
 
 
 def cells_of(view: ViewStatus) -> tuple[str, ...]:
-    """A row of a table under `HEADER`."""
+    """Return a view's row of a table under `HEADER`."""
     counts = (f"{getattr(view, name):,}" for name in _COUNTS)
     return (view.name, ", ".join(view.key), "partial" if view.partial else "full", *counts)

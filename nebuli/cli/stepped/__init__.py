@@ -1,1 +1,1 @@
-"""What commands have for queries in steps."""
+"""The parts of commands that concern queries in steps."""

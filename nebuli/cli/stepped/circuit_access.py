@@ -1,4 +1,4 @@
-"""Where commands reach a circuit that is named to them, and what they show there."""
+"""The address of a circuit that is given to a command, and the certificates and secret for it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def trust_of(topology: str | None) -> Trust:
-    """The certificates and the secret of a topology; nothing without one."""
+    """Return the certificates and the secret of a topology, or none without a topology."""
     from nebuli.cli.files import load_topology
     from nebuli.rpc.trust import NO_TRUST, Trust
     from topology import Access
@@ -31,7 +31,7 @@ def trust_of(topology: str | None) -> Trust:
 
 @asynccontextmanager
 async def reached(circuit: str, trust: Trust, within_s: float) -> AsyncIterator[Circuit]:
-    """A circuit at HOST:PORT, or that of a registered query, which is shown what its topology says.
+    """Connect to a circuit at HOST:PORT, or to that of a registered query with its topology's certificates and secret.
 
     Raises ClickException, CircuitError.
     """
@@ -45,12 +45,12 @@ async def reached(circuit: str, trust: Trust, within_s: float) -> AsyncIterator[
 
 
 def _registered(id_: str) -> tuple[str, Trust]:
-    """Where a query is reached, and with what. Raises ClickException."""
+    """Return a query's address, and the certificates and secret for it. Raises ClickException."""
     from nebuli.rpc.trust import Trust
 
     found = saved_queries.load(id_)
     if found.circuit is None:
         raise click.ClickException(
-            f"query {found.id} runs free, and keeps nothing that could be asked for: a query in steps does"
+            f"query {found.id} does not run in steps, so it has no contents to read: register it with --stepped"
         )
     return found.circuit, Trust.of(found.fragments[-1].access)  # those of its coordinator's worker

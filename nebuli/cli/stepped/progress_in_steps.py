@@ -1,4 +1,4 @@
-"""What is said of a query in steps while it runs, and how it ended as JSON shows it."""
+"""The progress of a query in steps on standard error, and its outcome as JSON."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from nebuli.cli.late_report import rows_are
 from nebuli.connectors.errors import fill_in_times, without_time
 from nebuli.dataflow.progress import spelled
 from nebuli.steps.protocol import events as ev
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class _Lines(logging.Handler):
-    """Log records as lines of the progress."""
+    """A log handler that prints records as lines of the progress."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         super().__init__(logging.WARNING)
@@ -32,7 +33,7 @@ class _Lines(logging.Handler):
 
 
 class ProgressInSteps:
-    """Hears what a coordinator orders, and says on standard error what changes: a line for each."""
+    """The progress by a coordinator's orders: a line on standard error for each change."""
 
     def __init__(self, members: int) -> None:
         self._members = members
@@ -40,21 +41,21 @@ class ProgressInSteps:
         self._epochs = 0
         self._step = 0
         self._checkpoints = 0
-        self._saved = 0  # at the beginning there is nothing to be saved, and none to be said
+        self._saved = 0  # the checkpoint at the beginning is empty, and not announced
         self._late: dict[tuple[int, str], int] = {}
         self._without_time: dict[tuple[int, str], int] = {}
         self._open: dict[tuple[int, str], tuple[int, int]] = {}
         self._times: dict[str, str] = {}
-        """The column that has the time of rows, by the window that has dropped some."""
+        """The time column of each window that has dropped rows."""
         self._skipped: Sequence[SkippedRows] = ()
         self.say(f"starting {self._counted()}")
 
     def say(self, text: str) -> None:
-        """A line, with the time since the beginning."""
+        """Print a line with the time since the beginning."""
         click.echo(f"{time.monotonic() - self._began:6.1f} s  {text}", err=True)
 
     def take_logs(self) -> None:
-        """Have lines of members and sinks among these. What the coordinator would log, it is heard of."""
+        """Add log lines of members and sinks. The coordinator's would repeat its orders, and are left out."""
         lines = _Lines(self.say)
         for name in ("nebuli.steps.member", "nebuli.connectors"):
             logger = logging.getLogger(name)
@@ -63,22 +64,22 @@ class ProgressInSteps:
         logging.getLogger("nebuli.steps.coordinator").setLevel(logging.ERROR)
 
     def hear(self, order: Order) -> None:
-        """What the coordinator orders."""
+        """Process an order of the coordinator."""
         match order:
             case ev.EpochRuns(_, step):
                 self._epochs += 1
                 self._step = step
                 self.say(self._running(step))
             case ev.ClaimEpoch(_, why):
-                self.say(f"{why}; all go back to the last checkpoint")
+                self.say(f"{why}; all members return to the last checkpoint")
             case ev.CheckpointMade(step):
                 self._checkpoints += 1
                 self._step = step
-                if step != self._saved:  # of a query that waits for rows, there is nothing new to say
+                if step != self._saved:  # a query that waits for rows saves the same step again
                     self.say(f"checkpoint at step {step:,}")
                 self._saved = step
             case ev.CheckpointFailed(step, why):
-                self.say(f"no checkpoint at step {step:,}: {why}; steps go on")
+                self.say(f"checkpoint at step {step:,} failed: {why}; steps continue")
             case ev.RowsLate(member, operator, rows):
                 self._late[member, operator] = rows
             case ev.RowsWithoutTime(member, operator, column, rows):
@@ -88,12 +89,12 @@ class ProgressInSteps:
                 self._open[member, operator] = begin, end
             case ev.InputsEnded(step):
                 self._step = step
-                self.say(f"all inputs have ended, after {step:,} {'step' if step == 1 else 'steps'}")
+                self.say(f"all inputs have ended after {step:,} {'step' if step == 1 else 'steps'}")
             case _:
                 pass
 
     def scaled(self, members: int) -> None:
-        """So many members begin, or go on: they say anew what is theirs."""
+        """Start over with another number of members, which report their counts again."""
         self._members = members
         self._epochs = 0
         self._late.clear()
@@ -101,32 +102,32 @@ class ProgressInSteps:
         self._open.clear()
 
     def leave_out(self, skipped: Sequence[SkippedRows]) -> None:
-        """Rows are left out of steps, by this run or one before."""
+        """Record and print the rows that this run or an earlier one skips."""
         self._skipped = skipped
         for text in self.skipped_rows():
             self.say(text)
 
     def skipped_rows(self) -> list[str]:
-        """A sentence for each input of which rows are left out of a step."""
+        """Return a sentence for each input with skipped rows."""
         return [_skipped(each) for each in self._skipped]
 
     def _running(self, step: int) -> str:
-        where = f"on from step {step:,}" if step else "from the beginning"
+        where = f"from step {step:,}" if step else "from the beginning"
         return f"{self._counted()} running, {where}" if self._epochs == 1 else f"running again, {where}"
 
     def _counted(self) -> str:
         return f"{self._members} member{'' if self._members == 1 else 's'}"
 
     def late_rows(self) -> dict[str, int]:
-        """How many rows were late since the circuit's first step, by operator."""
+        """Return the number of late rows since the circuit's first step, by operator."""
         return _by_operator(self._late)
 
     def rows_without_time(self) -> dict[str, int]:
-        """How many rows had no time since the circuit's first step, by window."""
+        """Return the number of rows without a time since the circuit's first step, by window."""
         return _by_operator(self._without_time)
 
     def open_windows(self) -> dict[str, tuple[str, str]]:
-        """From which time to which windows stay open at the end, by operator."""
+        """Return the begin of the first and the end of the last window that stay open, by operator."""
         found: dict[str, tuple[int, int]] = {}
         for (_, operator), (begin, end) in self._open.items():
             first, last = found.get(operator, (begin, end))
@@ -134,7 +135,7 @@ class ProgressInSteps:
         return {key: (spelled(begin), spelled(end)) for key, (begin, end) in sorted(found.items())}
 
     def done(self) -> str:
-        """The last line of a run that has come to its end, with the windows that it holds open."""
+        """Format the last line of a completed run, with the windows that stay open."""
         windows = ", ".join(
             f"{begin} to {end} at operator {operator}"
             for operator, (begin, end) in self.open_windows().items()
@@ -144,25 +145,26 @@ class ProgressInSteps:
         return f"done; open windows, which wait for rows of a further run, or for --close: {windows}"
 
     def warnings(self) -> list[str]:
-        """Sentences for the end about rows that were dropped: the late ones, and those without a time."""
+        """Return a sentence each for late rows and for rows without a time, if there are some."""
         found = []
         if late := self.late_rows():
             where = ", ".join(f"{rows:,} at operator {operator}" for operator, rows in late.items())
+            total = sum(late.values())
             found.append(
-                f"late rows, which are not in the result: {sum(late.values()):,}, as their windows were over: {where}; "
+                f"{total:,} late {rows_are(total)} missing from the result, as their windows had closed: {where}; "
                 f"rows of later windows had come before them, or a run had closed all with --close"
             )
         if dropped := self.rows_without_time():
             where = ", ".join(without_time(rows, self._times[key], key) for key, rows in dropped.items())
+            total = sum(dropped.values())
             found.append(
-                f"rows without a time, which are not in the result: {sum(dropped.values()):,}, as they are in no "
-                f"window: {where}; {fill_in_times(self._times[key] for key in dropped)}, and start from scratch with "
-                f"another --state"
+                f"{total:,} {rows_are(total)} missing from the result for lack of a time: {where}; "
+                f"{fill_in_times(self._times[key] for key in dropped)}, and start from scratch with another --state"
             )
         return found
 
     def to_data(self) -> dict[str, Any]:
-        """How long it took, and what came of it, as JSON shows it."""
+        """Return the duration and the outcome, for JSON."""
         return {
             "seconds": round(time.monotonic() - self._began, 3),
             "members": self._members,
@@ -179,11 +181,10 @@ class ProgressInSteps:
 def _skipped(left_out: SkippedRows) -> str:
     rows = "1 row" if left_out.rows == 1 else f"{left_out.rows:,} rows"
     text = (
-        f"step {left_out.step:,} is computed without {rows} of input {left_out.input}, as --skip-step asked: see "
-        f"{left_out.file}"
+        f"step {left_out.step:,} skips {rows} of input {left_out.input}, by --skip-step: see {left_out.file}"
     )
     if left_out.outputs:
-        text += f"; not so in {', '.join(left_out.outputs)}, written before, where what came of them stays"
+        text += f"; {', '.join(left_out.outputs)} had results of them before, and keep these"
     return text
 
 

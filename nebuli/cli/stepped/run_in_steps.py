@@ -35,16 +35,16 @@ if TYPE_CHECKING:
 
 CHECKPOINT_S = 10.0
 _OF_FREE_QUERIES = {
-    "on_loss": "a member that is lost is always started again, and all go on from their last checkpoint",
-    "strategy": "nothing is placed, as all members run on this machine",
-    "seed": "nothing is placed, as all members run on this machine",
-    "engine": "members have one engine, the embedded one",
+    "on_loss": "a lost member is always started again, and all members return to the last checkpoint",
+    "strategy": "all members run on this machine",
+    "seed": "all members run on this machine",
+    "engine": "members always use the embedded engine",
 }
-"""Options that say nothing of a query in steps, and why."""
+"""Options that do not apply to a query in steps, with the reason."""
 
 
 class Steps(NamedTuple):
-    """What the options say; None: not given."""
+    """The options of a query in steps; None: not given."""
 
     stepped: bool
     members: int | None
@@ -59,17 +59,17 @@ class Steps(NamedTuple):
 
     @property
     def keep_output_bytes(self) -> int | None:
-        """How much is kept for programs, where there can be any; None: all."""
+        """The bytes of output to keep for programs, if any can connect; None: all."""
         said = self.keep_output or (DEFAULT if self.is_served else NOTHING)
         return said.max_bytes
 
     @property
     def is_served(self) -> bool:
-        """Whether programs can call it: then it ends when one says so."""
+        """Whether programs can connect to the query and shut it down."""
         return self.serve is not None or self.http is not None
 
     def check(self) -> None:
-        """Raise UsageError where they do not go together."""
+        """Raise UsageError for options that exclude each other."""
         others = {
             "--members": self.members,
             "--state": self.state,
@@ -81,11 +81,13 @@ class Steps(NamedTuple):
         }
         given = [name for name, value in others.items() if value is not None]
         if given and not self.stepped:
-            raise click.UsageError(f"{given[0]} is for queries in steps: add --stepped, or leave it out")
+            raise click.UsageError(
+                f"{given[0]} applies to queries in steps only: add --stepped, or remove {given[0]}"
+            )
         if self.stepped and self.state is None:
             raise click.UsageError(
-                "--stepped needs --state DIR, a folder of this machine or a URL of a store for what the query keeps: "
-                "run it again with the same one, and it goes on where it was"
+                "--stepped requires --state, the place of the query's state: a folder on this machine, or the URL of a "
+                "store; a new run with the same one resumes the query"
             )
         if self.stepped:
             _refuse_options_of_free_queries()
@@ -96,32 +98,31 @@ def _refuse_options_of_free_queries() -> None:
     for name, why in _OF_FREE_QUERIES.items():
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             option = f"--{name.replace('_', '-')}"
-            raise click.UsageError(f"{option} is for queries that run free: in steps {why}. Leave it out")
+            raise click.UsageError(f"{option} does not apply with --stepped, as {why}: remove it")
 
 
 def step_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of a command that may run a query in steps."""
+    """Add the options of a query in steps to a command."""
     for option in reversed(
         (
-            click.option(
-                "--stepped", is_flag=True, help="Run in steps, with state that survives: exactly once."
-            ),
+            click.option("--stepped", is_flag=True, help="Run in steps, exactly once, with durable state."),
             click.option(
                 "--members",
                 type=click.IntRange(1, MOST_MEMBERS),
-                help="In how many processes each step is worked on; without it 1, or as many as have the state.",
+                help="Number of member processes.  [default: 1, or as many as have saved the state]",
             ),
             click.option(
                 "--on",
                 "home",
                 type=click.Choice(["local", "spark"]),
-                help="Where members run: in processes of this machine (without it), or as tasks of one stage of Spark.",
+                help="Where members run: as processes of this machine, or as tasks of one Spark stage.  "
+                "[default: local]",
             ),
             click.option(
                 "--state",
                 type=FilePath(),
                 metavar="DIR|URL",
-                help="The folder for what a query in steps keeps: one of its own, empty or not there yet at first; or "
+                help="Place of a query's state in steps: a folder of its own, empty or missing at first; or "
                 "postgresql://USER@HOST/DATABASE?schema=NAME&blobs=s3://BUCKET/PREFIX.",
             ),
             click.option(
@@ -129,19 +130,19 @@ def step_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 "checkpoint_s",
                 type=Finite(min=0.1),
                 metavar="SECONDS",
-                help=f"How often the state of a query in steps is saved; {CHECKPOINT_S:g} s without it.",
+                help=f"Time between two checkpoints of a query in steps.  [default: {CHECKPOINT_S:g}]",
             ),
             click.option(
                 "--serve",
                 metavar="HOST:PORT",
-                help="Where programs push rows into a query in steps, read its outputs and end it: until then it runs. "
-                f"Or where views are read; {VIEWS_AT}, or a free port, without it.",
+                help="Address at which programs push rows into a query in steps, read its outputs and shut it down; or "
+                f"at which they read views.  [default for views: {VIEWS_AT}, or a free port]",
             ),
             click.option(
                 "--http",
                 metavar="HOST:PORT",
-                help="The same over HTTP, and for people: SQL over its contents, figures, profiles; see /openapi.json. "
-                "Or views, by key, as JSON.",
+                help="Address of the same over HTTP, with SQL, statistics and profiles (see /openapi.json); or of "
+                "views, by key, as JSON.",
             ),
             keep_output,
             click.option(
@@ -150,8 +151,8 @@ def step_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 type=click.IntRange(min=0),
                 multiple=True,
                 metavar="N",
-                help="Leave out the rows of step N of a query in steps with which it cannot be computed, and put them "
-                "into a file. Once for each step.",
+                help="Skip the rows with which step N of a query in steps cannot be computed, and write them to a "
+                "file. Repeat it for more steps.",
             ),
             close,
         )
@@ -182,7 +183,7 @@ def run_in_steps(
     late: str,
     as_json: bool,
 ) -> int:
-    """Run the query to its end, or, if it is served, until it is shut down; the exit code.
+    """Run the query to its end, or until it is shut down if it is served, and return the exit code.
 
     ``late`` is fail, warn or ignore.
     """
@@ -234,13 +235,13 @@ def run_in_steps(
 
 
 def _warn(progress: ProgressInSteps, *, late: bool) -> None:
-    """Print what is not in the result."""
+    """Print the rows that are missing from the result."""
     for text in (*progress.skipped_rows(), *(progress.warnings() if late else ())):
         click.echo(f"Warning: {text}", err=True)
 
 
 def _home(steps: Steps, topology: Topology, state: StorePlace, directory: Path) -> Home:
-    """Where the members live. Raises ClickException."""
+    """Return the home of the members. Raises ClickException."""
     from nebuli.connectors.errors import FragmentError
     from nebuli.steps.errors import HomeUnfit
     from nebuli.steps.local.local_members import ThisMachine
@@ -258,8 +259,8 @@ def _home(steps: Steps, topology: Topology, state: StorePlace, directory: Path) 
 def _refuse_without_sources(query: SteppedQuery) -> None:
     if query.external:
         raise click.UsageError(
-            f"nothing is attached to {', '.join(query.external)}: give the topology a physical source for it, or "
-            f"--serve HOST:PORT, where programs push rows into it"
+            f"no physical source is attached to {', '.join(query.external)}: add one to the topology, or give --serve "
+            f"HOST:PORT, at which programs push rows into it"
         )
 
 
@@ -269,19 +270,19 @@ def _refuse_print(query: SteppedQuery) -> None:
     for output, target in query.targets.items():
         if isinstance(target, PrintSink):
             raise click.UsageError(
-                f"--json and the sink {output} (Print) both go to standard output: leave one of them out"
+                f"--json and the sink {output} (Print) both write to standard output: remove one of them"
             )
 
 
 def _outcome(settings: _Run, progress: ProgressInSteps) -> tuple[int, str | None]:
-    """Run it; the exit code, and what was said of what went wrong."""
+    """Run the query, and return the exit code and the printed error."""
     from nebuli.connectors.errors import FragmentError
     from nebuli.steps.errors import MembersFailed
     from nebuli.steps.protocol.errors import CoordinationError
     from nebuli.store import StorageError
 
     state = settings.steps.state if isinstance(settings.state, Path) else settings.state
-    again = f"all members are stopped. Run it again with --state {state}, and it goes on there."
+    again = f"all members are stopped. Run the query again with --state {state} to resume it."
     try:
         asyncio.run(_run(settings, progress))
     except KeyboardInterrupt:
@@ -348,44 +349,44 @@ async def _run(settings: _Run, progress: ProgressInSteps) -> None:
                     address = await stack.enter_async_context(
                         served(run, settings.steps.serve, settings.trust)
                     )
-                    progress.say(f"serving at {address}, until a program shuts it down")
+                    progress.say(f"serving at {address} until a program shuts the query down")
                 if settings.steps.http is not None:
                     url = await stack.enter_async_context(
                         http_server().served_over_http(
                             run, settings.steps.http, settings.trust, settings.stores
                         )
                     )
-                    progress.say(f"serving at {url}, until somebody shuts it down")
+                    progress.say(f"serving at {url} until a client shuts the query down")
                 await run.until_shut_down()
 
 
 async def _serve_views(
     run: LocalRun, settings: _Run, progress: ProgressInSteps, stack: contextlib.AsyncExitStack
 ) -> None:
-    """Serve the query's views, if it has some, and say where: beside what else is served."""
+    """Serve the query's views, if it has some, on the host of --serve, and print their addresses."""
     views = [*settings.query.plan.views]
     if not views:
         return
     from nebuli.circuits.served_run import CannotServe
-    from nebuli.circuits.views.served_lookups import served_lookups  # not for others: it is large
+    from nebuli.circuits.views.served_lookups import served_lookups  # only here, as it is large
 
-    assert settings.trust is not None, "whoever has views is served"
+    assert settings.trust is not None, "a query with views is served"
     host, _, port = VIEWS_AT.rpartition(":")
     if settings.steps.serve is not None:
         host = settings.steps.serve.rpartition(":")[0]
     try:
         where = await stack.enter_async_context(served_lookups(run, f"{host}:{port}", settings.trust))
-    except OSError:  # somebody else's are there
+    except OSError:  # another process serves at that port
         try:
             where = await stack.enter_async_context(served_lookups(run, f"{host}:0", settings.trust))
         except OSError as error:
-            raise CannotServe(f"views cannot be served at {host}: {error}") from error
+            raise CannotServe(f"cannot serve views at {host}: {error}") from error
     for view in views:
         progress.say(how_to_read(view.name or view.id, view.key, where))
 
 
 def _stores_of(topology: Topology, directory: Path) -> Mapping[str, StorePlace]:
-    """The stores of collections that a topology names, by what can be shown of that. Raises StorageError."""
+    """Return the stores of collections in a topology, by their names without passwords. Raises StorageError."""
     from nebuli.store.store_url import store_place
     from topology import CollectionSink, CollectionSource
 

@@ -86,10 +86,7 @@ async def test_shut_down_at_once_the_result_has_all_that_was_pushed(
 @pytest.mark.parametrize(
     ("serve", "error"),
     [
-        (
-            [],
-            "nothing is attached to a, b, c: give the topology a physical source for it, or --serve HOST:PORT",
-        ),
+        ([], "attached to a, b, c: "),
         (["--serve", "0.0.0.0:0"], "can be reached from other machines"),
         (["--serve", "here"], "--serve: "),
     ],

@@ -30,8 +30,8 @@ def test_a_recovery_is_said_with_its_reason_and_where_it_goes_on(capsys: pytest.
     orders = (ev.EpochRuns(1, 0), ev.ClaimEpoch(1, "member 1 was lost: gone"), ev.EpochRuns(2, 1200))
     assert said(capsys, *orders) == [
         "2 members running, from the beginning",
-        "member 1 was lost: gone; all go back to the last checkpoint",
-        "running again, on from step 1,200",
+        "member 1 was lost: gone; all members return to the last checkpoint",
+        "running again, from step 1,200",
     ]
 
 
@@ -43,7 +43,8 @@ def test_late_rows_are_those_that_members_said_last_added_up() -> None:
         progress.hear(ev.RowsLate(member, "hours", rows))
     assert progress.late_rows() == {"hours": 8}
     (warning,) = progress.warnings()
-    assert "late rows, which are not in the result: 8," in warning
+    assert warning.startswith("8 late rows ")
+    assert ": 8 at operator hours; " in warning
 
 
 def test_rows_without_a_time_are_added_up_apart_and_said_with_their_column() -> None:
@@ -54,11 +55,10 @@ def test_rows_without_a_time_are_added_up_apart_and_said_with_their_column() -> 
     data = progress.to_data()
     assert (data["late_rows"], data["rows_without_time"]) == ({"hours": 1}, {"hours": 8})
     _, warning = progress.warnings()
-    assert warning == (
-        "rows without a time, which are not in the result: 8, as they are in no window: 8 at operator hours, where "
-        "column at is NULL; filter them out before the window (at IS NOT NULL), or fill in the time, and start from "
-        "scratch with another --state"
-    )
+    assert warning.startswith("8 rows ")
+    assert ": 8 at operator hours, where column at is NULL; " in warning
+    assert "(at IS NOT NULL)" in warning
+    assert warning.endswith("--state")
     progress.scaled(1)
     assert progress.warnings() == []
 
@@ -94,16 +94,11 @@ def test_rows_that_are_left_out_are_counted_by_step_and_input_with_the_outputs_t
         SkippedRows(1300, "returns", 2500, "state/skipped-1300-returns.arrow", ["rows", "sums"]),
     ]
     progress.leave_out(left_out)
-    assert progress.skipped_rows() == [
-        (
-            "step 7 is computed without 1 row of input sales, as --skip-step asked: see "
-            "state/skipped-7-sales.arrow"
-        ),
-        (
-            "step 1,300 is computed without 2,500 rows of input returns, as --skip-step asked: see "
-            "state/skipped-1300-returns.arrow; not so in rows, sums, written before, where what came of them stays"
-        ),
-    ]
+    first, second = progress.skipped_rows()
+    assert first.startswith("step 7 skips 1 row of input sales")
+    assert first.endswith(" state/skipped-7-sales.arrow")
+    assert second.startswith("step 1,300 skips 2,500 rows of input returns")
+    assert " state/skipped-1300-returns.arrow; rows, sums " in second
     assert progress.to_data()["skipped_rows"][1] == {
         "step": 1300,
         "input": "returns",

@@ -142,7 +142,7 @@ def test_as_json_it_says_how_it_ended(case: Case) -> None:
     assert data["error"] == failed.error
     assert {each["state"] for each in data["fragments"]} >= {"failed"}
     case.sink = {"type": "Print"}
-    assert "both go to standard output" in case.run("--json").error
+    assert "--json and the sink result (Print)" in case.run("--json").error
 
 
 def test_print_is_all_of_stdout(case: Case) -> None:

@@ -78,7 +78,7 @@ def test_a_run_that_is_killed_as_members_take_over_goes_on_with_these_or_with_th
         run = begin(tmp_path, members)
         _, said = run.communicate(timeout=200)
         assert run.returncode == 0, said
-        assert re.search(rf"{members} members? running, on from step", said), said
+        assert re.search(rf"{members} members? running, from step", said), said
     assert_each_row_counts_once(tmp_path, ROWS)
 
 

@@ -203,7 +203,7 @@ nodes:
         assert ended.exit_code == 0, ended.stderr
         (left_out,) = json.loads(ended.stdout)["skipped_rows"]
         assert (left_out["input"], left_out["rows"], left_out["unfit"]) == ("values", 2, True)
-        assert f"step {said[1]} is computed without 2 rows of input values" in ended.stderr
+        assert f"step {said[1]} skips 2 rows of input values" in ended.stderr
     with pa.ipc.open_file(left_out["file"]) as file:
         assert file.read_all().select(["k", "v"]).to_pylist() == [
             {"k": key, "v": value} for key, value in zip(keys, values, strict=True) if value == bad
