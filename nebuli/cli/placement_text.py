@@ -1,4 +1,4 @@
-"""A placement as text for people, and as JSON for programs."""
+"""A placement as tables and as JSON."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def said(errors: Sequence[WorkerUnreachable | WorkerRefused]) -> int:
     return ExitCode.FAILED if errors else ExitCode.DONE
 
 
-def anew(query: DeployedQuery, *options: str) -> str:
+def restart_commands(query: DeployedQuery, *options: str) -> str:
     """Return commands that run the query from scratch in any state; each is harmless if it has nothing to do."""
     files = shlex.join([*options, query.topology.path, query.query.path])
     return f"'nebuli stop {query.id} && nebuli unregister {query.id} && nebuli start {files}'"
@@ -74,7 +74,7 @@ def refuse_options(query: DeployedQuery, given: Sequence[str], *, stepped: bool)
 
     ``given`` are options of queries in steps other than ``--stepped``.
     """
-    in_steps = anew(query, "--stepped", *given)
+    in_steps = restart_commands(query, "--stepped", *given)
     if query.circuit is None and (stepped or given):
         raise click.UsageError(
             f"query {query.id} was registered without --stepped: {in_steps} runs it in steps"
@@ -101,7 +101,7 @@ def after_refusal(query: DeployedQuery, error: WorkerRefused) -> str:
     """Return the remedy for a worker's refusal to start the query, to append to the error."""
     from nebuli.rpc.worker_pb2 import Refusal
 
-    again = anew(query) if query.circuit is None else anew(query, "--stepped")
+    again = restart_commands(query) if query.circuit is None else restart_commands(query, "--stepped")
     match error.refusal.reason:
         case Refusal.REASON_ALREADY_STARTED if query.circuit is not None:  # and runs, or it would be started
             return f"; 'nebuli status {query.id}' shows its state, and 'nebuli stop {query.id}' stops it"

@@ -278,6 +278,22 @@ def test_every_command_is_described() -> None:
     assert {f"nebuli {name}" for name in _commands()} == set(described)
 
 
+def test_summaries_of_commands_are_those_of_their_help_and_fit_a_line() -> None:
+    assert isinstance(nebuli, click.Group)
+    context = click.Context(nebuli)
+    formatter = click.HelpFormatter(width=80)
+    nebuli.format_commands(context, formatter)
+    listed = dict(re.findall(r"^  (\w+) +(.+)$", formatter.getvalue(), re.MULTILINE))
+    commands = {name: nebuli.get_command(context, name) for name in nebuli.list_commands(context)}
+    assert listed == {
+        name: command.get_short_help_str(limit=66)
+        for name, command in commands.items()
+        if command is not None
+    }
+    for name, command in _commands().items():
+        assert not command.get_short_help_str(limit=60).endswith("..."), name
+
+
 @pytest.mark.parametrize("name", sorted(_commands()))
 def test_every_option_of_a_command_is_described(name: str) -> None:
     options = {

@@ -52,9 +52,9 @@ _option = partial(click.option, metavar="HOST:PORT", callback=_address)
 
 
 @click.command()
-@_option("--data", help="Address for data from other workers.  [default: of the node]")
-@_option("--advertise", help="Address by which others reach --data.  [default: of the node, or --data]")
-@_option("--grpc", help="Address for queries.  [default: of the node]")
+@_option("--data", help="Address for data from other workers.  [default: from --topology]")
+@_option("--advertise", help="Address by which others reach --data.  [default: from --topology, or --data]")
+@_option("--grpc", help="Address for queries.  [default: from --topology]")
 @_option("--metrics", help="Address of /metrics for Prometheus.")
 @_option(
     "--http", help="Address of queries in steps over HTTP, each under its id, if its coordinator runs here."

@@ -1,1 +1,1 @@
-"""Rows, and collections of them: how commands read them from files, and show them."""
+"""Rows, collections, sources and views: reading rows from files, and printing."""

@@ -1,4 +1,4 @@
-"""What is said of collections, to people and to programs; and their columns, as they are given and as files have."""
+"""The printed form of collections, and their columns, from options and for files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COMMA = re.compile(r",(?![^(]*\))")
 
 
 def columns_from(text: str) -> Schema:
-    """The columns of ``--schema``. Raises UsageError."""
+    """Parse the columns of ``--schema``. Raises UsageError."""
     from topology import Column
 
     if not text.isprintable():
@@ -33,10 +33,10 @@ def columns_from(text: str) -> Schema:
         name, colon, type_ = (part.strip() for part in each.partition(":"))
         if not (name and colon and type_):
             raise click.UsageError(
-                f'--schema: {each.strip()!r} is no column: give names with types, as in "shop: string, amount: int64"'
+                f'--schema: invalid column {each.strip()!r}: give names with types, as in "shop: string, amount: int64"'
             )
         if name in found:
-            raise click.UsageError(f"--schema: there are two columns {name}")
+            raise click.UsageError(f"--schema: duplicate column {name}: give each column its own name")
         found[name] = Column(name=name, type=_type_from(name, type_))
     return tuple(found.values())
 
@@ -50,25 +50,25 @@ def _type_from(name: str, type_: str) -> DataType:
     try:
         found = str(type_named(type_))
     except ValueError as error:
-        raise click.UsageError(f"--schema: the type of {name}: {error}") from None
+        raise click.UsageError(f"--schema: type of column {name}: {error}") from None
     if found not in [*DataType]:
         raise click.UsageError(
-            f"--schema: expected one of {', '.join(DataType)}, or what SQL calls them, as type of {name}, got "
+            f"--schema: expected one of {', '.join(DataType)}, or its name in SQL, as type of {name}, got "
             f"{short(type_)!r}{did_you_mean(type_, map(str, DataType))}"
         )
     return DataType(found)
 
 
 def columns_of(name: str, schema: pa.Schema) -> Schema:
-    """The columns by the names of their types, which readers of files know. Raises ClickException."""
+    """Return a collection's columns with the types that readers of files know. Raises ClickException."""
     from topology import Column
 
     types = _type_names()
     for field in schema:
         if field.type not in types:
             raise click.ClickException(
-                f"column {field.name} of collection {name} is {field.type}, which no file is read as here: insert rows "
-                f"with a program"
+                f"column {field.name} of collection {name} has the type {field.type}, which files cannot be read as: "
+                f"insert rows with a program"
             )
     return tuple(Column(name=field.name, type=types[field.type]) for field in schema)
 
@@ -81,7 +81,7 @@ def _type_names() -> dict[pa.DataType, Any]:
 
 
 def cells(lines: Sequence[Sequence[object]]) -> list[tuple[str, ...]]:
-    """The cells of a table."""
+    """Format the cells of a table."""
     return [tuple("" if each is None else str(each) for each in line) for line in lines]
 
 
@@ -89,7 +89,7 @@ _RENDITION = ("name", "shards", "since", "upper", "begin", "end", "bytes")
 
 
 def shown(found: CollectionStatus) -> str:
-    """For people."""
+    """Format the status of a collection for people."""
     from nebuli.dataflow.types import type_name
 
     columns = ", ".join(f"{each.name}: {type_name(each.type)}" for each in found.schema)
@@ -101,7 +101,7 @@ def shown(found: CollectionStatus) -> str:
     times = "the store" if found.timed == "store" else "its writers"
     lines = (
         f"collection {found.name} ({columns})",
-        f"created {instant(found.created)}, times by {times}, read back for {found.history_ms / 1000:g} s",
+        f"created {instant(found.created)}, times by {times}, history {found.history_ms / 1000:g} s",
         f"rendition {found.active}, from {found.since} up to but not including {found.upper}",
         "",
         table(("rendition", *_RENDITION[1:]), cells(renditions)),

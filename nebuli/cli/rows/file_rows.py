@@ -1,4 +1,4 @@
-"""Rows of a file that a command was given, in batches of so many: CSV, Parquet, JSON Lines or Arrow."""
+"""Rows of a file, CSV, Parquet, JSON Lines or Arrow, in batches of a fixed size."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ if TYPE_CHECKING:
     from topology import Schema
 
 _ARROW_FILE = b"ARROW1"
-"""An Arrow file begins so, and a stream does not."""
+"""The first bytes of an Arrow file, which a stream does not have."""
 _BLOCK_BYTES = 1 << 22
-"""Lines of so many bytes are read at once."""
+"""The number of bytes of lines to read at once."""
 BATCH_ROWS = 100_000
-"""Batch ``n`` has as many rows, from row ``n`` times this on, whatever reads the file: it is known again by ``n``."""
+"""The rows of a batch. Batch ``n`` starts at row ``n`` times this in every run, so that ``n`` identifies it."""
 
 
 @contextmanager
 def rows_of(file: str, columns: Schema) -> Iterator[Iterator[pa.RecordBatch]]:
-    """Batches of Z-sets, all but the last of `BATCH_ROWS`. Raises ClickException for what is no such file."""
+    """Read a file as batches of Z-sets, all but the last of `BATCH_ROWS`. Raises ClickException for an invalid file."""
     from nebuli.connectors.errors import InputError
 
     with tempfile.TemporaryDirectory(prefix="nebuli-") as directory:
         path = file
-        if file == STDIN:  # what is read has to be a file: its first rows are read twice
+        if file == STDIN:  # the first rows are read twice, which takes a file
             path = str(Path(directory) / "stdin.csv")
             with Path(path).open("wb") as copy:
                 shutil.copyfileobj(sys.stdin.buffer, copy)
         try:
             yield _batches(path, columns)
         except InputError as error:
-            # It is said of queries, whose rows have a logical source.
+            # The reader's errors are worded for queries.
             said = str(error).replace("the logical source", "the collection")
             raise click.ClickException(said.replace(path, "<stdin>") if file == STDIN else said) from None
 
@@ -92,13 +92,13 @@ def _of_columns(path: str, columns: Schema) -> Iterator[pa.RecordBatch]:
             source.open()
         while isinstance(batch := source.poll(), pa.RecordBatch):
             yield _weighted(batch, path) if has_weights else batch
-        assert batch is Signal.END, "a file has all that it has at once"
+        assert batch is Signal.END, "a file is complete when it is opened"
     finally:
         source.close("done")
 
 
 def _of_json_lines(path: str, columns: Schema) -> Iterator[pa.RecordBatch]:
-    """An object in each line; one without a weight is there once."""
+    """Read an object per line; the default weight is 1."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -130,7 +130,7 @@ def _of_json_lines(path: str, columns: Schema) -> Iterator[pa.RecordBatch]:
 
 
 def _of_arrow(path: str, columns: Schema) -> Iterator[pa.RecordBatch]:
-    """An Arrow file, or a stream of it."""
+    """Read an Arrow file or stream."""
     import pyarrow as pa
 
     from nebuli.connectors.errors import unreadable
@@ -165,7 +165,7 @@ _READERS = {".jsonl": _of_json_lines, ".arrow": _of_arrow}
 
 
 def _weighted(batch: pa.RecordBatch, path: str) -> pa.RecordBatch:
-    """The Z-set whose weights the file has. Raises InputError for a row without one."""
+    """Return a batch with the file's weights as a Z-set. Raises InputError for a row without a weight."""
     from nebuli.connectors.errors import InputError
     from nebuli.dataflow.zset import WEIGHT
 
@@ -179,4 +179,4 @@ def _weighted(batch: pa.RecordBatch, path: str) -> pa.RecordBatch:
 
 
 def _never() -> None:
-    """Files wake nobody."""
+    """Do nothing: files never wake a reader."""

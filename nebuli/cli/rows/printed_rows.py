@@ -1,4 +1,4 @@
-"""Rows that a command prints, for people or for programs."""
+"""Rows that a command prints, as a table or in a format for programs."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ format_option = click.option(
     type=click.Choice(["table", "json", "csv", "arrow"]),
     default="table",
     show_default=True,
-    help="How rows are printed: for people, or, for programs, as JSON, CSV or an Arrow stream.",
+    help="Output format of the rows: a table, JSON, CSV, or an Arrow stream.",
 )
 BYTES = "surrogateescape"
-"""How bytes that are no UTF-8 are in text, and become themselves again."""
+"""The error handler that keeps bytes that are not UTF-8 in strings, and writes them unchanged."""
 _NEEDS_QUOTES = frozenset('",\r\n')
 
 
 def how_many(rows: int) -> str:
-    """So many rows, in a sentence."""
+    """Format a number of rows for a sentence."""
     return f"{rows:,} {'row' if rows == 1 else 'rows'}"
 
 
 def print_rows(rows: pa.Table, form: str) -> None:
-    """Print a ``table``, ``json``, ``jsonl`` (an object in a line), ``csv``, or an ``arrow`` stream."""
+    """Print rows as a ``table``, ``json``, ``jsonl`` (an object per line), ``csv``, or an ``arrow`` stream."""
     if form == "arrow":
         from nebuli.circuits.arrow_bytes import table_bytes
 
@@ -61,12 +61,12 @@ def print_rows(rows: pa.Table, form: str) -> None:
 
 
 def echo_data(text: str) -> None:
-    """Print what programs read: UTF-8, as in files, whatever the terminal's encoding is."""
+    """Print data for programs in UTF-8, as in files, whatever the terminal's encoding."""
     click.echo(text.encode(errors=BYTES), nl=False)
 
 
 def as_csv(lines: Iterable[Sequence[Any]]) -> str:
-    """Lines of CSV; an empty string is in quotes, and a null is not. Bytes are as they are, when written with BYTES."""
+    """Format lines of CSV; an empty string is in quotes, and a null is not. Write them with BYTES to keep all bytes."""
     return "".join(f"{','.join(map(_field, line))}\n" for line in lines)
 
 
@@ -78,12 +78,12 @@ def _field(value: Any) -> str:
 
 
 def as_json_line(names: Sequence[str], line: Sequence[Any]) -> str:
-    """One row as an object, in one line."""
+    """Format a row as a JSON object on one line."""
     return json.dumps(_record(names, line), default=str, ensure_ascii=False)
 
 
 def _record(names: Sequence[str], line: Sequence[Any]) -> dict[str, Any]:
-    """A row as an object, as over HTTP: numbers that JSON does not have are texts, and bytes are in base64."""
+    """Return a row as an object, as over HTTP: numbers that JSON lacks are strings, and bytes are in base64."""
     return {name: _as_json_has_it(value) for name, value in zip(names, line, strict=True)}
 
 

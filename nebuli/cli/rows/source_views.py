@@ -1,4 +1,4 @@
-"""What is said of sources to people."""
+"""The printed form of ingested sources."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 _UNKNOWN = "-"
 _PARTS = 5
-"""So many parts of a raw source are shown, those that lag most first."""
+"""The number of parts of a raw source that are shown, with the highest lag first."""
 _STATE_LENGTH = 80
 _AGES = ((86_400, "d"), (3600, "h"), (60, "min"))
 
 
 def age(ms: int) -> str:
-    """How long ago something was, or how long it takes."""
+    """Format a duration."""
     seconds = max(ms, 0) / 1000
     for size, unit in _AGES:
         if seconds >= 2 * size:
@@ -29,7 +29,7 @@ def age(ms: int) -> str:
 
 
 def listed(found: Sequence[SourceStatus], now: int) -> str:
-    """A line for each."""
+    """Format sources as a table."""
     header = ("source", "version", "rendition", "phase", "instances", "complete up to", "ago", "lag", "state")
     lines = [
         (
@@ -48,7 +48,7 @@ def listed(found: Sequence[SourceStatus], now: int) -> str:
 
 
 def shown(found: SourceStatus, now: int, start: str) -> str:
-    """One, on a screen. ``start`` is the command that has it run."""
+    """Format a source in full. ``start`` is the command that starts it."""
     return "\n".join(_lines(found, now, start))
 
 
@@ -60,11 +60,9 @@ def undecoded(found: SourceStatus) -> str:
 
 def _lines(found: SourceStatus, now: int, start: str) -> Iterator[str]:
     upper, ago = _upper(found.upper, now)
-    said = (
-        f"source {found.name}, {found.phase}, version {found.version}, which is rendition {found.rendition}"
-    )
+    said = f"source {found.name}, {found.phase}, version {found.version}, rendition {found.rendition}"
     if found.active != found.rendition:
-        said += f"; its collection is rendition {found.active or _UNKNOWN} until that one is as far"
+        said += f"; its collection is rendition {found.active or _UNKNOWN} until that one has caught up"
     yield said
     yield f"complete up to {upper}" + (f", {ago} ago" if found.upper else ": nothing is ingested yet")
     if found.error is not None:
@@ -92,7 +90,7 @@ def _lines(found: SourceStatus, now: int, start: str) -> Iterator[str]:
 def _raw_source(name: str, raw: RawSourceStatus) -> Iterator[str]:
     yield f"{name}: {raw.reads or _UNKNOWN}, lag {_lag(raw)}"
     if raw.error is not None:
-        yield f"  does not say how much it has: {raw.error}"
+        yield f"  its end is unknown: {raw.error}"
     ends = raw.ends or {}
     parts = sorted(
         {*raw.addresses, *ends},
@@ -103,7 +101,7 @@ def _raw_source(name: str, raw: RawSourceStatus) -> Iterator[str]:
         for part in parts[:_PARTS]
     ]
     if lines:
-        yield table(("part", "recorded", "there"), lines)
+        yield table(("part", "recorded", "available"), lines)
     if len(parts) > _PARTS:
         yield f"and {len(parts) - _PARTS} more"
 
@@ -126,25 +124,25 @@ def _instances(found: SourceStatus, now: int, start: str) -> Iterator[str]:
 
 
 def _last_error(found: SourceStatus, now: int) -> Iterator[str]:
-    """What has hindered it; what still does was said."""
+    """Format the last error, unless it still holds the source up and was printed."""
     if found.last_error is None or found.last_error == found.error:
         return
     held = {each.error for each in found.instances if each.is_living(now)}
     is_over = found.health is not None and found.last_error not in held
     at = found.last_error_at or 0
     yield ""
-    yield f"last error, {age(now - at)} ago, at {instant(at)}{', which is over' if is_over else ''}:"
+    yield f"last error, {age(now - at)} ago, at {instant(at)}{', resolved' if is_over else ''}:"
     yield f"  {found.last_error}"
 
 
 def _state(found: SourceStatus) -> str:
-    """How it fares, in short."""
+    """Format a source's state in a few words."""
     if found.error is not None:
         said = f"held up: {found.error}"
         return said if len(said) <= _STATE_LENGTH else f"{said[: _STATE_LENGTH - 3]}..."
     if found.health is not None:
         return found.health
-    return "not run" if found.replicas else "scaled to 0"
+    return "not running" if found.replicas else "scaled to 0"
 
 
 def _running(found: SourceStatus, now: int) -> int:

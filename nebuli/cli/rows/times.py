@@ -1,4 +1,4 @@
-"""Times of collections, in milliseconds since 1970: as they are given, and as people read them."""
+"""Times of collections, in milliseconds since 1970: parsing and formatting."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ _LAST = (1 << 63) - 1
 
 
 def read_time(context: click.Context, option: click.Parameter, value: str | None) -> int | None:
-    """What an option says: milliseconds, or a date with a time, in UTC unless it says where. Raises BadParameter."""
+    """Parse an option: milliseconds, or an ISO date and time, in UTC unless it has an offset. Raises BadParameter."""
     return None if value is None else time_of(value)
 
 
 def time_of(value: str) -> int:
-    """The milliseconds. Raises BadParameter."""
+    """Parse a time into milliseconds. Raises BadParameter."""
     with suppress(ValueError, OverflowError):
         since = int(value) if value.isascii() and value.isdecimal() else _of_a_date(value)
         if 0 <= since <= _LAST:
             return since
     raise click.BadParameter(
-        f"{value!r} is no time: give milliseconds since 1970, or an ISO date and time such as 2026-01-31T10:00:00.250Z"
+        f"invalid time {value!r}: give milliseconds since 1970, or an ISO date and time, as in 2026-01-31T10:00:00.25Z"
     )
 
 
@@ -35,7 +35,7 @@ def _of_a_date(value: str) -> int:
 
 
 def instant(at: int) -> str:
-    """A time, for people."""
+    """Format a time for people."""
     with suppress(ValueError, OverflowError, OSError):
         found = datetime.datetime.fromtimestamp(at // 1000, datetime.UTC)
         return f"{found:%Y-%m-%dT%H:%M:%S}.{at % 1000:03}Z"

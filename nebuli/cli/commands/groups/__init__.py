@@ -1,1 +1,1 @@
-"""Commands that have commands of their own."""
+"""Commands with subcommands."""

@@ -1,4 +1,4 @@
-"""``nebuli collection``: durable collections of rows over time, made, written, read and followed."""
+"""``nebuli collection``: commands that create, fill, read and follow durable collections."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 _ENDINGS = (".csv", ".zip", ".parquet", ".jsonl", ".arrow")
 _MOVE_S = 1.0
-"""A named reader says how far it is so often, and when it ends."""
+"""The time after which a named reader moves its hold; it also does at its end."""
 _FOLLOWS = "follow/"
-"""Before the name of a reader, in that of its hold."""
+"""The prefix of a reader's name in the name of its hold."""
 
 
 _shards = click.option(
@@ -42,28 +42,31 @@ _shards = click.option(
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Parts that are written side by side.",
+    help="Number of parts that are written in parallel.",
 )
 _as_of = click.option(
     "--as-of",
     callback=read_time,
     metavar="TIME",
-    help="A time: milliseconds since 1970, or an ISO date and time, in UTC unless it says where.",
+    help="Milliseconds since 1970, or an ISO date and time, in UTC unless it has an offset.  "
+    "[default: the last complete time]",
 )
 
 
 @click.group()
 def collection() -> None:
-    """Durable collections of rows over time, which any number of programs insert into, read and follow.
+    """Create, fill, read and follow durable collections.
 
-    Exit codes: 0 done; 1 the store failed; 2 what was asked for cannot be; 3 the store's server does not answer.
+    A collection is a named history of rows, which any number of programs insert into, read and follow.
+
+    Exit codes: 0 done; 1 the store failed; 2 invalid input; 3 the store's server does not answer.
     """
 
 
 @collection.command()
 @click.argument("name")
 @click.option(
-    "--schema", required=True, help='Its columns with their types, as in "shop: string, amount: int64".'
+    "--schema", required=True, help='Columns with their types, as in "shop: string, amount: int64".'
 )
 @_shards
 @click.option(
@@ -71,18 +74,22 @@ def collection() -> None:
     type=click.Choice(["store", "writers"]),
     default="store",
     show_default=True,
-    help="Who gives times to rows: the store, to what is inserted; or programs, to what they write.",
+    help="Origin of the rows' times: the store, on insert; or the programs that write.",
 )
 @click.option(
     "--keep",
     metavar="DURATION",
     default=DEFAULT_KEEP,
     show_default=True,
-    help="How long it can be read back: a number with ms, s, min, h or d, as in 1h; alone, of seconds.",
+    help="Time for which the past stays readable: a number with ms, s, min, h or d, such as 1h; a bare number is in "
+    "seconds.",
 )
 @store_option
 def create(name: str, schema: str, store: str, *, shards: int, timed: Timed, keep: str) -> int:
-    """Make a collection, which is empty; the store is made if it is not there."""
+    """Create an empty collection.
+
+    Creates the store, too, if it does not exist.
+    """
     from nebuli.dataflow.types import arrow_schema
 
     columns = arrow_schema(columns_from(schema))
@@ -97,12 +104,15 @@ def create(name: str, schema: str, store: str, *, shards: int, timed: Timed, kee
 @store_option
 @click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")
 def list_(store: str, *, as_json: bool) -> int:
-    """List all collections, each with the rendition that it is, and from when to when it can be read."""
+    """List all collections with their active renditions.
+
+    Also prints the times from which and up to which each can be read.
+    """
 
     async def work(collections: Collections) -> None:
         found = []
         for name in await collections.list():
-            with suppress(_unknown()):  # it was dropped meanwhile
+            with suppress(_unknown()):  # another client has dropped it meanwhile
                 found.append(await collections.describe(name))
         keys = ("name", "active", "since", "upper")
         lines = [(each.name, each.active, each.since, each.upper) for each in found]
@@ -119,7 +129,10 @@ def list_(store: str, *, as_json: bool) -> int:
 @store_option
 @click.option("--json", "as_json", is_flag=True, help="Print one object.")
 def show(name: str, store: str, *, as_json: bool) -> int:
-    """Show a collection: its schema, its renditions with their frontiers, and the holds that keep its past."""
+    """Show a collection with its schema, renditions and holds.
+
+    Prints the frontiers of renditions, and the expiry of the holds that keep the past readable.
+    """
 
     async def work(collections: Collections) -> None:
         found = await collections.describe(name)
@@ -133,31 +146,32 @@ def show(name: str, store: str, *, as_json: bool) -> int:
 @click.argument("file", type=FilePath())
 @click.option(
     "--producer",
-    help="A name of FILE's own, by which rows that were inserted are known: done again, it goes on where it was.",
+    help="Unique name for FILE. An insert that was interrupted continues if it is repeated with the same name.",
 )
 @store_option
 @click.option("--json", "as_json", is_flag=True, help="Print the time and the number of rows as JSON.")
 def insert(name: str, file: str, producer: str | None, store: str, *, as_json: bool) -> int:
-    """Insert the rows of FILE, CSV, Parquet, JSON Lines or Arrow by its ending, or CSV from standard input (-).
+    """Insert the rows of a file into a collection.
 
-    Columns are found by name, others are passed over; one named _weight says how often each row is added or, below
-    zero, taken away. Each 100,000 rows are there at once. Prints the time at which all are.
+    FILE is CSV, Parquet, JSON Lines or Arrow by its extension, or - for CSV from standard input. Matches columns by
+    name, and ignores others; a column _weight has the number of times that each row is added or, if negative, removed.
+    Rows become visible in batches of 100,000. Prints the time at which all of them are visible.
     """
     if file != STDIN and Path(file).suffix.lower() not in _ENDINGS:
         raise click.UsageError(
-            f"{file} is none of {', '.join(_ENDINGS)}: what is in a file is told by its ending"
+            f"{file} has an unknown format: expected a name that ends in {', '.join(_ENDINGS)}, or - for CSV"
         )
 
     async def work(collections: Collections) -> None:
         at, rows = await _inserted(collections, name, file, producer)
-        if rows:  # a command does not live for as long as what it wrote is looked after in a program
+        if rows:  # a command ends before the compaction that runs in long-lived programs
             await collections.keep_house([name])
         if as_json:
             click.echo(json.dumps({"time": at, "rows": rows}, indent=2))
         elif at is not None:
             click.echo(at)
         click.echo(
-            how_many(rows) if at is None else f"{how_many(rows)}, all there at {instant(at)}", err=True
+            how_many(rows) if at is None else f"{how_many(rows)}, all visible at {instant(at)}", err=True
         )
 
     return _ran(store, work)
@@ -172,18 +186,21 @@ def insert(name: str, file: str, producer: str | None, store: str, *, as_json: b
     type=click.Choice(["table", "json", "jsonl", "csv", "arrow"]),
     default="table",
     show_default=True,
-    help="How rows are printed: for people, or, for programs, as JSON, JSON Lines, CSV or an Arrow stream.",
+    help="Output format of the rows: a table, JSON, JSON Lines, CSV, or an Arrow stream.",
 )
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@click.option("--json", "as_json", is_flag=True, help="Same as --format json.")
 @click.option(
     "--into",
     type=FilePath(),
     metavar="FILE",
-    help="Write them into this file instead: .parquet, .csv, .jsonl or .arrow.",
+    help="Write the rows to this file instead: .parquet, .csv, .jsonl or .arrow.",
 )
 @store_option
 def read(name: str, as_of: int | None, form: str, into: str | None, store: str, *, as_json: bool) -> int:
-    """Print the rows of a collection at a time, or at the last one that is complete. A time to come is waited for."""
+    """Print the rows of a collection at a time.
+
+    Waits for a time in the future.
+    """
     if into is not None:
         check_ending(into)
 
@@ -202,31 +219,30 @@ def read(name: str, as_of: int | None, form: str, into: str | None, store: str, 
 @collection.command()
 @click.argument("name")
 @_as_of
-@click.option(
-    "--snapshot", is_flag=True, help="Print the rows of the time first, behind which changes follow."
-)
+@click.option("--snapshot", is_flag=True, help="Print the rows at --as-of first, and the changes after them.")
 @click.option(
     "--format",
     "form",
     type=click.Choice(["csv", "json", "arrow"]),
     default="csv",
     show_default=True,
-    help="How changes are printed: lines of CSV below a header, a JSON object in a line, or an Arrow stream.",
+    help="Output format of a change: a line of CSV, below a header, a JSON object in a line, or an Arrow stream.",
 )
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@click.option("--json", "as_json", is_flag=True, help="Same as --format json.")
 @click.option(
     "--name",
     "reader",
     metavar="NAME",
-    help="A name of this reader: its hold stays when it ends, and it goes on from there when it is run again.",
+    help="Name of this reader: its hold stays when it ends, and its next run continues from there.",
 )
 @store_option
 def follow(
     name: str, as_of: int | None, form: str, reader: str | None, store: str, *, snapshot: bool, as_json: bool
 ) -> int:
-    """Print what changes behind a time, or from now on, a line for each row, until this is interrupted.
+    """Print the changes of a collection after a time, live.
 
-    A line has the time (_time), the row, and how many times it was added or, below zero, taken away (_weight).
+    Runs until interrupted. Each line has the time (_time), the row, and the number of times that it was added or, if
+    negative, removed (_weight).
     """
     from nebuli.cli.rows.printed_changes import changes_as
 
@@ -260,12 +276,15 @@ def follow(
 @click.argument("hold")
 @store_option
 def release(name: str, hold: str, store: str) -> int:
-    """Let go of a hold, as `show` names it: of a reader that does not come back."""
+    """Release a hold of a reader that does not return.
+
+    'nebuli collection show' lists the holds of a collection.
+    """
 
     async def work(collections: Collections) -> None:
         if hold not in (await collections.describe(name)).holds:
             raise click.ClickException(
-                f"collection {name} has no hold {hold}: nebuli collection show {name} names all"
+                f"collection {name} has no hold {hold}: 'nebuli collection show {name}' lists all"
             )
         await collections.release(name, hold)
 
@@ -278,7 +297,10 @@ def release(name: str, hold: str, store: str) -> int:
 @_shards
 @store_option
 def rendition(name: str, rendition: str | None, shards: int, store: str) -> int:
-    """Make another rendition of a collection, empty, which programs write from scratch, and print its name."""
+    """Create another rendition of a collection.
+
+    The rendition is empty; programs write it from scratch. Prints its name.
+    """
 
     async def work(collections: Collections) -> None:
         click.echo(await collections.new_rendition(name, shards, rendition=rendition))
@@ -293,17 +315,21 @@ def rendition(name: str, rendition: str | None, shards: int, store: str) -> int:
     "--built-from",
     callback=read_time,
     metavar="TIME",
-    help="The time whose rows the rendition was made of: what was inserted since is added to it.",
+    help="Time of the rows that the rendition was built from; adds the rows that were inserted since.",
 )
 @click.option(
     "--at",
     callback=read_time,
     metavar="TIME",
-    help="The time from which it is; one to come is waited for. Without it, as soon as it can be.",
+    help="Time from which the collection is the rendition; waits for a time in the future.  [default: the earliest "
+    "possible time]",
 )
 @store_option
 def handover(name: str, rendition: str, built_from: int | None, at: int | None, store: str) -> int:
-    """Have a collection be another rendition, and print from when on; who follows it sees what differs."""
+    """Hand a collection over to another rendition.
+
+    Prints the time from which the collection is this rendition. Followers get the differences as changes.
+    """
 
     async def work(collections: Collections) -> None:
         begin = await collections.handover(name, rendition, at, built_from=built_from)
@@ -316,10 +342,13 @@ def handover(name: str, rendition: str, built_from: int | None, at: int | None, 
 
 @collection.command()
 @click.argument("name")
-@click.option("--rendition", help="Drop this rendition only, which the collection is not and was not.")
+@click.option("--rendition", help="Drop this rendition only, which must not be active at any readable time.")
 @store_option
 def drop(name: str, rendition: str | None, store: str) -> int:
-    """Drop a collection, with all that is in it, also for whoever reads it."""
+    """Drop a collection with all its rows.
+
+    Programs that read or follow the collection fail then.
+    """
 
     async def work(collections: Collections) -> None:
         if rendition is None:
@@ -331,16 +360,19 @@ def drop(name: str, rendition: str | None, store: str) -> int:
 
 
 @collection.command()
-@click.option("--http", "address", required=True, metavar="HOST:PORT", help="Where it is served.")
+@click.option("--http", "address", required=True, metavar="HOST:PORT", help="Address of the server.")
 @click.option(
     "--topology",
     type=FilePath(),
     metavar="FILE",
-    help="Whose certificates and secret are asked for; without them only this machine is let in.",
+    help="Topology with the certificates and the secret of clients; without it, --http must be a loopback address.",
 )
 @store_option
 def serve(address: str, topology: str | None, store: str) -> int:
-    """Serve a store over HTTP, which is made if it is not there, until this is interrupted; see /openapi.json."""
+    """Serve a store of collections over HTTP.
+
+    Runs until interrupted. Creates the store if it does not exist. The API is described at /openapi.json.
+    """
     from nebuli.circuits.served_run import CannotServe
     from nebuli.cli.files import load_topology
 
@@ -354,7 +386,7 @@ def serve(address: str, topology: str | None, store: str) -> int:
     async def work() -> None:
         end_on_termination()
         async with server.collections_over_http({str(place): place}, address, trust) as url:
-            click.echo(f"serving at {url}, until it is interrupted", err=True)
+            click.echo(f"serving at {url} until interrupted", err=True)
             await asyncio.Event().wait()
 
     try:
@@ -363,21 +395,21 @@ def serve(address: str, topology: str | None, store: str) -> int:
         raise click.ClickException(str(error)) from None
 
 
-# -- what they have in common
+# -- parts shared by the commands
 
 
 def _ran(store: str, work: Callable[[Collections], Coroutine[Any, Any, None]], *, makes: bool = False) -> int:
-    """Open the store and do it; the exit code. Only what ``makes`` a store does so where none is."""
+    """Open the store, run the work, and return the exit code. Only a command that ``makes`` a store creates it."""
     place = state_place(store, "--store")
     if not makes and isinstance(place, Path) and not (place / "ordering.db").exists():
         raise click.ClickException(
-            f"there is no store at {store}: name the right one with --store, or make a collection, which makes it"
+            f"no store at {store}: give the right one with --store, or create a collection, which creates the store"
         )
     return _ended(_opened(place, work))
 
 
 def _ended(work: Coroutine[Any, Any, None]) -> int:
-    """Do it; the exit code."""
+    """Run the work, and return the exit code."""
     from nebuli.store.errors import StorageError
 
     try:
@@ -406,7 +438,7 @@ def _unknown() -> type[Exception]:
 async def _inserted(
     collections: Collections, name: str, file: str, producer: str | None
 ) -> tuple[int | None, int]:
-    """The time at which all rows of a file are there, and how many they are."""
+    """Insert the rows of a file, and return the time at which all are visible, and their number."""
     from nebuli.cli.rows.file_rows import rows_of
     from nebuli.store.errors import SequencePassed
 
@@ -419,18 +451,18 @@ async def _inserted(
                 at = await collections.insert(
                     name, batch, producer=producer, sequence=None if producer is None else number
                 )
-            except SequencePassed:  # it was inserted before, and more of the file
+            except SequencePassed:  # this batch and later ones were inserted before
                 at = None
     if rows and at is None:
         raise click.ClickException(
-            f"producer {producer} has inserted more into collection {name} than {file} has: give each file a producer "
-            f"of its own"
+            f"producer {producer} has inserted more rows into collection {name} than {file} has: give each file a "
+            f"producer of its own"
         )
     return at, rows
 
 
 async def _held(collections: Collections, name: str, hold: str, as_of: int | None) -> int:
-    """Set a reader's hold where it begins: at a time, or the last one, which others may forget before it is held."""
+    """Set a reader's hold at its first time. The last time may be forgotten before it is held, so this tries again."""
     from nebuli.store.collections.errors import TooLate
 
     while True:
@@ -447,7 +479,7 @@ async def _held(collections: Collections, name: str, hold: str, as_of: int | Non
 async def _print_and_hold(
     collections: Collections, place: tuple[str, str], spans: AsyncIterator[Span], changes: Changes
 ) -> None:
-    """Print what comes, and keep the hold at what was printed; also at the end, in whatever way it comes."""
+    """Print changes as they arrive, and keep the hold at the last printed one, however the stream ends."""
     name, hold = place
     held: int | None = None
     printed: int | None = None
@@ -461,5 +493,5 @@ async def _print_and_hold(
                 held, at = printed, time.monotonic()
     finally:
         if printed is not None and printed != held:
-            with suppress(_unknown()):  # it was dropped
+            with suppress(_unknown()):  # another client has dropped it
                 await collections.hold(name, hold, printed)

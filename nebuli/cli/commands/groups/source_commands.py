@@ -1,4 +1,4 @@
-"""``nebuli source``: what comes from outside into collections, made, run, looked at and made anew."""
+"""``nebuli source``: commands that create, run, show, rebuild and drop ingested sources."""
 
 from __future__ import annotations
 
@@ -34,9 +34,11 @@ _MOST = 100
 
 @click.group()
 def source() -> None:
-    """Sources: files, channels, streams, tables, which are ingested into collections of their names.
+    """Create, run and inspect ingested sources.
 
-    Exit codes: 0 done; 1 it failed, or does not run; 2 what was asked for cannot be; 3 what is needed does not answer.
+    A source, such as files, a channel, a stream or tables, is ingested into the collection of its name.
+
+    Exit codes: 0 done; 1 the source failed, or does not run; 2 invalid input; 3 a server does not answer.
     """
 
 
@@ -47,39 +49,39 @@ def source() -> None:
     type=click.IntRange(1, _MOST),
     default=1,
     show_default=True,
-    help="How many instances ingest it at once: one goes on when another one is killed.",
+    help="Number of instances that ingest it at once, so that it survives the end of one.",
 )
-@click.option("--no-start", is_flag=True, help="Do not run it: 'nebuli source run' does, here or elsewhere.")
+@click.option("--no-start", is_flag=True, help="Do not run the source; use 'nebuli source run' for that.")
 @store_option
 def create(file: str, replicas: int, store: str, *, no_start: bool) -> int:
-    """Make the source that FILE (YAML) defines, and run it apart from this command; the store is made, too.
+    """Create a source and run it in the background.
 
-    Relative paths in FILE start at its folder.
+    FILE (YAML) defines the source; paths in it are relative to its folder. Creates the store if it does not exist.
     """
 
     async def work(sources: Sources) -> int:
         definition = _definition(file)
         made = await sources.create(definition, replicas=replicas)
-        look = f"look at it with: {_command('show', made.name, store)}"
+        look = f"show it with: {_command('show', made.name, store)}"
         if no_start:
-            click.echo(f"source {made.name} is made; run it with: {_command('run', made.name, store)}")
+            click.echo(f"created source {made.name}; run it with: {_command('run', made.name, store)}")
             return ExitCode.DONE
         files = _files(store, made.name)
         begun = await _started(sources, files, store, replicas)
         if begun.error is not None:
-            click.echo(f"source {made.name} is made, and does not run yet: {begun.error}", err=True)
+            click.echo(f"created source {made.name}, which does not run yet: {begun.error}", err=True)
             click.echo(f"its log is {files.log}; {look}", err=True)
             return ExitCode.FAILED
         click.echo(
-            f"source {made.name} is ingested into the collection of its name, by process {begun.supervisor} and its "
-            f"{_instances(replicas)}"
+            f"source {made.name} is ingested into the collection of its name by {_instances(replicas)} of process "
+            f"{begun.supervisor}"
         )
         found = await sources.describe(made.name)
         if found.undecoded:
             click.echo(undecoded(found), err=True)
         for raw in found.raw_sources.values():
             if raw.ends == {}:
-                click.echo(f"{raw.reads} has nothing yet: what comes there is ingested then", err=True)
+                click.echo(f"{raw.reads} is empty: rows are ingested when they arrive there", err=True)
         click.echo(look)
         return ExitCode.DONE
 
@@ -90,7 +92,10 @@ def create(file: str, replicas: int, store: str, *, no_start: bool) -> int:
 @store_option
 @click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")
 def list_(store: str, *, as_json: bool) -> int:
-    """List all sources: how far each is complete, how much it lags, and whether it runs, or what holds it up."""
+    """List all sources with their progress and state.
+
+    Prints the time up to which each is complete, its lag, and whether it runs, or the error that holds it up.
+    """
 
     async def work(sources: Sources) -> None:
         from nebuli.store.collections.clock import now_ms
@@ -109,7 +114,10 @@ def list_(store: str, *, as_json: bool) -> int:
 @store_option
 @click.option("--json", "as_json", is_flag=True, help="Print one object.")
 def show(name: str, store: str, *, as_json: bool) -> int:
-    """Show a source: what it has and what was read of it, up to when it is complete, and how its instances are."""
+    """Show a source with its progress, errors and instances.
+
+    Prints the available and the read part of each raw source, and the time up to which the source is complete.
+    """
 
     async def work(sources: Sources) -> None:
         from nebuli.store.collections.clock import now_ms
@@ -126,13 +134,14 @@ def show(name: str, store: str, *, as_json: bool) -> int:
 @click.option(
     "--instance",
     metavar="K",
-    help="Be an instance, under a name that no other one on this host has, and not the supervisor of several.",
+    help="Run one instance, under this name, instead of a supervisor. The name must be unique on this host.",
 )
 @store_option
 def run(name: str, instance: str | None, store: str) -> int:
-    """Run a source here, until it is dropped, scaled to 0, or this is interrupted.
+    """Run a source in the foreground.
 
-    It keeps as many instances, processes of their own, as it was scaled to, and starts those again that end.
+    Runs until the source is dropped or scaled to 0, or the command is interrupted. Starts as many instances, processes
+    of their own, as the source was scaled to, and restarts those that end.
     """
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
 
@@ -147,7 +156,7 @@ def run(name: str, instance: str | None, store: str) -> int:
         await sources.entry(name)
         files = _files(store, name)
         with files.held():
-            click.echo(f"source {name} is run, until this is interrupted", err=True)
+            click.echo(f"running source {name} until interrupted", err=True)
             why = await Supervisor(sources, state_place(store, "--store"), name).run()
         match why:
             case "dropped":
@@ -155,9 +164,9 @@ def run(name: str, instance: str | None, store: str) -> int:
                 click.echo(f"source {name} was dropped", err=True)
             case "scaled to 0":
                 again = _command("scale", name, "N", store)
-                click.echo(f"source {name} was scaled to 0; have it run again with: {again}", err=True)
+                click.echo(f"source {name} was scaled to 0; run it again with: {again}", err=True)
             case "store deleted":
-                click.echo(f"source {name} is not run any more, as its store was deleted", err=True)
+                click.echo(f"source {name} has stopped, as its store was deleted", err=True)
 
     return _ran(store, work)
 
@@ -167,7 +176,10 @@ def run(name: str, instance: str | None, store: str) -> int:
 @click.argument("replicas", type=click.IntRange(0, _MOST))
 @store_option
 def scale(name: str, replicas: int, store: str) -> int:
-    """Have a source ingested by REPLICAS instances, which are started if none runs here; 0 stops it."""
+    """Scale a source to another number of instances.
+
+    Starts REPLICAS instances if none runs on this host; 0 stops the source.
+    """
 
     async def work(sources: Sources) -> int:
         await sources.scale(name, replicas)
@@ -177,12 +189,12 @@ def scale(name: str, replicas: int, store: str) -> int:
         begun = await _started(sources, files, store, replicas)
         if begun.error is not None:
             click.echo(
-                f"source {name} is to have {_instances(replicas)}, and they do not all run yet: {begun.error}",
+                f"scaled source {name} to {_instances(replicas)}, not all of which run yet: {begun.error}",
                 err=True,
             )
             click.echo(f"its log is {files.log}", err=True)
             return ExitCode.FAILED
-        click.echo(f"source {name} has {_instances(replicas)}, kept by process {begun.supervisor}")
+        click.echo(f"source {name} has {_instances(replicas)} of process {begun.supervisor}")
         return ExitCode.DONE
 
     return _ran(store, work)
@@ -193,15 +205,16 @@ def scale(name: str, replicas: int, store: str) -> int:
 @click.argument("file", type=FilePath(), required=False)
 @store_option
 def rebuild(name: str, file: str | None, store: str) -> int:
-    """Have a source made anew from its first message on, as FILE now defines it, or as it is.
+    """Rebuild a source from its first message.
 
-    Its instances write another rendition of its collection, which takes the place of the one before once it is as far.
+    Uses the definition in FILE, or the current one. The instances write another rendition of the collection, which
+    replaces the current one when it has caught up.
     """
 
     async def work(sources: Sources) -> None:
         made = await sources.rebuild(name, None if file is None else _definition(file))
-        click.echo(f"source {name} is made anew, as version {made.version} and rendition {made.rendition}")
-        click.echo(f"look how far it is with: {_command('show', name, store)}")
+        click.echo(f"rebuilding source {name} as version {made.version}, rendition {made.rendition}")
+        click.echo(f"show its progress with: {_command('show', name, store)}")
 
     return _ran(store, work)
 
@@ -209,18 +222,19 @@ def rebuild(name: str, file: str | None, store: str) -> int:
 @source.command()
 @click.argument("name")
 @click.argument("address", type=click.IntRange(0))
-@click.option("--part", default="", help="The part of the source that it is in, as the error says it.")
-@click.option("--of", "raw_source", default="data", show_default=True, help="The raw source that it is of.")
+@click.option("--part", default="", help="Part of the raw source with the message, as in the error.")
+@click.option("--of", "raw_source", default="data", show_default=True, help="Raw source with the message.")
 @store_option
 def skip(name: str, address: int, part: str, raw_source: str, store: str) -> int:
-    """Pass over the message at ADDRESS, which cannot be ingested and holds up those behind it.
+    """Skip a message that cannot be ingested.
 
-    'nebuli source show' says which one that is. It is passed over until the source is made anew.
+    Skips the message at ADDRESS, which holds up those after it, until the source is rebuilt. 'nebuli source show'
+    prints the address.
     """
 
     async def work(sources: Sources) -> None:
         await sources.skip(name, address, part=part, raw_source=raw_source)
-        click.echo(f"source {name} goes on without the message at {address}, if that cannot be ingested")
+        click.echo(f"source {name} skips the message at {address}, if it cannot be ingested")
 
     return _ran(store, work)
 
@@ -229,11 +243,14 @@ def skip(name: str, address: int, part: str, raw_source: str, store: str) -> int
 @click.argument("name")
 @store_option
 def drop(name: str, store: str) -> int:
-    """Drop a source with its collections; its instances end."""
+    """Drop a source with its collections.
+
+    Ends its instances.
+    """
 
     async def work(sources: Sources) -> int:
         untold = await sources.drop(name)
-        click.echo(f"source {name} is dropped, with what was ingested")
+        click.echo(f"dropped source {name} with its collections")
         if untold is not None:
             click.echo(untold, err=True)
         files = _files(store, name)
@@ -245,15 +262,15 @@ def drop(name: str, store: str) -> int:
     return _ran(store, work)
 
 
-# -- what they have in common
+# -- parts shared by the commands
 
 
 def _ran(store: str, work: Callable[[Sources], Awaitable[int | None]], *, makes: bool = False) -> int:
-    """Open the store and do it; the exit code. Only what ``makes`` a store does so where none is."""
+    """Open the store, run the work, and return the exit code. Only a command that ``makes`` a store creates it."""
     place = state_place(store, "--store")
     if not makes and isinstance(place, Path) and not (place / "ordering.db").exists():
         raise click.ClickException(
-            f"there is no store at {store}: name the right one with --store, or create a source, which makes it"
+            f"no store at {store}: give the right one with --store, or create a source, which creates the store"
         )
     return _ended(_opened(place, work))
 
@@ -298,7 +315,7 @@ def _code_of(error: IngestionError) -> int:
 
 
 def _definition(file: str) -> Definition:
-    """What a file says. Raises DefinitionInvalid."""
+    """Read the definition of a source from a file. Raises DefinitionInvalid."""
     from nebuli.ingestion.definition import parse_definition
     from nebuli.ingestion.errors import DefinitionInvalid
     from topology.mistakes import Mistake, read_text
@@ -320,7 +337,7 @@ async def _started(sources: Sources, files: SupervisorFiles, store: str, replica
 
     place = state_place(store, "--store")
     where = str(place.absolute()) if isinstance(place, Path) else store
-    # -P, because the working directory is the user's, and its files are no modules of ours.
+    # -P, as files in the user's working directory must not be imported as modules.
     command = [sys.executable, "-P", "-m", "nebuli", "source", "run", files.source, "--store", where]
     return await started(sources, files, command, replicas, partial(click.echo, err=True))
 
@@ -336,7 +353,7 @@ async def _stopped(files: SupervisorFiles, name: str, *, says: bool = True) -> i
             )
         return ExitCode.FAILED
     if says:
-        click.echo(f"source {name} is not run on this host any more")
+        click.echo(f"source {name} has stopped on this host")
     return ExitCode.DONE
 
 
@@ -345,6 +362,6 @@ def _instances(number: int) -> str:
 
 
 def _command(*words: str) -> str:
-    """A command of this group that may be pasted; the last of ``words`` is the store."""
+    """Quote a command of this group for a shell; the last of ``words`` is the store."""
     *given, store = words
     return shlex.join(["nebuli", "source", *given, *([] if store == DEFAULT_STORE else ["--store", store])])

@@ -1,4 +1,4 @@
-"""``nebuli view``: rows of views of running queries, by key."""
+"""``nebuli view``: commands that read, watch, list and add views of running queries."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _Command = TypeVar("_Command", bound="Callable[..., int]")
 
 
 def _checked(context: click.Context, parameter: click.Parameter, address: str) -> str:
-    """The address. Raises BadParameter."""
+    """Check an address. Raises BadParameter."""
     from topology.address import check_address
 
     try:
@@ -48,19 +48,19 @@ _at = click.option(
     callback=_checked,
     default=VIEWS_AT,
     show_default=True,
-    help="Where the views are: what 'nebuli run' has said, or the data address of the worker that has them.",
+    help="Address of the views: the one that 'nebuli run' prints, or the data address of the worker that has them.",
 )
 _topology = click.option(
-    "--topology", type=FilePath(), help="The topology whose certificates and secret are shown there."
+    "--topology", type=FilePath(), help="Topology with the certificates and the secret for --at."
 )
 
 
 @click.group()
 def view() -> None:
-    """Read the views of running queries by key.
+    """Read, watch and add views of running queries.
 
-    Exit codes: 0 done; 1 the view could not answer; 2 there is no such view, or it has no such key; 3 nobody answers
-    there, or not in time.
+    Exit codes: 0 done; 1 the view could not answer; 2 unknown view, or invalid key; 3 no answer at --at, or not in
+    time.
     """
 
 
@@ -75,10 +75,10 @@ def view() -> None:
     metavar="SECONDS",
     default=5.0,
     show_default=True,
-    help="How long a missing key is waited for.",
+    help="Time to wait for a missing key.",
 )
 @format_option
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@click.option("--json", "as_json", is_flag=True, help="Same as --format json.")
 def get(
     name: str,
     key: tuple[str, ...],
@@ -89,9 +89,10 @@ def get(
     deadline: float,
     as_json: bool,
 ) -> int:
-    """Print the rows of the view NAME with one KEY, a word for each of its columns.
+    """Print the rows of a view with a key.
 
-    Whether it was a hit, there already, goes to standard error; of a query in steps also the step at which it was read.
+    KEY is a word for each key column of the view NAME. Prints to standard error whether the key was a hit, in memory
+    already, and the step of the rows if the query runs in steps.
     """
     import pyarrow as pa
 
@@ -116,9 +117,10 @@ def get(
 @_at
 @_topology
 def watch(name: str, key: tuple[str, ...], at: str, topology: str | None) -> int:
-    """Print the rows of the view NAME with one KEY, now and whenever they change, a line of JSON each time.
+    """Print the rows of a view with a key at each change.
 
-    Each line is a list of all rows of the key; of a query in steps an object that has them as rows, and the step.
+    Prints a line of JSON now and after each change of the rows with KEY in the view NAME: a list of all rows, or an
+    object with the step and the rows if the query runs in steps.
     """
     from nebuli.views.key_words import key_of_words
 
@@ -150,7 +152,10 @@ def _as_json_list(rows: RecordBatch) -> str:
 @_topology
 @click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")
 def list_(at: str, topology: str | None, *, as_json: bool) -> int:
-    """List the views there, each with its key, what it holds, and how often it had what was looked up."""
+    """List the views at an address with their statistics.
+
+    Prints the key of each view, its size, and its counts of lookups, hits, upqueries and evictions.
+    """
 
     async def work(views: Views) -> None:
         found = sorted(await views.statuses(), key=lambda each: each.name)
@@ -166,14 +171,13 @@ def list_(at: str, topology: str | None, *, as_json: bool) -> int:
 @click.argument("file", type=FilePath())
 @_at
 @_topology
-@click.option(
-    "--query", "id_", metavar="ID", help="The query on workers that gets it, in place of one at --at."
-)
+@click.option("--query", "id_", metavar="ID", help="Id of a query on workers, instead of the query at --at.")
 @click.pass_context
 def add(context: click.Context, file: str, at: str, topology: str | None, id_: str | None) -> int:
-    """Give a query that runs the views of FILE, without stopping it. It needs to have one already.
+    """Add views to a running query.
 
-    FILE is JSON with operators, as a query's: they read operators of the query, or each other, and lead to views.
+    The query keeps running, and must have a view already. FILE is JSON with operators, as in a query: they read
+    operators of the query or each other, and lead to views.
     """
     from nebuli.cli.files import text_of
 
@@ -182,7 +186,7 @@ def add(context: click.Context, file: str, at: str, topology: str | None, id_: s
         for name in ("at", "topology"):
             if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
                 raise click.UsageError(
-                    f"--{name} and --query each say which query it is: leave one of them out"
+                    f"--{name} does not apply with --query, which names the query: remove one of them"
                 )
         return ran(_add_to(id_, text, shown))
 
@@ -194,7 +198,7 @@ def add(context: click.Context, file: str, at: str, topology: str | None, id_: s
 
 
 async def _add_to(id_: str, text: str, file: str) -> int:
-    """Give views to a query on workers."""
+    """Add views to a query on workers."""
     from nebuli.control.deployment import views_of
     from nebuli.control.view_addition import add_views
 
@@ -206,14 +210,16 @@ async def _add_to(id_: str, text: str, file: str) -> int:
             def keep(fragments: tuple[AnyFragment, ...]) -> None:
                 now = saved_queries.again(query)
                 if now.deployment != query.deployment:
-                    raise click.ClickException(f"query {query.id} has begun again meanwhile: try again")
+                    raise click.ClickException(
+                        f"query {query.id} was deployed again meanwhile: run this command again"
+                    )
                 saved_queries.save(now.model_copy(update={"plan": fragments}))
 
             addition = await add_views(text, file, query.active, workers, keep)
     added = {each.id for each in addition.operators}
     for name, (node, each) in views_of(saved_queries.again(query).plan).items():
         if each.id in added:
-            click.echo(f"view {name} was added: it is read at {node}", err=True)
+            click.echo(f"view {name} was added: read it at {node}", err=True)
     return ExitCode.DONE
 
 
@@ -242,7 +248,7 @@ def _ran(at: str, topology: str | None, work: Callable[[Views], Coroutine[Any, A
     except asyncio.CancelledError:
         return ExitCode.TERMINATED
     except ViewError as error:
-        shows = ", and name the topology that has it with --topology" if isinstance(error, ViewDenied) else ""
+        shows = ", and give the topology that has it with --topology" if isinstance(error, ViewDenied) else ""
         click.echo(f"Error: {error}{shows}", err=True)
         match error:
             case UnknownView() | WrongKey() | WrongView():

@@ -73,7 +73,7 @@ def test_what_is_inserted_is_read_at_a_time(sales: Run, tmp_path: Path) -> None:
     file.write_text("amount,shop,other\n1,Aachen,x\n2,,x\n", "utf-8")
     ended = sales("insert", "sales", file)
     first = done(ended).strip()
-    assert re.fullmatch(r"2 rows, all there at 20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z\n", ended.stderr)
+    assert re.fullmatch(r"2 rows, all visible at 20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z\n", ended.stderr)
     pa.parquet.write_table(pa.table({"shop": ["Bonn"], "amount": [3]}), tmp_path / "second.parquet")
     second = json.loads(done(sales("insert", "sales", tmp_path / "second.parquet", "--json")))
     assert second["rows"] == 1
@@ -113,7 +113,7 @@ def test_collections_are_listed_and_shown(sales: Run, store: Path) -> None:
     assert [(each["name"], each["time"]) for each in shown["holds"]] == [("history", 0), ("mine", at)]
     shown_to_people = done(sales("show", "sensors"))
     assert shown_to_people.startswith("collection sensors (at: timestamp)\n")
-    assert "times by its writers, read back for 0.5 s" in shown_to_people
+    assert "times by its writers, history 0.5 s" in shown_to_people
 
 
 def test_a_large_file_is_inserted_once_however_often(sales: Run, tmp_path: Path) -> None:
@@ -131,7 +131,8 @@ def test_a_large_file_is_inserted_once_however_often(sales: Run, tmp_path: Path)
     assert sorted(found["amount"].to_pylist()) == list(range(rows))
     ended = sales("insert", "sales", half, "--producer", "p")
     assert ended.exit_code == 2
-    assert ended.error.startswith("producer p has inserted more into collection sales than ")
+    assert ended.error.startswith("producer p ")
+    assert f" collection sales than {half} has" in ended.error
 
 
 @pytest.mark.story
@@ -153,7 +154,7 @@ def test_an_insert_that_is_killed_is_done_again(sales: Run, store: Path, tmp_pat
 def test_standard_input_is_csv(sales: Run, store: Path) -> None:
     command = [sys.executable, "-m", "nebuli", "collection", "insert", "sales", "-", "--store", str(store)]
     for text, code, said in (
-        ("shop,amount\nAachen,1\n", 0, "1 row, all there at "),
+        ("shop,amount\nAachen,1\n", 0, "1 row, all visible at "),
         ("shop,amount\n", 0, "0 rows\n"),
         ("shop,amount\nAachen,x\n", 2, "Error: <stdin>, line 2, column amount: 'x' is no int64\n"),
         ("shop\nAachen\n", 2, "Error: <stdin>, line 1: no column amount, which the collection has; "),
@@ -258,24 +259,18 @@ def test_only_a_rendition_that_it_never_was_is_dropped_alone(sales: Run) -> None
         ),
         (("create", "sales", "--schema", COLUMNS), "there is a collection sales already"),
         (("create", "a b", "--schema", COLUMNS), "'a b' cannot be the name of a collection"),
-        (("create", "a", "--schema", "shop"), "--schema: 'shop' is no column: give names with types"),
-        (("create", "a", "--schema", "n: int64,"), "--schema: '' is no column"),
-        (("create", "a", "--schema", "n: int64, n: int64"), "--schema: there are two columns n"),
+        (("create", "a", "--schema", "shop"), "--schema: invalid column 'shop'"),
+        (("create", "a", "--schema", "n: int64,"), "--schema: invalid column ''"),
+        (("create", "a", "--schema", "n: int64, n: int64"), "--schema: duplicate column n"),
         (
             ("create", "a", "--schema", "n: float65"),
             "expected one of bool, .* got 'float65' \\(did you mean 'float64'",
         ),
         (("create", "a", "--schema", COLUMNS, "--shards", "1000"), "cannot have 1000 shards: give 1 to 256"),
-        (("insert", "sales", "a.txt"), "a.txt is none of .csv, .zip, .parquet"),
+        (("insert", "sales", "a.txt"), "^a.txt .*.csv, .zip, .parquet"),
         (("insert", "sales", "none.csv"), "none.csv: no such file in "),
-        (
-            ("read", "sales", "--as-of", "noon"),
-            "'noon' is no time: give milliseconds since 1970, or an ISO date",
-        ),
-        (
-            ("read", "sales", "--into", "a.txt"),
-            "--into a.txt: give a name that ends in one of .parquet, .csv, .jsonl, .arrow",
-        ),
+        (("read", "sales", "--as-of", "noon"), "'--as-of': invalid time 'noon'"),
+        (("read", "sales", "--into", "a.txt"), "--into a.txt: .*.parquet, .csv, .jsonl, .arrow"),
         (("rendition", "sales", "r1"), "collection sales has a rendition r1 already"),
     ],
 )
@@ -289,7 +284,8 @@ def test_a_store_is_made_by_create_alone(run: Run, store: Path) -> None:
     for arguments in (("list",), ("read", "sales"), ("drop", "sales")):
         ended = run(*arguments)
         assert ended.exit_code == 2
-        assert ended.error.startswith(f"there is no store at {store}: name the right one with --store")
+        assert ended.error.startswith(f"no store at {store}: ")
+        assert "--store" in ended.error
     assert not store.exists()
     ended = run("create", "sales", "--schema", COLUMNS, "--store", "s3://bucket")
     assert (ended.exit_code, ended.error[:9]) == (2, "--store: ")
@@ -312,7 +308,7 @@ def test_times_are_milliseconds_or_dates(text: str, at: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "-1", "1.5", "1969-12-31", "9" * 5000, str(1 << 63), "now"])
 def test_what_is_no_time_is_refused(text: str) -> None:
-    with pytest.raises(click.BadParameter, match="is no time"):
+    with pytest.raises(click.BadParameter, match="invalid time"):
         time_of(text)
 
 
@@ -384,7 +380,7 @@ def test_a_named_reader_goes_on_where_it_was(sales: Run, store: Path, tmp_path: 
     ended = sales("release", "sales", "follow/mine")
     assert (ended.exit_code, ended.error) == (
         2,
-        "collection sales has no hold follow/mine: nebuli collection show sales names all",
+        "collection sales has no hold follow/mine: 'nebuli collection show sales' lists all",
     )
 
 

@@ -142,7 +142,7 @@ def test_what_is_appended_to_a_file_comes_into_the_collection_whoever_is_killed(
     (site.file.parent / "sales2.csv").write_text("amount,shop\n5,Celle\n", "utf-8")
     site.until_rows([("Aachen", 1), ("Aachen", 4), ("Bonn", 2), ("Bonn", 3), ("Celle", 5)])
     instances = [site.supervisor, *site.instances().values()]
-    assert "source sales is dropped" in site.done("drop", "sales")
+    assert "dropped source sales" in site.done("drop", "sales")
     assert is_gone(*instances)() or wait_for(is_gone(*instances), "all have ended")
     assert site.done("list") == "no sources\n"
     site.done("create", site.definition)
@@ -159,14 +159,14 @@ def test_a_source_is_scaled_and_built_anew_while_it_runs(site: Site) -> None:
     assert (three.keys(), three["1"]) == ({"1", "2", "3"}, one["1"])
     site.done("scale", "sales", "1")
     assert (site.instances(), site.supervisor) == (one, supervisor)
-    assert "is not run on this host any more" in site.done("scale", "sales", "0")
+    assert "source sales has stopped" in site.done("scale", "sales", "0")
     wait_for(is_gone(supervisor, *three.values()), "all have ended")
     assert "no instance runs, as it was scaled to 0" in site.done("show", "sales")
     site.add(("Bonn", 2))
     site.done("scale", "sales", "1")
     site.until_rows([("Aachen", 1), ("Bonn", 2)])
 
-    assert "as version 2 and rendition r2" in site.done("rebuild", "sales")
+    assert "as version 2, rendition r2" in site.done("rebuild", "sales")
     wait_for(lambda: site.shown()["active"] == "r2", "the new rendition")
     site.add(("Bonn", 3))
     site.until_rows([("Aachen", 1), ("Bonn", 2), ("Bonn", 3)])
@@ -234,7 +234,7 @@ def test_what_is_wrong_is_said_with_its_place(site: Site) -> None:
         ended = site.run(*command)
         assert (ended.exit_code, ended.error[:8]) == (2, "there is"), command
     ended = nebuli("source", "list", "--store", site.folder / "nowhere", directory=site.folder)
-    assert (ended.exit_code, ended.error[:20]) == (2, "there is no store at")
+    assert (ended.exit_code, ended.error.startswith(f"no store at {site.folder}/nowhere")) == (2, True)
 
 
 @pytest.mark.parametrize("more", ["", "raw: true\n"])
@@ -253,7 +253,7 @@ def test_a_row_that_is_none_is_said_by_whoever_creates_the_source(
     site.definition.write_text(DEFINITION + more, "utf-8")
     ended = site.run("create", site.definition, "--replicas", "2")
     assert ended.exit_code == 1
-    assert "source sales is made, and does not run yet: " in ended.stderr
+    assert "created source sales, which does not run yet: " in ended.stderr
     assert said in ended.stderr
     assert f"{site.file}" in ended.stderr
     log, lock = (site.store / "sources" / f"sales.{each}" for each in ("log", "lock"))
@@ -275,7 +275,7 @@ def test_a_row_that_is_none_is_said_by_whoever_creates_the_source(
     if not more or "one" in lines:
         wait_for(lambda: site.shown()["health"] == "running", "it runs")
         assert site.shown()["error"] is None
-        assert ", which is over:\n" in site.done("show", "sales")
+        assert ", resolved:\n" in site.done("show", "sales")
         assert site.rows()
     site.done("drop", "sales")
     assert (log.exists(), lock.exists()) == (False, False)
@@ -290,7 +290,7 @@ def test_a_row_is_passed_over_by_the_command_that_its_error_has(site: Site) -> N
     nebuli_source_skip = shlex.split(said[said.index("nebuli source skip") : said.rindex("'")])
     assert nebuli_source_skip[3:] == ["sales", "12", "--part", str(file)]
     told = site.done(*nebuli_source_skip[2:])
-    assert told == "source sales goes on without the message at 12, if that cannot be ingested\n"
+    assert told.startswith("source sales skips the message at 12")
     site.until_rows([("Bonn", 2)])
     ended = site.run(*nebuli_source_skip[2:4], "13", *nebuli_source_skip[5:])
     assert ended.exit_code == 2
@@ -302,8 +302,8 @@ def test_where_nothing_is_yet_that_is_said(site: Site) -> None:
     """Of a pattern that matches nothing, which is waited for; a folder that is not there is a mistake."""
     site.file.unlink()
     ended = site.run("create", site.definition)
-    said = f"sales ({site.folder}/in/sales*.csv) has nothing yet: what comes there is ingested then"
-    assert (ended.exit_code, ended.stderr.splitlines()[-1]) == (0, said)
+    assert ended.exit_code == 0, ended.stderr
+    assert ended.stderr.splitlines()[-1].startswith(f"sales ({site.folder}/in/sales*.csv) is empty")
     site.definition.write_text(DEFINITION.replace("in/", "away/").replace("sales\n", "others\n"), "utf-8")
     ended = site.run("create", site.definition)
     assert ended.exit_code == 1
@@ -316,13 +316,13 @@ def test_whoever_runs_a_source_says_why_that_is_over(site: Site) -> None:
 
     def run() -> Command:
         command = Command("source", "run", "sales", "--store", site.store, directory=site.folder / "in")
-        command.wait_until_said("source sales is run, until this is interrupted")
+        command.wait_until_said("running source sales")
         return command
 
     command = run()
     site.done("scale", "sales", "0")
     ended = command.end()
-    again = f"have it run again with: nebuli source scale sales N --store {site.store}"
+    again = f"run it again with: nebuli source scale sales N --store {site.store}"
     assert (ended.exit_code, ended.stderr.splitlines()[-1]) == (0, f"source sales was scaled to 0; {again}")
     asyncio.run(site.scaled(1))
     command = run()
@@ -336,7 +336,7 @@ def test_a_source_is_run_in_the_foreground_by_one_process(site: Site) -> None:
     """A second one says which; SIGTERM ends it, and its instances; a single instance runs beside it."""
     site.done("create", site.definition, "--no-start")
     command = Command("source", "run", "sales", "--store", site.store, directory=site.folder)
-    command.wait_until_said("source sales is run, until this is interrupted")
+    command.wait_until_said("running source sales")
     other = site.folder / "other"
     other.mkdir()
     ended = nebuli("source", "run", "sales", "--store", site.store, directory=other)

@@ -76,7 +76,7 @@ def test_a_query_on_workers_is_read_where_its_view_is_and_shown_with_it(
     for _ in range(2):
         added = fleet.run("view", "add", more, "--query", id_)
         assert added.exit_code == 0, added.stderr
-        assert f"view by_ten was added: it is read at {fleet.nodes[0]}" in added.stderr
+        assert f"view by_ten was added: read it at {fleet.nodes[0]}" in added.stderr
     of_base = ("--at", fleet.nodes[0], "--topology", fleet.topology, "--json")
     assert fleet.run("view", "get", "by_ten", "70", *of_base).stdout == get("rows", "7", "--json")[0]
     more.write_text(json.dumps({"operators": [tens | {"id": "other", "input": "ten"}]}), "utf-8")
@@ -133,7 +133,7 @@ def test_a_query_that_has_begun_again_and_a_part_that_cannot_take_a_view_are_lef
 
     with monkeypatch.context() as patch:
         patch.setattr(view_addition, "add_views", behind_a_watcher)
-        with pytest.raises(click.ClickException, match="has begun again meanwhile: try again"):
+        with pytest.raises(click.ClickException, match=f"query {query.id} was deployed again meanwhile"):
             asyncio.run(view_commands._add_to(query.id, text, "more.json"))
     now = saved_queries.load(query.id)
     assert (now.deployment, now.plan) == ("another", query.plan)

@@ -27,14 +27,14 @@ def test_own_names_of_types_are_themselves(name: DataType) -> None:
     [
         (
             "n: decimal(10, 2), m: int64",
-            "the type of n: 'decimal\\(10, 2\\)' is not supported yet: use int64",
+            "type of column n: 'decimal\\(10, 2\\)' is not supported yet: use int64",
         ),
         ("n: int65", "as type of n, got 'int65' \\(did you mean 'int64'"),
-        ("n: int64, n: string", "there are two columns n"),
+        ("n: int64, n: string", "duplicate column n"),
         ("n\x1b[31m: int64", r"expected printable characters, got 'n\\x1b\[31m: int64'"),
-        ("n", "'n' is no column"),
-        ("n:", "'n:' is no column"),
-        ("n: int64,", "'' is no column"),
+        ("n", "invalid column 'n'"),
+        ("n:", "invalid column 'n:'"),
+        ("n: int64,", "invalid column ''"),
     ],
 )
 def test_what_is_no_column_is_refused(text: str, error: str) -> None:

@@ -48,15 +48,15 @@ STATUS = SourceStatus(
 
 def test_a_source_is_shown_on_a_screen() -> None:
     """ST-AUX-1: the lag by raw source and part, the furthest behind first, and no more parts than are looked at."""
-    said = "version 2, which is rendition r2; its collection is rendition r1 until that one is as far"
+    said = "version 2, rendition r2; its collection is rendition r1 until that one has caught up"
     assert shown(STATUS, NOW, START).splitlines() == [
         f"source sales, there, {said}",
         "complete up to 2023-11-14T22:13:18.500Z, 1.5 s ago",
         "recorded up to 2023-11-14T22:13:19.500Z",
         "",
         "data: sales (/in/*.csv), lag 28 bytes",
-        "part       recorded  there",
-        "---------  --------  -----",
+        "part       recorded  available",
+        "---------  --------  ---------",
         "/in/7.csv  100       107",
         "/in/6.csv  100       106",
         "/in/5.csv  100       105",
@@ -68,7 +68,7 @@ def test_a_source_is_shown_on_a_screen() -> None:
         "--------  -------  ---  ----  ---------  ------------------------",
         "1         running  17   vm    3.0 s ago  2023-11-14T22:13:18.500Z",
         "",
-        "last error, 5 min ago, at 2023-11-14T22:08:20.000Z, which is over:",
+        "last error, 5 min ago, at 2023-11-14T22:08:20.000Z, resolved:",
         "  sales: /in/9.csv is gone",
         "",
         "hold     collection  since                     expires",
@@ -87,7 +87,7 @@ def test_what_is_not_known_is_a_dash() -> None:
     assert lines[1:3] == ["complete up to -: nothing is ingested yet", "recorded up to -"]
     assert lines[4:6] == [
         "data: sales (/in/*.csv), lag -",
-        "  does not say how much it has: /in is away",
+        "  its end is unknown: /in is away",
     ]
     assert lines[8].split() == ["/in/0.csv", "100", "-"]
     assert lines[-1] == "no holds"
@@ -108,11 +108,11 @@ def test_an_error_is_what_holds_it_up_or_is_over() -> None:
     assert len(long) < len(listed([held], NOW)) + 300
     assert long.endswith("...")
     other = shown(replace(held, last_error="sales: /in/8.csv is gone"), NOW, START)
-    assert "Z, which is over:\n  sales: /in/8.csv is gone" in other
+    assert "Z, resolved:\n  sales: /in/8.csv is gone" in other
     nobody = replace(STATUS, instances=[replace(waiting, health="ended")], health=None)
     assert "20.000Z:\n  sales: /in/9.csv is gone" in shown(nobody, NOW, START)
     assert [listed([each], NOW).split()[-2:] for each in (nobody, replace(nobody, replicas=0), STATUS)] == [
-        ["not", "run"],
+        ["not", "running"],
         ["to", "0"],
         ["bytes", "running"],
     ]
