@@ -125,8 +125,8 @@ close = click.option(
     "--close",
     "closes",
     is_flag=True,
-    help="Have event time of a query in steps end with its inputs: all windows close. Without it those that are open "
-    "wait for rows that a later run finds in its files.",
+    help="End event time with the inputs of a query in steps, which closes all windows. By default, open windows wait "
+    "for the rows of a later run.",
 )
 keep_output = click.option(
     "--keep-output",

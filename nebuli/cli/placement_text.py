@@ -39,7 +39,7 @@ def as_json(query: Query, placement: Placement, decomposition: Decomposition) ->
 
 
 def _query(query: Query) -> dict[str, Any]:
-    """A query as a query file has it."""
+    """Format a query as in a query file."""
     operators = [
         {"id": each.id, "type": each.type} | each.model_dump(mode="json", exclude_defaults=True)
         for each in query.operators
@@ -58,7 +58,7 @@ def as_text(placement: Placement, decomposition: Decomposition) -> str:
 
 
 def explained(placement: Placement, decomposition: Decomposition) -> str:
-    """The same, with each operator as SQL over those that it reads."""
+    """Format a placement as `as_text` does, with each operator as SQL over its inputs."""
     operators = [
         (key, placement.nodes[key], placement.reasons[key], _sql(operator))
         for key, operator in placement.plan.operators.items()
@@ -67,7 +67,7 @@ def explained(placement: Placement, decomposition: Decomposition) -> str:
 
 
 def explained_in_steps(plan: SteppedPlan, fragments: Sequence[StepFragment], kept: Sequence[Kept]) -> str:
-    """The operators of a query in steps as SQL, and what `steps_as_text` has."""
+    """Format the operators of a query in steps as SQL, and the tables of `steps_as_text`."""
     operators = [(each.id, each.type, _sql(each)) for each in plan.operators]
     return "\n\n".join([table(("operator", "type", "sql"), operators), steps_as_text(fragments, kept)])
 
@@ -85,7 +85,7 @@ def _sql(operator: FragmentOperator | StepOperator) -> str:
 
 
 def _cut(decomposition: Decomposition) -> Iterator[str]:
-    """The tables of what a plan is cut into."""
+    """Yield the tables of a plan's state, fragments and channels."""
     fragments = [_described(fragment) for fragment in decomposition.fragments]
     header: tuple[str, ...] = ("fragment", "node", "engine", "operators")
     if not any(fragment.engine for fragment in decomposition.fragments):  # all have the embedded engine

@@ -1,4 +1,4 @@
-"""A query that a command is given: the name of its file, or a statement in the command itself."""
+"""The query of a command: the name of its file, or a statement on the command line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class InlineStatement(str):
-    """A query that is given in the command itself, in place of its file."""
+    """A query that is given on the command line instead of in a file."""
 
     __slots__ = ()
 
@@ -23,17 +23,17 @@ inline_option = click.option(
     "-e",
     "--statement",
     metavar="STATEMENT",
-    help="The query itself, a statement of SQL, in place of its file.",
+    help="The query itself, as a statement in SQL, instead of QUERY.",
 )
 
 
 def query_argument(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command its ``query``: that of QUERY, or the statement of ``-e``."""
+    """Add the ``query`` of a command: the file QUERY, or the statement of ``-e``."""
     return _with_query(command, is_required=True)
 
 
 def optional_query_argument(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The same where it may be without one."""
+    """Add an optional query, as `query_argument` does."""
     return _with_query(command, is_required=False)
 
 
@@ -44,14 +44,14 @@ def _with_query(command: Callable[..., Any], *, is_required: bool) -> Callable[.
     def given(query: str | None, statement: str | None, **options: Any) -> Any:
         found = one_query(query, statement)
         if found is None and is_required:
-            raise click.UsageError("expected a query: the name of its file, or -e STATEMENT")
+            raise click.UsageError("missing query: give the name of its file, or -e STATEMENT")
         return command(query=found, **options)
 
     return given
 
 
 def one_query(query: str | None, statement: str | None) -> str | None:
-    """The one of both that is given. Raises UsageError where both are."""
+    """Return the query that was given as a file or as a statement. Raises UsageError for both."""
     if query is not None and statement is not None:
-        raise click.UsageError(f"{query} and -e STATEMENT are two queries: leave one of them out")
+        raise click.UsageError(f"{query} and -e STATEMENT are two queries: remove one of them")
     return query if statement is None else InlineStatement(statement)

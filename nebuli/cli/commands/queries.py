@@ -236,7 +236,7 @@ def register(topology: str, query: str, settings: _Settings) -> int:
     "--skip-step",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Skip the rows of step N at which the query ID in steps failed, and write them to files.",
+    help="Skip the rows of step N, at which the query ID in steps has failed, and write them to files.",
 )
 def start(
     files: tuple[str, ...],
@@ -285,11 +285,11 @@ def start(
 
 
 def _with_statement(files: tuple[str, ...], statement: str | None) -> tuple[str, ...]:
-    """An id, or a topology and its query. Raises UsageError."""
+    """Return an id, or a topology and its query. Raises UsageError."""
     if statement is not None and len(files) != 1:
-        raise click.UsageError("expected a topology alone, and -e STATEMENT")
+        raise click.UsageError(f"expected TOPOLOGY alone with -e STATEMENT, got {len(files)} arguments")
     if len(files) > 2:
-        raise click.UsageError("expected the id of a query, or a topology and a query")
+        raise click.UsageError(f"expected ID or TOPOLOGY QUERY, got {len(files)} arguments")
     return files if statement is None else (files[0], InlineStatement(statement))
 
 
@@ -335,7 +335,7 @@ async def _begin(query: DeployedQuery, workers: Workers, *, closes: bool, skip_s
 
 
 async def _left_out(query: DeployedQuery, workers: Workers, step: int) -> str:
-    """The rules for a step at which the query has failed, as JSON. Raises UsageError, WorkerUnreachable."""
+    """Return the rules for a step at which the query has failed, as JSON. Raises UsageError, WorkerUnreachable."""
     from nebuli.control.deployment import statuses_of
     from nebuli.rpc.worker_client import WorkerUnreachable
     from nebuli.steps.errors import failed_step_in
@@ -344,7 +344,9 @@ async def _left_out(query: DeployedQuery, workers: Workers, step: int) -> str:
 
     coordinator = query.plan[-1]
     if not isinstance(coordinator, CoordinatorPlacement):
-        raise click.UsageError(f"--skip-step is for queries in steps, and {query.id} is none")
+        raise click.UsageError(
+            f"--skip-step applies to queries in steps only, and query {query.id} is none: remove it"
+        )
     for status in await statuses_of(query.fragments, workers):
         if isinstance(status, WorkerUnreachable):
             raise status
@@ -352,7 +354,7 @@ async def _left_out(query: DeployedQuery, workers: Workers, step: int) -> str:
         if failed is not None and failed.step == step:
             return json.dumps(rules_for(coordinator.plan, failed))
     raise click.UsageError(
-        f"--skip-step {step}: query {query.id} has not failed at that step; 'nebuli status {query.id}' says how it is"
+        f"--skip-step {step}: query {query.id} has not failed at that step; 'nebuli status {query.id}' shows its state"
     )
 
 

@@ -113,7 +113,7 @@ def run(
             return _run_to_end(model, statement.query, options)
         if as_json:
             raise click.UsageError(
-                "--json and the rows of a SELECT both go to standard output: leave one of them out"
+                "--json and the rows of a SELECT would share standard output: remove --json, or give the SELECT a sink"
             )
         with TemporaryDirectory(prefix="nebuli-") as folder:
             rows = Path(folder) / "rows.parquet"
@@ -125,7 +125,7 @@ def run(
 
 
 class _Options(NamedTuple):
-    """How a query is run."""
+    """The options of a run."""
 
     topology: str
     seed: int
@@ -138,7 +138,7 @@ class _Options(NamedTuple):
 
 
 def _run_to_end(model: Topology, plan: Query, options: _Options) -> int:
-    """Run a query free or in steps; the exit code."""
+    """Run a query in workers or in steps, and return the exit code."""
     from nebuli.cli.files import refuse_overwritten, refuse_unreadable
     from nebuli.cli.who_may_call import http_server, trust_at
     from nebuli.control.deployment import Active, fragments_of, views_of

@@ -48,7 +48,7 @@ def rows_of(file: str, columns: Schema) -> Iterator[Iterator[pa.RecordBatch]]:
 
 
 def _batches(path: str, columns: Schema) -> Iterator[pa.RecordBatch]:
-    """All rows of a file, whatever it is, in batches of the same size."""
+    """Yield all rows of a file of any format, in batches of the same size."""
     import pyarrow as pa
 
     waiting: list[pa.RecordBatch] = []
@@ -57,7 +57,7 @@ def _batches(path: str, columns: Schema) -> Iterator[pa.RecordBatch]:
         while rows + batch.num_rows >= BATCH_ROWS:
             first = batch.slice(0, BATCH_ROWS - rows)
             yield pa.concat_batches([*waiting, first])
-            batch = batch.slice(first.num_rows)  # noqa: PLW2901 - what is left of it
+            batch = batch.slice(first.num_rows)  # noqa: PLW2901 - the rest of it
             waiting, rows = [], 0
         if batch.num_rows:
             waiting.append(batch)
@@ -67,7 +67,7 @@ def _batches(path: str, columns: Schema) -> Iterator[pa.RecordBatch]:
 
 
 def _of_columns(path: str, columns: Schema) -> Iterator[pa.RecordBatch]:
-    """CSV and Parquet, which name their columns once."""
+    """Read CSV or Parquet, which name their columns once."""
     import pyarrow as pa
 
     from nebuli.connectors.endpoints import Signal

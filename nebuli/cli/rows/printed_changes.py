@@ -1,4 +1,4 @@
-"""Changes of a collection as `nebuli collection follow` prints them: CSV, JSON Lines, or an Arrow stream."""
+"""The printed form of a collection's changes in `nebuli collection follow`: CSV, JSON Lines, or an Arrow stream."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _TIME = "_time"
 
 
 class Changes(Protocol):
-    """A form in which changes are printed."""
+    """An output format of changes."""
 
     def begin(self) -> None:
-        """Print what comes before all changes."""
+        """Print the beginning of the output, such as a header."""
 
     def print(self, span: Span) -> None:
         """Print the changes of a span."""
 
     def end(self) -> None:
-        """Print what comes after all changes."""
+        """Print the end of the output."""
 
 
 def changes_as(form: str, schema: pa.Schema) -> Changes:
-    """Return the changes of a collection with this schema in a form: ``csv``, ``json`` or ``arrow``."""
+    """Return the printer of a collection's changes in a format: ``csv``, ``json`` or ``arrow``."""
     return _Arrow(schema) if form == "arrow" else _Lines(schema, is_json=form == "json")
 
 

@@ -1,4 +1,4 @@
-"""A SELECT without a sink: where its rows go, and how they are printed."""
+"""The sink and the printed rows of a SELECT that has no sink of its own."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def with_sink(topology: Topology, statement: Statement, file: Path, *, stepped: bool) -> Topology:
-    """The topology with a sink for the rows of a SELECT: at the first node, downstream, that they can reach.
+    """Return the topology with a sink for the rows of a SELECT, at the first node downstream that they can reach.
 
-    If all sources end, the sink is ``file``, for `print_rows`. Else it is standard output, with rows as they are
-    appended or, where rows are taken back, with all changes. Raises InvalidQuery, PlacementError.
+    If all sources end, the sink is ``file``, for `print_rows`. Otherwise it is standard output: for appended rows or,
+    if the query retracts rows, for all changes. Raises InvalidQuery, PlacementError.
     """
     from placement import InvalidQuery, PlacementError, place
 
@@ -33,7 +33,7 @@ def with_sink(topology: Topology, statement: Statement, file: Path, *, stepped: 
         try:
             place(statement.query, found)
         except InvalidQuery:
-            raise  # which does not depend on the node
+            raise  # every node has the same mistake
         except PlacementError as error:
             failed = failed or error
         else:
@@ -51,7 +51,7 @@ def explained(
     *,
     stepped: bool,
 ) -> str:
-    """The placement of a statement, each operator with its reason and its SQL. Raises PlacementError."""
+    """Format the placement of a statement: each operator with its reason and its SQL. Raises PlacementError."""
     import placement
     from nebuli.cli import placement_text
 
@@ -77,7 +77,7 @@ def _at(topology: Topology, address: str, sink: Sink) -> Topology:
 
 
 def _downstream(topology: Topology) -> list[str]:
-    """The nodes, each before those that its links lead to."""
+    """Return the nodes in the order of links, each before its downstream nodes."""
     from placement.graph import bottom_up
 
     links = {node.address: [*node.links.downstream] for node in topology.nodes}
@@ -96,8 +96,8 @@ def _sink(topology: Topology, statement: Statement, file: Path, *, stepped: bool
         return ParquetSink(type="Parquet", name=PRINTED, path=str(file), mode="final")
     if ordering.needs_all:
         message = (
-            f"ORDER BY and LIMIT need all rows, and {endless} does not end by itself: leave them out, and rows are "
-            f"printed as they come"
+            f"ORDER BY and LIMIT require all rows, and {endless} may not end: remove them, and rows are printed as "
+            f"they arrive"
         )
         raise InvalidQuery([statement.mistake_at_order(message)])
     form: Any = "table" if sys.stdout.isatty() else "CSV"
@@ -111,7 +111,7 @@ def _sink(topology: Topology, statement: Statement, file: Path, *, stepped: bool
 
 
 def _endless(topology: Topology, query: Query) -> str | None:
-    """A source of the query that may not end, as sentences name it; one that programs push into does not."""
+    """Return a source of the query that may not end, as messages name it; one that programs push into does not."""
     from placement.plan import SourceOperator
 
     for name in [each.logical for each in query.operators if isinstance(each, SourceOperator)]:
@@ -120,12 +120,12 @@ def _endless(topology: Topology, query: Query) -> str | None:
             if each.ends != "always":
                 return f"{name} ({each.reads})"
         if not attached:
-            return f"{name}, which nothing is attached to,"
+            return f"{name}, which has no physical source,"
     return None
 
 
 def print_rows(file: Path, ordering: Ordering) -> None:
-    """Print the rows of a file: as a table on a terminal, else as CSV."""
+    """Print the rows of a file: as a table on a terminal, otherwise as CSV."""
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(file) as rows:
@@ -157,7 +157,7 @@ def _print(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
 
 
 def _ordered(rows: pa.Table, ordering: Ordering) -> Iterator[pa.RecordBatch]:
-    """The rows sorted, without those that do not count."""
+    """Sort the rows, and apply OFFSET and LIMIT."""
     end = None if ordering.limit is None else ordering.offset + ordering.limit
     if ordering.keys:
         rows = rows.take(sort_indices(rows, ordering)[:end])
@@ -165,7 +165,7 @@ def _ordered(rows: pa.Table, ordering: Ordering) -> Iterator[pa.RecordBatch]:
 
 
 def sort_indices(rows: pa.Table, ordering: Ordering) -> pa.Array:
-    """The numbers of rows in order: a NaN is greater than other numbers, and nulls are where each key says."""
+    """Return the row numbers in sorted order: NaN is greater than other numbers; each key sets the order of nulls."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -53,7 +53,7 @@ def shown(found: SourceStatus, now: int, start: str) -> str:
 
 
 def undecoded(found: SourceStatus) -> str:
-    """How many messages could not be decoded, and where they are."""
+    """Format the number of undecoded messages, with the collection that lists them."""
     messages = "message" if found.undecoded == 1 else "messages"
     return f"not decoded: {found.undecoded:,} {messages}, with places and reasons in collection {found.name}.errors"
 

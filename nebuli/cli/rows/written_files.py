@@ -1,4 +1,4 @@
-"""Rows of a collection in a file that a command writes, by its ending: Parquet, CSV, JSON Lines or Arrow."""
+"""Output files of a command in the format of their extension: Parquet, CSV, JSON Lines or Arrow."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 ENDINGS = (".parquet", ".csv", ".jsonl", ".arrow")
 _PIECE_ROWS = 8192
-"""No more rows are made into Python's values at once."""
+"""The number of rows that are converted to Python values at once."""
 
 
 def check_ending(into: str) -> None:
-    """Raise UsageError for a file whose ending is none of those."""
+    """Raise UsageError for a file with another extension."""
     if Path(into).suffix.lower() not in ENDINGS:
-        raise click.UsageError(f"--into {into}: give a name that ends in one of {', '.join(ENDINGS)}")
+        raise click.UsageError(f"--into {into}: expected a name that ends in one of {', '.join(ENDINGS)}")
 
 
 def write_rows(rows: pa.Table, into: Path) -> None:
-    """Write a file that is there whole, or as it was. Raises OSError."""
+    """Replace a file atomically. Raises OSError."""
     aside = into.with_name(f".{into.name}.new")
     try:
         match into.suffix.lower():
@@ -54,7 +54,7 @@ def write_rows(rows: pa.Table, into: Path) -> None:
 
 
 def json_lines(rows: pa.Table) -> Iterator[str]:
-    """Each row as an object in a line."""
+    """Yield each row as a JSON object on one line."""
     names = rows.schema.names
     return (f"{as_json_line(names, line)}\n" for piece in _pieces(rows) for line in piece)
 

@@ -79,9 +79,7 @@ def test_rows_without_an_end_have_no_order() -> None:
     with pytest.raises(InvalidQuery) as error:
         sinks("SELECT k FROM t ORDER BY k", topology("type: Generator"))
     message, _, caret = str(error.value).splitlines()
-    assert message.startswith(
-        "1:26: ORDER BY and LIMIT need all rows, and t (a generator) does not end by itself: "
-    )
+    assert message.startswith("1:26: ORDER BY and LIMIT require all rows, and t (a generator) may not end: ")
     assert caret == " " * 29 + "^"
 
 
