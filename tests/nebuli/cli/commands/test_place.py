@@ -271,7 +271,7 @@ def test_swapped_arguments_are_one_line_with_the_usage(directory: Path, argument
         (("place", "no.yaml", "q.json"), "no.yaml: cannot read the file: No such file or directory"),
         (("place", "t.yaml", "no.json"), "no.json: cannot read the file: No such file or directory"),
         (("place", ".", "q.json"), ".: cannot read the file: Is a directory"),
-        (("place", "t.yaml"), "Error: expected a query: the name of its file, or -e STATEMENT"),
+        (("place", "t.yaml"), "Error: missing query: "),
         (("place", "t.yaml", "q.json", "--format", "xml"), "Error: Invalid value for '--format'"),
         (("plaice",), "Error: no such command 'plaice' (did you mean 'place'?)"),
     ],
