@@ -62,10 +62,11 @@ async def write(log: OutputLog, *steps: int) -> None:
         await log.write(step, {"out": row(step)})
 
 
-async def kept(log: OutputLog, step: int) -> None:
-    """Wait until a sink has kept all below a step."""
+async def kept(delivery: Delivery, log: OutputLog, step: int) -> None:
+    """Have a sink keep all below a step, which it may not have read yet."""
 
     async def there() -> bool:
+        delivery.keep_soon()
         position = await (await log.delivered("out")).last()
         return position is not None and position.step == step
 
@@ -154,8 +155,7 @@ async def test_a_sink_holds_the_log_until_it_has_kept_what_was_written(log: Outp
     await write(log, 3, 4)
     await log.trim(5)
     assert log.first_of("out") in (2, 3), "what was written since is not kept"
-    delivery.keep_soon()
-    await kept(log, 5)
+    await kept(delivery, log, 5)
     await log.trim(5)
     assert log.first_of("out") == 5
     await delivery.abort("the test is over")
@@ -427,8 +427,7 @@ async def test_who_writes_a_collection_anew_and_is_killed_goes_on_with_that(
         await collections.create("c", pa.schema([("n", pa.int64())]))
         await write(log, 0, 1)
         delivery = await begun(log, target)
-        delivery.keep_soon()
-        await kept(log, 2)
+        await kept(delivery, log, 2)
         await delivery.abort("the test goes on")
         await collections.drop("c")
         await collections.create("c", pa.schema([("n", pa.int64())]))
