@@ -95,7 +95,7 @@ async def _address(process: Process, log: Path) -> str:
     async with asyncio.timeout(STARTS_WITHIN_S):
         while True:
             said = await asyncio.to_thread(log.read_text)
-            if found := re.search(r"view \S+ at (\S+),", said):
+            if found := re.search(r"view \S+ at (\S+?),?\s", said):
                 return found[1]
             if process.returncode is not None:
                 raise Failed(f"nebuli run ended with {process.returncode} before it served views:\n{said}")
