@@ -52,7 +52,7 @@ _FEW_ROWS = 8
 _RECENT, _MOST_RECENT, _RECENT_PART = 32, 1024, 1024
 """So many such batches at least and at most, and else one beside so many rows: each takes as much as dozens of rows."""
 _MUCH_TAKEN = 4
-"""Much is merged at once if one row in so many is taken back: it would be kept for ever, with what takes it back."""
+"""Much is merged at once if one row in so many is taken back: it would be kept forever, with what takes it back."""
 _MOST_GONE = 1 / 16
 """Of a run whose rows are copied if more than this part was taken out: so many rows are copied for one that goes."""
 _SHARED = 2.0

@@ -231,12 +231,12 @@ class _Impatient(H11Protocol):
     _patience: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """Wait for a request, and not for ever."""
+        """Wait for a request, and not forever."""
         super().connection_made(transport)
         self._wait()
 
     def data_received(self, data: bytes) -> None:
-        """Wait until all of its head is there, and not for ever."""
+        """Wait until all of its head is there, and not forever."""
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete:
             scope: Any = self.cycle.scope  # whose type has no keys of others

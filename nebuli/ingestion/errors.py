@@ -61,7 +61,7 @@ class MessagePlace:
 
 
 class MessageInvalid(IngestionError):
-    """A message that cannot be decoded; what is before it is ingested, and it is read again once that is mended."""
+    """A message that cannot be decoded; what is before it is ingested, and it is read again once that is fixed."""
 
     place: MessagePlace | None = None
     """Where it is, if it can be passed over; None: what is wrong is between it and others."""

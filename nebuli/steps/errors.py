@@ -200,7 +200,7 @@ class StageEnds(MembersFailed):
 
 
 class TooFewSlots(MembersFailed):
-    """Spark has ``slots`` for the members, which hold one each for ever."""
+    """Spark has ``slots`` for the members, which hold one each forever."""
 
     def __init__(self, master: str, slots: int, members: int, waited_s: float) -> None:
         waited = f" after {waited_s:g} s" if waited_s else ""
@@ -261,7 +261,7 @@ class NotScaled(MembersFailed):
         self.members = members
         super().__init__(
             f"the query does not go on with {members} member{'' if members == 1 else 's'}, but as it was: {why}; when "
-            f"that is mended, try again"
+            f"that is fixed, try again"
         )
 
 

@@ -111,8 +111,8 @@ def how_of(join: exp.Join) -> str:
         instead = {
             "NATURAL": "USING (x), with the columns of one name",
             "SEMI": "a JOIN with SELECT DISTINCT",
+            "ANTI": "a LEFT JOIN and IS NULL",
         }
-        instead["ANTI"] = "a LEFT JOIN and IS NULL"
         raise Unsupported(f"{kind} JOIN is not supported: write {instead.get(kind, 'JOIN ... ON')}", join)
     return _HOW[str(join.args.get("side") or "").upper()]
 

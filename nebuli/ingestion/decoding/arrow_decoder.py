@@ -28,7 +28,7 @@ class ArrowDecoder(Decoder):
         self._source = source
 
     def decode(self, messages: Messages, facts: Mapping[str, bytes]) -> Messages:
-        """Rows of the schema. Raises MessageInvalid for what is no stream, or has other columns."""
+        """Return rows of the schema. Raises MessageInvalid for a message that is not an IPC stream or lacks columns."""
         made: list[pa.RecordBatch] = []
         places: list[int] = []
         for row, payload in enumerate(messages.rows.column(PAYLOAD)):

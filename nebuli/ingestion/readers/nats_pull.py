@@ -280,7 +280,7 @@ _SHORT = 9
 
 
 def _end_if_cancelled() -> None:
-    """Raise CancelledError where the library has kept it to itself, and the task would go on for ever.
+    """Raise CancelledError where the library has kept it to itself, and the task would go on forever.
 
     It waits for answers by `asyncio.wait_for`, which before Python 3.12 gives an answer that comes in the moment in
     which it is cancelled, and nothing else.

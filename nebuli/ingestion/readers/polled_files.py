@@ -249,7 +249,7 @@ class PolledFiles(SourceReader, Generic[PartT]):
         self._ready.append(part)
 
     def _go_on(self, part: PartT) -> None:
-        """Read more of it once the others have had their turn, as it may grow for ever."""
+        """Read more of it once the others have had their turn, as it may grow forever."""
         self._wait_for_turn(part)
 
     def _look(self) -> None:

@@ -82,7 +82,7 @@ class OutputLog:
     ) -> Self:
         """Open a log, made if it is not there, with these outputs, one at least, and the schemas of their Z-sets.
 
-        ``compares``: what is produced again is compared with what is there. With a ``dating`` steps have times.
+        ``compares``: a repeated output is compared with the logged one. With a ``dating`` steps have times.
         ``show_open``: the outputs that show windows that are open at the end of a run. Raises SchemaMismatch.
         """
         if dating is not None:

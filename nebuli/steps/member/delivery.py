@@ -258,7 +258,7 @@ class Delivery:
         self._due.set()
 
     async def failed(self) -> None:
-        """Wait for what goes wrong, for ever if nothing does: raises OutputError, StorageError."""
+        """Wait for what goes wrong, forever if nothing does: raises OutputError, StorageError."""
         assert self._working is not None
         await asyncio.wait([self._working])
         if not self._working.cancelled():
@@ -399,7 +399,7 @@ class Deliveries:
             delivery.keep_soon()
 
     async def failed(self) -> None:
-        """Wait for what goes wrong, for ever if nothing does: raises OutputError, StorageError."""
+        """Wait for what goes wrong, forever if nothing does: raises OutputError, StorageError."""
         while True:
             self._changed.clear()
             waits = [self._changed.wait(), *(each.failed() for each in self._deliveries)]

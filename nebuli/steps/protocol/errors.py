@@ -98,7 +98,7 @@ class MemberFailed(CoordinationError):
         self.member = member
         self.of_input = of_input
         super().__init__(
-            f"{why} (at member {member}). When that is mended, start the query again: it goes on where it was"
+            f"{why} (at member {member}). When that is fixed, start the query again: it goes on where it was"
         )
 
 
@@ -112,7 +112,7 @@ class CheckpointNotMade(CoordinationError):
         self.step = step
         self.why = why
         at = "" if step is None else f" at step {step:,}"
-        super().__init__(f"there is no checkpoint{at}: {why}; ask again when that is mended")
+        super().__init__(f"there is no checkpoint{at}: {why}; ask again when that is fixed")
 
 
 class NothingToSave(CoordinationError):

@@ -160,7 +160,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class EpochRuns:
-    """All members have opened the same checkpoint, and go on at ``step``. For whoever watches."""
+    """All members have opened the same checkpoint, and go on at ``step``. For observers."""
 
     epoch: int
     step: int
@@ -168,7 +168,7 @@ class EpochRuns:
 
 @dataclass(frozen=True, slots=True)
 class RowsLate:
-    """So many rows were late at an operator of a member, since the circuit's first step. For whoever watches."""
+    """So many rows were late at an operator of a member, since the circuit's first step. For observers."""
 
     member: int
     operator: str
@@ -177,7 +177,7 @@ class RowsLate:
 
 @dataclass(frozen=True, slots=True)
 class RowsWithoutTime:
-    """So many rows had no time in a window's column, since the circuit's first step. For whoever watches."""
+    """So many rows had no time in a window's column, since the circuit's first step. For observers."""
 
     member: int
     operator: str
@@ -187,7 +187,7 @@ class RowsWithoutTime:
 
 @dataclass(frozen=True, slots=True)
 class StaysOpen:
-    """Windows that an operator of a member holds open at the end of the run. For whoever watches."""
+    """Windows that an operator of a member holds open at the end of the run. For observers."""
 
     member: int
     operator: str

@@ -1,7 +1,7 @@
 """A member, as the coordinator sees it: what it is told and what came of that in, tasks out. No clock, no I/O.
 
 A member follows the greatest epoch that it was greeted in since it started. A smaller one it refuses, and says which it
-follows; so it does when it leaves one, for a coordinator that waits for an answer would wait for ever. A greater one
+follows; so it does when it leaves one, for a coordinator that waits for an answer would wait forever. A greater one
 that it was not greeted in was meant for a process that is gone, and is dropped. What comes of tasks of an epoch that is
 over is dropped too.
 

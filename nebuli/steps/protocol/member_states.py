@@ -6,7 +6,7 @@ in the beginning.
 
 A member is never paused while a step that others are in needs it: a step is issued to all of them, and whoever is
 asked to pause finishes it first. So all pause at the same step. Where each starts steps by itself, one may wait in an
-exchange for another that is paused already, for ever.
+exchange for another that is paused already, forever.
 """
 
 from __future__ import annotations

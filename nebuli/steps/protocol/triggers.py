@@ -1,7 +1,7 @@
 """When the coordinator issues a step or begins a checkpoint. A function of values, without a clock.
 
 It is asked between steps. A checkpoint that is due comes before a step: otherwise steps that never pause would put it
-off for ever.
+off forever.
 """
 
 from __future__ import annotations

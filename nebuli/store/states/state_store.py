@@ -147,7 +147,7 @@ class StateStore:
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
-            opening.add_done_callback(_close)  # it goes on to its end, and would have the lock for ever
+            opening.add_done_callback(_close)  # it goes on to its end, and would have the lock forever
             raise
 
     def _read(self) -> tuple[list[Version], int]:

@@ -170,7 +170,7 @@ def scaled_at_last(fleet: Fleet, id_: str, count: int) -> None:
         ended = fleet.run("scale", id_, "--members", str(count))
         if ended.exit_code == 0:
             return
-        assert "when that is mended, try again" in ended.stderr, ended.stderr
+        assert "when that is fixed, try again" in ended.stderr, ended.stderr
         refusals.append(ended.stderr)
     raise AssertionError(f"{refusals}\n{fleet.run('logs', id_, '--level', 'warning').stdout}")
 

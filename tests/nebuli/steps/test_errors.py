@@ -12,7 +12,7 @@ from nebuli.steps.errors import FailedStep, StepFailed, failed_step_in
 @pytest.mark.parametrize("operator", ["p", "sums of all", None])
 def test_a_failed_step_is_found_in_its_reason(inputs: list[str], operator: str | None) -> None:
     reason = str(StepFailed(7, str(DataflowError("divide by zero in 1 // n", operator)), inputs))
-    found = failed_step_in(f"{reason} (at member 3). When that is mended, start the query again")
+    found = failed_step_in(f"{reason} (at member 3). When that is fixed, start the query again")
     assert found == FailedStep(7, inputs, operator)
 
 

@@ -148,7 +148,7 @@ def test_what_is_wrong_with_a_file_is_bad_input(case: Case) -> None:
     ended = case.run("--json")
     assert ended.exit_code == 2
     assert ended.error == (
-        "b.csv, line 2, column amount: 'ten' is no int64 (at member 0). When that is mended, start the query again: it "
+        "b.csv, line 2, column amount: 'ten' is no int64 (at member 0). When that is fixed, start the query again: it "
         "goes on where it was"
     )
     data = json.loads(ended.stdout)

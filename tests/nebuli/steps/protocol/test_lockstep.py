@@ -500,7 +500,7 @@ def test_a_member_that_aborts_ends_the_epoch_and_one_that_will_again_is_fatal() 
         ev.ClaimEpoch(1, "member 0 has given up the step: peer 1 is gone")
     ]
     with pytest.raises(
-        MemberFailed, match=r"^overflow \(at member 0\)\. When that is mended, start the query again"
+        MemberFailed, match=r"^overflow \(at member 0\)\. When that is fixed, start the query again"
     ):
         running().hear(0, say.Aborted(1, "overflow", lasting=True))
     with pytest.raises(MemberFailed, match="no int64") as caught:
