@@ -1,4 +1,4 @@
-# Everything sets itself up in .venv; what a machine needs for that is in docs/machine.md.
+# Everything sets itself up in .venv; what a machine needs for that is in docs/development/machine.md.
 
 VENV := .venv
 BIN := $(VENV)/bin

@@ -1,4 +1,4 @@
-"""Greetings, control messages and frames as docs/protocol.md has them, for asyncio's streams."""
+"""Greetings, control messages and frames as docs/protocol/wire.md has them, for asyncio's streams."""
 
 import asyncio
 import hmac

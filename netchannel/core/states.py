@@ -1,4 +1,4 @@
-"""The life of a channel, on each side, as tables of transitions. docs/protocol.md is drawn from them.
+"""The life of a channel, on each side, as tables of transitions. docs/protocol/wire.md is drawn from them.
 
 A pair that is not in a table is a bug of this package, or a peer that breaks the protocol; the callers decide which
 before they ask. Terminal states have no way out.

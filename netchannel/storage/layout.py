@@ -47,9 +47,9 @@ is the lower half of XXH3-64 over it and the zeros, unless the kind says otherwi
 
 * 1, RECORD: messages ``first`` to ``end`` (excluded). ``flags``, ``timestamp``, ``size`` and ``rows`` are the
   caller's. ``schema`` and ``context`` are offsets of BLOB entries of the same segment, 0 for none.
-* 5, FRAMES: likewise, and the payload is frames of the wire (docs/protocol.md), one behind the other, each with its
-  checksum. The sum is that of their headers of 40 bytes, one behind the other: a payload is whole if it has that sum,
-  if each frame has the checksum in its header, if they end where the payload does, and if what follows is zeros.
+* 5, FRAMES: likewise, and the payload is frames of the wire (docs/protocol/wire.md), one behind the other, each with
+  its checksum. The sum is that of their headers of 40 bytes, one behind the other: a payload is whole if it has that
+  sum, if each frame has the checksum in its header, if they end where the payload does, and if what follows is zeros.
 * 2, BLOB: 16 bytes, the content's name (its BLAKE2b), and the content. It stands before its first use in the segment,
   so that every segment can be read by itself.
 * 3, END, and 4, FAIL: the stream is over after ``first`` (= ``end``) messages; the payload is the producer's message.

@@ -26,7 +26,7 @@ _NETNS_COOKIE = 71
 
 
 def ends_of(transport: asyncio.BaseTransport) -> bytes:
-    """A digest of the ends of ``transport``'s connection, as docs/protocol.md has it; empty if it has none.
+    """A digest of the ends of ``transport``'s connection, as docs/protocol/wire.md has it; empty if it has none.
 
     One that is secured says by ``get_extra_info("ends")`` what to make it from.
     """

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a field may hold beside its Python type; ``name`` and ``says`` are as in docs/protocol.md."""
+    """What a field may hold beside its Python type; ``name`` and ``says`` are as in docs/protocol/wire.md."""
 
     name: str
     says: str

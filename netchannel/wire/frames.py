@@ -1,6 +1,6 @@
 """The wire format of data connections: frames with a fixed header, packed on one side and parsed on the other.
 
-A frame is a header of 40 bytes, little-endian, and a payload (docs/protocol.md, section Data connection)::
+A frame is a header of 40 bytes, little-endian, and a payload (docs/protocol/wire.md, section Data connection)::
 
     checksum u32 | check u16 | kind u8 | flags u8 | count u32 | length u32
     sequence u64 | timestamp i64 (microseconds since 1970 UTC) | extent u64

@@ -1,4 +1,4 @@
-"""The messages of control connections, as docs/protocol.md has them: each class declares the fields of one.
+"""The messages of control connections, as docs/protocol/wire.md has them: each class declares the fields of one.
 
 Unknown fields are ignored, so that a later version can add some. A field that may be None may be left out.
 """

@@ -131,7 +131,7 @@ def test_postgresql_is_looked_for_where_debian_has_it_too(machine: Machine, tmp_
 
 
 def test_the_page_names_all_of_them() -> None:
-    page = (ROOT / "docs" / "machine.md").read_text("utf-8")
+    page = (ROOT / "docs" / "development" / "machine.md").read_text("utf-8")
     assert [
         each for each in PROGRAMS if f"| `{each.name}` | `{each.package}` | {each.needed_for} |" not in page
     ] == []

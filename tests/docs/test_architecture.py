@@ -7,7 +7,7 @@ import pytest
 
 from tests.docs.markdown import ROOT, table
 
-PAGE = ROOT / "docs/topics/architecture.md"
+PAGE = ROOT / "docs/development/architecture.md"
 PACKAGES = ("topology", "placement", "netchannel", "spark_bridge", "nebuli")
 A_GLANCE = 16
 """Modules of a folder that are seen at once."""

@@ -38,11 +38,11 @@ LEFT = {
     "docs/benchmarks-steps.md",
     "docs/benchmarks-views.md",
     "docs/benchmarks.md",
-    "docs/machine.md",
-    "docs/profile.md",
-    "docs/protocol-members.md",
-    "docs/protocol-vectors.md",
-    "docs/protocol.md",
+    "docs/development/machine.md",
+    "docs/development/profile.md",
+    "docs/protocol/members.md",
+    "docs/protocol/vectors.md",
+    "docs/protocol/wire.md",
 }
 
 _PHRASES = {re.compile(rf"\b(?:{phrase})\b", re.IGNORECASE): plainer for phrase, plainer in PLAINER.items()}

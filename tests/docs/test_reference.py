@@ -59,8 +59,8 @@ DOCS = ROOT / "docs"
 API, CLI = DOCS / "reference" / "api.md", DOCS / "reference" / "cli.md"
 SQL = DOCS / "reference" / "sql.md"
 TOPOLOGY, QUERY = DOCS / "reference" / "topology.md", DOCS / "reference" / "query.md"
-PROTOCOL = DOCS / "protocol.md"
-MEMBERS = DOCS / "protocol-members.md"
+PROTOCOL = DOCS / "protocol" / "wire.md"
+MEMBERS = DOCS / "protocol" / "members.md"
 OF_MEMBERS = ["member", "claim", "release", "over", "provide", "withdraw", "taken", "provided"]
 
 
@@ -468,7 +468,7 @@ def test_fields_and_units_of_time_are_described() -> None:
         parse("extract(century FROM t)", timed)
 
 
-# -- protocol.md
+# -- protocol/wire.md
 
 _TYPES = {bool: "boolean", int: "integer", str: "text", bytes: "bytes"}
 

@@ -1,4 +1,4 @@
-"""The wire's vectors: what is said, and its bytes, as docs/protocol.md has them and not as our code does.
+"""The wire's vectors: what is said, and its bytes, as docs/protocol/wire.md has them and not as our code does.
 
 ``python -m tests.golden.wire`` writes the vectors of this version, and the page that shows them. They are made of
 `struct`, msgpack, hmac and xxhash alone. A vector that was released is never changed: another form on the wire is
@@ -20,7 +20,7 @@ import xxhash
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "tests" / "golden" / "0.1.0" / "wire.json"
-PAGE = ROOT / "docs" / "protocol-vectors.md"
+PAGE = ROOT / "docs" / "protocol" / "vectors.md"
 
 NONCE, OTHER_NONCE = bytes(range(16)), bytes(range(16, 32))
 PLACE, MEETING = bytes([0x44] * 16), bytes([0x55] * 16)
@@ -328,8 +328,9 @@ def _lines(known: Mapping[str, list[dict[str, Any]]]) -> Iterator[str]:
     yield "# Vectors of the protocol"
     yield ""
     yield (
-        "Bytes as they go over the wire, of all that [the protocol](protocol.md) has, to try another implementation "
-        "with: what it writes, and what it makes of these. [A file of JSON](../tests/golden/0.1.0/wire.json) has the "
+        "Bytes as they go over the wire, of all that [the protocol](wire.md) has, to try another implementation "
+        "with: what it writes, and what it makes of these. "
+        "[A file of JSON](../../tests/golden/0.1.0/wire.json) has the "
         'same. In the fields, bytes are `{"hex": ...}`; what is not said of a frame is zero. The fields of a control '
         "message may come in any order, and what is nil may be left out: other bytes may be the same message."
     )
