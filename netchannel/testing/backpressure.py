@@ -22,7 +22,7 @@ class Backpressure(Suite):
     async def test_only_the_channel_of_a_slow_consumer_is_held_back(
         self, receiver: ReceiverServer, sender: SenderServer
     ) -> None:
-        """CH-BP-1, CH-DATA-1, CH-BUF-2: its `send` waits, another channel between the same nodes goes on."""
+        """Its `send` waits, and another channel between the same nodes continues."""
         limit = BufferPolicy(max_bytes=MIB)
         slow = receiver.register_channel("slow", codec="bytes", buffer=limit)
         fast = receiver.register_channel("fast", codec="bytes", buffer=limit)
@@ -49,7 +49,7 @@ class Backpressure(Suite):
     async def test_a_stalled_consumer_bounds_what_is_under_way(
         self, receiver: ReceiverServer, sender: SenderServer
     ) -> None:
-        """CH-BP-1: of many that wait for a consumer, its queue, both processes and the system hold so many at most."""
+        """A bound on the messages that wait for a consumer in its queue, both processes and the system."""
         inbox = receiver.register_channel("c", codec="bytes", buffer=BufferPolicy(max_bytes=MIB))
         outbox = sender.register_channel(
             "c", to=receiver.address, codec="bytes", buffer=BufferPolicy(max_bytes=None)
@@ -68,7 +68,7 @@ class Backpressure(Suite):
         await closing
 
     async def test_a_stalled_consumer_is_no_broken_connection(self, address: str) -> None:
-        """CH-BP-3: it stalls for 10 times the heartbeat budget, with its connection full: no reconnect."""
+        """It stalls for 10 times the heartbeat budget with a full connection, and is not reconnected."""
         timing = Timing(heartbeat_s=0.04, dead_after_s=0.24)
         async with ReceiverServer(address, timing=timing) as receiver, SenderServer(timing=timing) as sender:
             inbox = receiver.register_channel("c", codec="bytes", buffer=BufferPolicy(max_messages=1))
@@ -84,7 +84,7 @@ class Backpressure(Suite):
     async def test_a_starved_channel_is_named_on_both_sides(
         self, receiver: ReceiverServer, sender: SenderServer, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """CH-ACK-3: a buffer of 64, a consumer that commits per 100: one warning each with both numbers, no silence."""
+        """A buffer of 64, a consumer that commits per 100: one warning each with both numbers, no silence."""
         inbox = receiver.register_channel("c", codec="bytes", ack="explicit")
         outbox = sender.register_channel(
             "c", to=receiver.address, codec="bytes", buffer=BufferPolicy(max_messages=64)
@@ -116,7 +116,7 @@ class Backpressure(Suite):
     async def test_cancelling_takes_nothing_away(
         self, receiver: ReceiverServer, sender: SenderServer
     ) -> None:
-        """CH-CAN-1: send, recv, flush and close, cancelled at whatever await: each message once, as `position` says."""
+        """`send`, `recv`, `flush` and `close` are cancelled at any await: each message once, by `position`."""
         limit = BufferPolicy(max_messages=2)
         inbox = receiver.register_channel("c", codec="bytes", buffer=limit)
         outbox = sender.register_channel("c", to=receiver.address, codec="bytes", buffer=limit)

@@ -25,7 +25,7 @@ class Delivery(Suite):
     """Messages of a channel whose connections hold."""
 
     async def test_notes_numbers_and_timestamps(self, receiver: ReceiverServer, sender: SenderServer) -> None:
-        """CH-NOTE-1: they travel with their message."""
+        """They travel with their message."""
         inbox, outbox = pair(receiver, sender)
         before = time.time_ns() // 1000
         assert outbox.position == 0
@@ -57,7 +57,7 @@ class Delivery(Suite):
         await outbox.close()
 
     async def test_flush_waits_for_the_receiver(self, receiver: ReceiverServer, sender: SenderServer) -> None:
-        """CH-SEQ-1: after `flush` the receiver holds every message sent before it, read or not."""
+        """After `flush` the receiver holds every message sent before it, read or not."""
         inbox, outbox = pair(receiver, sender)
         for number in range(1, 101):
             await outbox.send(bytes(number))
@@ -66,7 +66,7 @@ class Delivery(Suite):
         await outbox.close()
 
     async def test_large_messages_are_cut_and_joined(self, address: str) -> None:
-        """CH-ARW-2: 24 MB pass; above the receiver's limit `send` says so with both numbers."""
+        """24 MB pass; above the receiver's limit `send` says so with both numbers."""
         async with ReceiverServer(address, message_limit=30_000_000) as receiver, SenderServer() as sender:
             inbox = receiver.register_channel("c")
             outbox = sender.register_channel("c", to=receiver.address)
@@ -80,7 +80,7 @@ class Delivery(Suite):
             await outbox.close()
 
     async def test_what_the_receiver_that_came_cannot_take(self, vacant: str, sender: SenderServer) -> None:
-        """CH-ARW-2: a message sent before there was a receiver, above its limit: said at once, not tried for ever."""
+        """A message above the limit, sent before there was a receiver, fails at once and is not retried."""
         outbox = sender.register_channel("c", to=vacant, codec="bytes")
         await outbox.send(bytes(300_000))
         async with ReceiverServer(vacant, message_limit=200_000) as receiver:
@@ -92,7 +92,7 @@ class Delivery(Suite):
     async def test_the_schema_is_known_before_data(
         self, receiver: ReceiverServer, sender: SenderServer
     ) -> None:
-        """CH-ARW-4: on an empty stream too."""
+        """On an empty stream too."""
         inbox = receiver.register_channel("c")
         outbox = sender.register_channel("c", to=receiver.address, schema=batch(0).schema)
         assert await inbox.schema() == batch(0).schema
@@ -100,7 +100,7 @@ class Delivery(Suite):
         assert [part async for part in inbox] == []
 
     async def test_codecs_must_agree(self, receiver: ReceiverServer, sender: SenderServer) -> None:
-        """CH-ARW-4: another codec is a typed error on both sides."""
+        """Another codec is a typed error on both sides."""
         inbox = receiver.register_channel("c", codec="arrow")
         outbox = sender.register_channel("c", to=receiver.address, codec="bytes")
         with pytest.raises(netchannel.SchemaMismatch, match=r"'arrow' here, 'bytes'"):
@@ -112,7 +112,7 @@ class Delivery(Suite):
     async def test_schemas_must_agree(
         self, declared: bool, receiver: ReceiverServer, sender: SenderServer
     ) -> None:
-        """CH-ARW-4: another schema is a typed error on both sides, whoever learns it when."""
+        """Another schema is a typed error on both sides, in any order of events."""
         inbox = receiver.register_channel("c", schema=pa.schema({"n": pa.string()}))
         outbox = sender.register_channel(
             "c", to=receiver.address, schema=batch(0).schema if declared else None
@@ -126,7 +126,7 @@ class Delivery(Suite):
             await outbox.close()
 
     async def test_another_schema_at_send(self, receiver: ReceiverServer, sender: SenderServer) -> None:
-        """CH-ARW-4: the wrong batch is refused where it is sent, the channel lives on."""
+        """The wrong batch is refused where it is sent, the channel lives on."""
         inbox = receiver.register_channel("c")
         outbox = sender.register_channel("c", to=receiver.address)
         await outbox.send(batch(1))
@@ -138,7 +138,7 @@ class Delivery(Suite):
         await outbox.close()
 
     async def test_dictionaries_survive_reconnects(self, address: str) -> None:
-        """CH-ARW-3: cut after every message: growing, replaced and unchanged dictionaries decode to equal strings."""
+        """Cut after every message: growing, replaced and unchanged dictionaries decode to equal strings."""
         words = [["a"], ["a"], ["a", "b"], ["a", "b", "c"], ["z"], ["z"], [None], [], ["q", "q"], ["a"]]
         async with (
             FaultyTransport() as network,
@@ -159,7 +159,7 @@ class Delivery(Suite):
             assert outbox.statistics().reconnects >= len(words) - 1
 
     async def test_many_are_sent_at_once(self, receiver: ReceiverServer, sender: SenderServer) -> None:
-        """CH-SEQ-3, CH-BP-1: `send_many` waits for room as it goes; in order, once, small and large in turn."""
+        """`send_many` waits for room as it goes; in order, once, small and large in turn."""
         inbox = receiver.register_channel("c", codec="bytes", buffer=BufferPolicy(max_messages=10))
         outbox = sender.register_channel(
             "c", to=receiver.address, codec="bytes", buffer=BufferPolicy(max_messages=50)
@@ -175,7 +175,7 @@ class Delivery(Suite):
     async def test_a_successor_of_the_consumer_goes_on(
         self, receiver: ReceiverServer, sender: SenderServer
     ) -> None:
-        """CH-ACK-1, CH-ACK-2, CH-END-8: read 50, acknowledged 30, detached: the next one is given 30 and on."""
+        """Read 50, acknowledged 30, detached: the next one is given 30 and on."""
         first = receiver.register_channel("c", codec="bytes", ack="explicit")
         outbox = sender.register_channel("c", to=receiver.address, codec="bytes")
         for number in range(100):
@@ -198,7 +198,7 @@ class Delivery(Suite):
         assert (await outbox.close()).acknowledged == 100
 
     async def test_a_successor_of_the_producer_goes_on(self, receiver: ReceiverServer) -> None:
-        """CH-END-8, CH-NOTE-1: it learns the next number and the last note; the consumer sees one stream."""
+        """It learns the next number and the last note; the consumer sees one stream."""
         inbox = receiver.register_channel("c", codec="bytes")
         stream = None
         for life in range(3):
@@ -218,7 +218,7 @@ class Delivery(Suite):
         assert [int(body) async for body in inbox] == list(range(30))
 
     async def test_a_receiver_that_comes_back_goes_on(self, vacant: str, sender: SenderServer) -> None:
-        """CH-ACK-1, CH-REG-2: three servers at one address, one after the other: what was acknowledged comes once."""
+        """Three servers at one address, one after the other: what was acknowledged comes once."""
         outbox = sender.register_channel("c", to=vacant, codec="bytes")
         producing = asyncio.create_task(_count(outbox, 100))
         received: list[int] = []
@@ -236,7 +236,7 @@ class Delivery(Suite):
     # -- buffers on disk, and full ones
 
     async def test_a_durable_buffer_outlives_its_senders(self, vacant: str, tmp_path: Path) -> None:
-        """CH-DUR-1, CH-END-8: sent to nobody by three senders, one after the other: one stream, in order, once."""
+        """Three senders without a receiver, one after the other: one stream, in order, once."""
         durable = BufferPolicy(directory=tmp_path)
         for life in range(3):
             async with SenderServer(timing=QUICK) as sender:
@@ -250,7 +250,7 @@ class Delivery(Suite):
             assert [bytes(body) async for body in inbox] == [body_of(number) for number in range(150)]
 
     async def test_a_durable_buffer_survives_cuts(self, address: str, tmp_path: Path) -> None:
-        """CH-DUR-1, CH-SEQ-2: on disk before it goes out, again from there after each cut: exact."""
+        """On disk before it goes out, again from there after each cut: exact."""
         async with (
             FaultyTransport() as network,
             ReceiverServer(network.at(address), timing=QUICK) as receiver,
@@ -273,7 +273,7 @@ class Delivery(Suite):
             assert outbox.statistics().reconnects >= 19
 
     async def test_what_does_not_fit_is_spilled(self, vacant: str, sender: SenderServer) -> None:
-        """CH-BUF-2: sent to nobody, far above the buffer: on disk, and back in order once there is somebody."""
+        """Messages far above the buffer go to disk without a receiver, and come back in order with one."""
         policy = BufferPolicy(max_bytes=100_000, when_full="spill")
         outbox = sender.register_channel("c", to=vacant, codec="bytes", buffer=policy)
         bodies = [body_of(number) * 100 for number in range(300)]
@@ -287,7 +287,7 @@ class Delivery(Suite):
             assert outbox.statistics().disk_bytes == 0
 
     async def test_the_oldest_may_be_dropped(self, receiver: ReceiverServer, sender: SenderServer) -> None:
-        """CH-BUF-2: what was never sent is dropped, oldest first; both sides count it, the numbers show the gap."""
+        """Unsent messages are dropped, oldest first; both sides count them, and the numbers show the gap."""
         policy = BufferPolicy(max_messages=10, when_full="drop_oldest")
         outbox = sender.register_channel("c", to=receiver.address, codec="bytes", buffer=policy)
         for number in range(100):
@@ -303,7 +303,7 @@ class Delivery(Suite):
     async def test_dropping_and_explicit_acknowledgement_do_not_go_together(
         self, receiver: ReceiverServer, sender: SenderServer
     ) -> None:
-        """CH-BUF-2: refused by name, for good."""
+        """Refused by name, for good."""
         receiver.register_channel("c", codec="bytes", ack="explicit")
         outbox = sender.register_channel(
             "c", to=receiver.address, codec="bytes", buffer=BufferPolicy(when_full="drop_oldest")

@@ -21,7 +21,7 @@ class Ends(Suite):
     async def test_closing_waits_for_the_acknowledgement(
         self, receiver: ReceiverServer, sender: SenderServer
     ) -> None:
-        """CH-END-6: a consumer that commits per 1 000 gets 1 010 and a clean end, and then commits the rest."""
+        """A consumer that commits per 1 000 gets 1 010 and a clean end, and then commits the rest."""
         inbox = receiver.register_channel("c", codec="bytes", ack="explicit")
         outbox = sender.register_channel("c", to=receiver.address, codec="bytes")
         for number in range(1010):
@@ -39,7 +39,7 @@ class Ends(Suite):
         assert await closing == CloseReport(acknowledged=1010)
 
     async def test_abort_reaches_the_consumer(self, receiver: ReceiverServer, sender: SenderServer) -> None:
-        """CH-END-2: after the data, with the message."""
+        """After the data, with the message."""
         inbox, outbox = pair(receiver, sender)
         await outbox.send(b"x")
         await outbox.abort(ValueError("bad row 7"))
@@ -48,7 +48,7 @@ class Ends(Suite):
             await inbox.recv()
 
     async def test_leaving_by_an_exception_is_no_clean_end(self, receiver: ReceiverServer) -> None:
-        """CH-END-7: the consumer gets what was sent, then the failure with its cause."""
+        """The consumer gets what was sent, then the failure with its cause."""
         inbox = receiver.register_channel("c", codec="bytes")
 
         async def fail() -> None:
@@ -66,7 +66,7 @@ class Ends(Suite):
     async def test_a_consumer_that_leaves_stops_the_producer(
         self, receiver: ReceiverServer, sender: SenderServer
     ) -> None:
-        """CH-END-3: with its reason; also one that waits for room."""
+        """With its reason; also one that waits for room."""
         inbox = receiver.register_channel("c", codec="bytes", buffer=BufferPolicy(max_messages=1))
         outbox = sender.register_channel(
             "c", to=receiver.address, codec="bytes", buffer=BufferPolicy(max_messages=3)
@@ -85,7 +85,7 @@ class Ends(Suite):
             await inbox.recv()
 
     async def test_closing_comes_back_where_nobody_is(self, vacant: str, sender: SenderServer) -> None:
-        """CH-END-5: close(grace) says what was not delivered."""
+        """`close(grace)` reports the undelivered messages."""
 
         async def send_and_close() -> None:
             outbox = sender.register_channel("c", to=vacant, codec="bytes")
@@ -98,7 +98,7 @@ class Ends(Suite):
         assert await least_s(1, send_and_close) <= 1
 
     async def test_closing_comes_back_where_nothing_passes(self, address: str) -> None:
-        """CH-END-5: also where connections stand and carry nothing, and then leaving both servers does."""
+        """Also where connections stand and carry nothing, and then leaving both servers does."""
         timing = Timing(leave_s=0.1)
 
         async def send_and_leave() -> None:
@@ -118,7 +118,7 @@ class Ends(Suite):
         assert await least_s(3, send_and_leave) <= 3
 
     async def test_leaving_does_not_wait_for_who_is_not_there(self, vacant: str) -> None:
-        """CH-END-5: an exception comes out at once where no receiver listens."""
+        """An exception comes out at once where no receiver listens."""
 
         async def send_and_leave() -> None:
             async with SenderServer() as sender:
@@ -127,7 +127,7 @@ class Ends(Suite):
         assert await least_s(2, send_and_leave) <= 2
 
     async def test_a_receiver_that_leaves_is_heard(self, address: str, sender: SenderServer) -> None:
-        """CH-END-8: its channels are detached: the sender keeps what was not acknowledged, and is told at once."""
+        """Its channels are detached: the sender keeps unacknowledged messages, and is notified at once."""
         async with ReceiverServer(address, timing=QUICK) as receiver:
             inbox = receiver.register_channel("c", codec="bytes", ack="explicit")
             outbox = sender.register_channel("c", to=receiver.address, codec="bytes")

@@ -23,7 +23,7 @@ class Establishment(Suite):
     """Channels that open, or are refused."""
 
     async def test_the_twelve_lines(self, receiver: ReceiverServer, sender: SenderServer) -> None:
-        """CH-END-1, CH-SEQ-1: in order, once, a clean end; after flush the receiver has everything."""
+        """In order, once, a clean end; after flush the receiver has everything."""
         inbox = receiver.register_channel("flights")
         outbox = sender.register_channel("flights", to=receiver.address)
         for number in range(100):
@@ -39,7 +39,7 @@ class Establishment(Suite):
             await outbox.send(batch(0))
 
     async def test_registering_needs_no_network(self, vacant: str, sender: SenderServer) -> None:
-        """CH-REG-1, CH-CTL-2: it returns at once, with nobody listening."""
+        """It returns at once, without a receiver."""
         made: list[SenderChannel] = []
 
         async def register() -> None:
@@ -51,7 +51,7 @@ class Establishment(Suite):
             assert await outbox.close(grace=0.05) == CloseReport(acknowledged=0, undelivered_from=0)
 
     async def test_the_sender_comes_first(self, vacant: str, sender: SenderServer) -> None:
-        """CH-REG-2: what is sent before the peer exists is delivered once it appears, in order, once."""
+        """Messages sent before the peer exists are delivered when it appears, in order, once."""
         outbox = sender.register_channel("c", to=vacant)
         for number in range(1000):
             await outbox.send(batch(number))
@@ -61,7 +61,7 @@ class Establishment(Suite):
             assert [received async for received in inbox] == [batch(number) for number in range(1000)]
 
     async def test_the_receiver_comes_first(self, receiver: ReceiverServer, sender: SenderServer) -> None:
-        """CH-REG-3: `recv` is pending, the sender comes later."""
+        """`recv` is pending, the sender comes later."""
         inbox = receiver.register_channel("c")
         waiting = asyncio.create_task(inbox.recv())
         await asyncio.sleep(0)
@@ -71,7 +71,7 @@ class Establishment(Suite):
         await outbox.close()
 
     async def test_a_denied_channel_is_served_once_it_is_registered(self, receiver: ReceiverServer) -> None:
-        """CH-REG-4: the denial is visible, the sender lives on, and does not wait out its backoff."""
+        """The denial is visible, the sender lives on, and does not wait out its backoff."""
         async with SenderServer(timing=Timing(backoff_s=60.0, backoff_limit_s=60.0)) as sender:
             outbox = sender.register_channel("c", to=receiver.address)
             await outbox.send(batch(1))
@@ -82,7 +82,7 @@ class Establishment(Suite):
             await outbox.close()
 
     async def test_a_taken_id_is_refused(self, receiver: ReceiverServer, sender: SenderServer) -> None:
-        """CH-REG-5: the second registration fails, the first is unharmed."""
+        """The second registration fails, the first is unharmed."""
         inbox = receiver.register_channel("c")
         outbox = sender.register_channel("c", to=receiver.address)
         with pytest.raises(netchannel.ChannelInUse, match="'c'"):
@@ -94,7 +94,7 @@ class Establishment(Suite):
         await outbox.close()
 
     async def test_a_new_stream_on_an_ended_id(self, receiver: ReceiverServer, sender: SenderServer) -> None:
-        """CH-END-9: Monday's job ends, Tuesday's runs on the same id."""
+        """Monday's job ends, Tuesday's runs on the same id."""
         for day in (b"monday", b"tuesday"):
             inbox, outbox = pair(receiver, sender)
             await outbox.send(day)
@@ -102,7 +102,7 @@ class Establishment(Suite):
             assert [bytes(part) async for part in inbox] == [day]
 
     async def test_a_new_stream_waits_until_the_last_one_is_read(self, receiver: ReceiverServer) -> None:
-        """CH-REG-4, CH-END-9: under `accept_new_stream`: refused while messages are unread, and then told at once."""
+        """Under `accept_new_stream`: refused while messages are unread, and then told at once."""
         inbox = receiver.register_channel("c", codec="bytes", fault=FaultPolicy(accept_new_stream=True))
         async with SenderServer(timing=QUICK) as first:
             last = first.register_channel("c", to=receiver.address, codec="bytes")
@@ -122,7 +122,7 @@ class Establishment(Suite):
             await fresh.close()
 
     async def test_many_channels_share_one_control_connection(self, address: str) -> None:
-        """CH-CTL-1, CH-CTL-5: 100 channels: 101 connections, each channel exact; none when they are over."""
+        """100 channels: 101 connections, each channel exact; none when they are over."""
         async with (
             FaultyTransport() as network,
             ReceiverServer(network.at(address), timing=QUICK) as receiver,
@@ -144,7 +144,7 @@ class Establishment(Suite):
             await eventually(lambda: network.connections == 0)
 
     async def test_leaving_at_any_moment_leaves_no_connection(self, address: str) -> None:
-        """CH-CAN-1: also while it is being made."""
+        """Also while it is being made."""
         async with (
             FaultyTransport() as network,
             ReceiverServer(network.at(address), timing=QUICK) as receiver,
@@ -159,7 +159,7 @@ class Establishment(Suite):
     async def test_statistics_agree_with_the_traffic(
         self, receiver: ReceiverServer, sender: SenderServer
     ) -> None:
-        """CH-OBS-1: counters on both sides."""
+        """Counters on both sides."""
         inbox = receiver.register_channel("c", codec="bytes", ack="explicit")
         outbox = sender.register_channel("c", to=receiver.address, codec="bytes")
         for _ in range(10):
@@ -177,7 +177,7 @@ class Establishment(Suite):
         await outbox.close(grace=0)
 
     async def test_servers_know_their_connections(self, address: str) -> None:
-        """CH-OBS-1: how many, with whom, what went over them, and how long a heartbeat takes."""
+        """How many, with whom, what went over them, and how long a heartbeat takes."""
         timing = Timing(heartbeat_s=0.02)
         async with ReceiverServer(address, timing=timing) as receiver, SenderServer(timing=timing) as sender:
             inbox, outbox = pair(receiver, sender)
@@ -208,7 +208,7 @@ class Establishment(Suite):
     async def test_strangers_open_no_channels(
         self, ours: str | None, theirs: str | None, reason: str, address: str
     ) -> None:
-        """CH-SEC-1: wrong or no secret: refused, named on the sender's side, not retried for ever."""
+        """A wrong or missing secret is refused, named at the sender, and not retried."""
         async with ReceiverServer(address, secret=ours) as receiver, SenderServer(secret=theirs) as sender:
             inbox, outbox = pair(receiver, sender)
             async with asyncio.timeout(5):
@@ -217,7 +217,7 @@ class Establishment(Suite):
             assert inbox.statistics().state == "registered"
 
     async def test_who_knows_the_secret_is_served(self, address: str) -> None:
-        """CH-SEC-1: with the same secret on both sides the channel works."""
+        """With the same secret on both sides the channel works."""
         async with ReceiverServer(address, secret="s") as receiver, SenderServer(secret="s") as sender:  # noqa: S106 - a test's
             inbox, outbox = pair(receiver, sender)
             await outbox.send(b"x")

@@ -31,7 +31,7 @@ class Outages(Suite):
 
     @pytest.mark.parametrize("ack", ["receipt", "explicit"])
     async def test_cuts_at_random_bytes(self, ack: Literal["receipt", "explicit"], address: str) -> None:
-        """CH-SEQ-2, CH-SEQ-3: control and data connections, 200 of them: the sequence is exact."""
+        """Control and data connections, 200 of them: the sequence is exact."""
         draw = random.Random(11)  # noqa: S311 - faults that can be repeated
         lives = (1 + int(draw.expovariate(1 / 10_000)) for _ in count())
         async with (
@@ -64,7 +64,7 @@ class Outages(Suite):
             assert network.cuts >= CUTS
 
     async def test_a_cut_at_every_byte(self, address: str) -> None:
-        """CH-SEQ-2, CH-END-4: short streams, each with one cut at another byte, up to the last answer to the end."""
+        """Short streams, each with one cut at another byte, up to the last answer to the end."""
         plan: deque[int] = deque()
 
         def lives() -> Iterator[float]:
@@ -94,7 +94,7 @@ class Outages(Suite):
 
     @pytest.mark.parametrize("piece", [1, 100])
     async def test_few_bytes_at_a_time(self, piece: int, address: str) -> None:
-        """CH-BAD-1: reads and writes of a byte, or of up to 100, are the same stream, both handshakes included."""
+        """Reads and writes of a byte, or of up to 100, are the same stream, both handshakes included."""
         async with (
             FaultyTransport(seed=3, piece=piece) as network,
             ReceiverServer(network.at(address), secret="s", timing=QUICK) as receiver,  # noqa: S106 - a test's
@@ -110,7 +110,7 @@ class Outages(Suite):
             assert outbox.statistics().reconnects == 0
 
     async def test_delays_change_nothing(self, address: str) -> None:
-        """CH-SEQ-3: bytes that are late come in order, on several connections at once."""
+        """Bytes that are late come in order, on several connections at once."""
         async with (
             FaultyTransport(seed=4, piece=2000, delay_s=0.002) as network,
             ReceiverServer(network.at(address), timing=QUICK) as receiver,
@@ -131,7 +131,7 @@ class Outages(Suite):
                 assert outbox.statistics().reconnects == 0
 
     async def test_a_silent_peer_is_found_dead_and_comes_back(self, address: str) -> None:
-        """CH-CTL-3: connections that stand and carry nothing: both sides notice by themselves; nothing is lost."""
+        """Both sides detect open connections that carry no data; no message is lost."""
         timing = Timing(
             heartbeat_s=0.05, dead_after_s=0.2, handshake_s=0.2, backoff_s=0.01, backoff_limit_s=0.05
         )
@@ -156,7 +156,7 @@ class Outages(Suite):
             assert min(inbox.statistics().reconnects, outbox.statistics().reconnects) >= 1
 
     async def test_a_stall_shorter_than_the_budget_is_no_death(self, address: str) -> None:
-        """CH-CTL-4: what was held up arrives, on the connections that were there."""
+        """Delayed data arrives, on the existing connections."""
         async with (
             FaultyTransport() as network,
             ReceiverServer(network.at(address)) as receiver,

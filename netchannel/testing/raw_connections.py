@@ -200,7 +200,7 @@ class RawConnections(Suite):
                 there.transport.resume_reading()
 
     async def test_a_full_connection_pauses_its_writer(self, address: str) -> None:
-        """CH-BP-1: a reader that does not read stops the writer before long; reading on starts it again."""
+        """A reader that does not read soon stops the writer; reading again resumes it."""
         async with connected(address) as (here, there):
             there.transport.pause_reading()
             written = await here.fill()

@@ -39,7 +39,7 @@ class Replay(Suite):
 
     @pytest.mark.parametrize("at", ["receiver", "sender"])
     async def test_a_kept_range_is_read_again(self, address: str, at: str) -> None:
-        """CH-REP-1: with equal answers, by several readers at once."""
+        """With equal answers, by several readers at once."""
         async with (
             ReceiverServer(address, timing=QUICK)
             if at == "receiver"
@@ -74,7 +74,7 @@ class Replay(Suite):
                 assert (await outbox.close()).acknowledged == len(sent)
 
     async def test_heads_are_pushed_and_ranges_found(self, address: str) -> None:
-        """CH-REP-2: by rows and by bytes."""
+        """By rows and by bytes."""
         async with SenderServer(address, timing=QUICK) as sender:
             outbox = sender.retain_channel("c", RetainPolicy())
             async with ChannelReader(sender.address, "c", timing=QUICK) as reader:
@@ -89,7 +89,7 @@ class Replay(Suite):
                 assert await reader.schema() == pa.schema([("n", pa.int64())])
 
     async def test_what_consumers_are_done_with_is_gone(self, address: str) -> None:
-        """CH-REP-3, CH-REP-4: at the slowest of them; another stream is not read."""
+        """At the slowest of them; another stream is not read."""
         async with SenderServer(address, timing=QUICK) as sender:
             outbox = sender.retain_channel("c", RetainPolicy(), codec="bytes")
             await outbox.send_many(map(body_of, range(COUNT)))
@@ -109,7 +109,7 @@ class Replay(Suite):
                 assert [bytes(body) async for body in one.read(100, 102)] == [body_of(100), body_of(101)]
 
     async def test_a_full_history_holds_the_sender_back(self, address: str) -> None:
-        """CH-REP-5: and all of it comes, once there is room."""
+        """And all of it comes, once there is room."""
         policy, buffer = RetainPolicy(max_bytes=200_000), BufferPolicy(max_bytes=200_000)
         async with ReceiverServer(address, timing=QUICK) as receiver, SenderServer(timing=QUICK) as sender:
             kept = receiver.retain_channel("c", policy, codec="bytes", buffer=buffer)
@@ -130,7 +130,7 @@ class Replay(Suite):
                 await outbox.close()
 
     async def test_reading_through_cuts_at_random_bytes(self, address: str) -> None:
-        """CH-REP-1: of the connections on which is asked and read: every message once, in order."""
+        """Connections for requests and reads are cut: every message once, in order."""
         draw = random.Random(5)  # noqa: S311 - faults that can be repeated
         lives: Iterator[int] = (1 + int(draw.expovariate(1 / 30_000)) for _ in count())
         async with (

@@ -48,7 +48,7 @@ class StagedGroups(Suite):
     async def test_a_group_is_there_from_its_commit_on(
         self, receiver: ReceiverServer, sender: SenderServer, tmp_path: Path
     ) -> None:
-        """CH-STG-1, CH-STG-2, CH-STG-3: in partition order, once; not an attempt that lost."""
+        """In partition order, once; not an attempt that lost."""
         inbox = receiver.register_staged_channel("c", StagingPolicy(tmp_path))
         batches = [batch(10 * partition, rows) for partition in range(3) for rows in (1, 60_000)]
         sealed: list[Sealed] = []
@@ -69,7 +69,7 @@ class StagedGroups(Suite):
         assert [each async for each in inbox] == batches
 
     async def test_groups_through_cuts_at_random_bytes(self, address: str, tmp_path: Path) -> None:
-        """CH-STG-1, CH-STG-2: of all connections, those on which commits are asked for too."""
+        """All connections are cut, also those for commits."""
         draw = random.Random(5)  # noqa: S311 - faults that can be repeated
         lives = (1 + int(draw.expovariate(1 / 10_000)) for _ in count())
         async with (

@@ -214,7 +214,7 @@ class Upstream(Suite):
     async def test_a_call_that_is_cancelled_takes_none(
         self, receiver: ReceiverServer, sender: SenderServer
     ) -> None:
-        """CH-CAN-1: wherever it is cancelled, each upquery is given to one of those who call."""
+        """Each upquery goes to one caller, wherever a call is cancelled."""
         inbox, outbox = pair(receiver, sender)
         await attached(outbox, inbox)
         given: list[bytes] = []

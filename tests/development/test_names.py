@@ -1,5 +1,6 @@
 """Modules that are not the same are not named alike, and by a noun."""
 
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -46,3 +47,16 @@ def test_a_module_is_named_by_a_noun_and_not_by_a_participle() -> None:
         if path.stem.rpartition("_")[2].endswith(("ing", "ed"))
     }
     assert named == NOUNS
+
+
+def test_no_shipped_file_has_the_id_of_a_row_of_the_plan() -> None:
+    """Their readers have no table of them."""
+    row = re.compile(r"\b[A-Z]{2}-[A-Z]+-\d+\b")
+    found = {
+        f"{path.relative_to(ROOT)}: {match[0]}"
+        for package in (*PACKAGES, "pyspark_netchannel")
+        for path in (ROOT / package).rglob("*")
+        if path.suffix in {".py", ".md", ".proto", ".json", ".html", ".js"}
+        for match in row.finditer(path.read_text("utf-8"))
+    }
+    assert found == set()

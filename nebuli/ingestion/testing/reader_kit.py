@@ -118,7 +118,7 @@ class ReaderConformance:
     # -- what it must do
 
     async def test_it_gives_the_messages_that_are_there(self, make: Make, add: Add) -> None:
-        """All of them, in order: addresses never go down, and there is no gap between batches of a part. ST-ING-4."""
+        """All of them, in order: addresses never go down, and there is no gap between batches of a part."""
         expected = await add()
         _is_told(await self._whole(make, {}), expected)
         expected += await add()
@@ -134,7 +134,7 @@ class ReaderConformance:
             assert reader.unit
 
     async def test_two_readers_give_the_same_however_their_reads_are_cut(self, make: Make, add: Add) -> None:
-        """One that was there when each piece came, and one that comes to find all of it. ST-ING-6."""
+        """One that was there when each piece came, and one that comes to find all of it."""
         expected = await add()
         async with _closing(make()) as early:
             await self._opened(early, {})
@@ -148,7 +148,7 @@ class ReaderConformance:
         _is_told(late, expected)
 
     async def test_it_begins_at_any_address(self, make: Make, add: Add) -> None:
-        """With the first message at or above it, and the same rest as for anybody. ST-ING-5, ST-ING-6."""
+        """A reader gets the first message at or above it, and the same rest as every other reader."""
         await add()
         await add()
         whole = await self._whole(make, {})
@@ -164,7 +164,7 @@ class ReaderConformance:
     async def test_between_messages_it_begins_with_the_next_one_or_says_that_this_is_no_place(
         self, make: Make, add: Add
     ) -> None:
-        """Where addresses have gaps, nobody is sent back to what was before, nor past what comes next. ST-ING-5."""
+        """If addresses have gaps, no reader gets an earlier message again, nor skips the next one."""
         await add()
         whole = await self._whole(make, {})
         ends = {part: rows[-1][0] for part, rows in whole.items()}
@@ -231,7 +231,7 @@ class ReaderConformance:
     async def test_what_is_gone_is_said(
         self, make: Make, add: Add, trim: Callable[[], Awaitable[Addresses]] | None
     ) -> None:
-        """Whoever begins there, or was there before, gets AddressGone in a line, and not silence. ST-ING-6."""
+        """A reader that starts or continues there raises AddressGone, with a message of one line."""
         if trim is None:
             return
         await add()
