@@ -50,7 +50,7 @@ from placement.sql.expressions import parse, parse_aggregate
 from placement.sql.translation import AGGREGATES
 from tests.development import faces
 from tests.docs.diagrams import state_diagram
-from tests.docs.markdown import ROOT, blocks, code, headings, section, table
+from tests.docs.markdown import PAGES, ROOT, blocks, code, headings, section, table
 from topology import SINKS, SOURCES, SinkMode, access, model, policies
 from topology.schema import Column, DataType
 
@@ -710,25 +710,28 @@ def test_the_picture_of_the_demo_is_what_the_command_draws() -> None:
     assert drawn.stdout in pictures
 
 
-def test_what_is_said_of_running_queries_names_tests() -> None:
-    page = (DOCS / "topics" / "running-queries.md").read_text("utf-8")
-    named = re.findall(r"`([\w/]+/test_\w+\.py)::(test_\w+)`", page)
-    assert len(named) > 10
-    for file, function in named:
-        source = (ROOT / "tests" / file).read_text("utf-8")
-        assert re.search(rf"^(?:async )?def {function}\(", source, re.MULTILINE), f"{file}::{function}"
-
-
 def test_every_failure_names_a_test() -> None:
-    """The failure model's tests exist."""
-    page = (DOCS / "topics" / "failures.md").read_text("utf-8")
+    page = (DOCS / "development" / "tested-failures.md").read_text("utf-8")
     named = re.findall(r"`((?:[a-z_/]*/)?\w+\.py)::(test_\w+)`", page)
-    assert len(named) > 30
+    assert len(named) > 100
     for file, function in named:
         directory = ROOT / "tests" if "/test_" in f"/{file}" else ROOT
         room = "" if file.startswith(("examples/", "hosts/", "nebuli/")) else "netchannel"
         source = (directory / room / file).read_text("utf-8")
         assert re.search(rf"^ *(?:async )?def {function}\(", source, re.MULTILINE), f"{file}::{function}"
+    modules = re.findall(r"`(nebuli/[a-z_/]*test_\w+\.py)`", page)
+    assert modules
+    assert [file for file in modules if not (ROOT / "tests" / file).exists()] == []
+    rows = [row for row in page.splitlines() if re.match(r"\| (?!failure|subject|-)", row)]
+    assert [row for row in rows if "test_" not in row and "testing/" not in row] == []
+
+
+def test_pages_for_users_name_no_test_of_ours() -> None:
+    """Pages for contributors do: users have the packages alone."""
+    contributors = ("docs/development/", "docs/protocol/", "docs/benchmarks", "CONTRIBUTING.md")
+    pages = [page for page in PAGES if not str(page.relative_to(ROOT)).startswith(contributors)]
+    ours = re.compile(r"`(?:tests/[^`]*|(?:\w+/)+test_\w+\.py[^`]*|test_\w+\.py::\w+)`")
+    assert [(page.name, match[0]) for page in pages for match in ours.finditer(page.read_text("utf-8"))] == []
 
 
 # -- sources.md
