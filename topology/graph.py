@@ -10,11 +10,17 @@ if TYPE_CHECKING:
     from topology.model import Topology
 
 
+def downstream_links(topology: Topology) -> dict[str, tuple[str, ...]]:
+    """By the address of each node, in file order, the addresses that its links lead to."""
+    return {node.address: tuple(dict.fromkeys(node.links.downstream)) for node in topology.nodes}
+
+
 def link_graph(topology: Topology) -> nx.DiGraph[str]:
     """The nodes by address, in file order, with an edge for each link, from upstream to downstream."""
     import networkx as nx  # takes as long to import as the rest of this package
 
     graph: nx.DiGraph[str] = nx.DiGraph()
-    graph.add_nodes_from(node.address for node in topology.nodes)
-    graph.add_edges_from((node.address, end) for node in topology.nodes for end in node.links.downstream)
+    links = downstream_links(topology)
+    graph.add_nodes_from(links)
+    graph.add_edges_from((address, end) for address, ends in links.items() for end in ends)
     return graph

@@ -42,7 +42,7 @@ from placement.graph import bottom_up
 from placement.plan import BoundSink, BoundSource, ViewOperator
 from placement.strategies.paths import Paths
 from placement.strategies.roots import rooted
-from topology.graph import link_graph
+from topology.graph import downstream_links
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -83,7 +83,7 @@ def place_bottom_up(plan: BoundPlan, topology: Topology, seed: int = 0) -> Place
     """
     plan = rooted(plan, topology)
     rng = Random(seed)  # noqa: S311 - a seed that gives the same plan again is the purpose
-    paths = Paths(link_graph(topology), rng)
+    paths = Paths(downstream_links(topology), rng)
     meeting = Meeting(plan, paths, rng)
     try:
         draws = (paths.shortest_with_room, paths.any_with_room)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache, cached_property
+from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -11,8 +12,6 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from random import Random
-
-    import networkx as nx
 
     Steps = Callable[[str], Iterable[str]]
     Room = Callable[[str], float]
@@ -24,19 +23,21 @@ FAR = 1 << 40
 
 
 class Paths:
-    """Paths in a directed acyclic graph, drawn with ``rng``.
+    """Paths in a directed acyclic graph, drawn with ``rng``; ``links`` has the nodes that each node leads to.
 
     Distances are arrays by a node's place in the graph, computed once for each node that is asked about.
     """
 
-    def __init__(self, graph: nx.DiGraph[str], rng: Random) -> None:
-        self._downstream = {node: tuple(graph.successors(node)) for node in graph}
-        self._names = list(graph)
+    def __init__(self, links: Mapping[str, Sequence[str]], rng: Random) -> None:
+        self._downstream = links
+        self._names = list(links)
         self._ranks = {node: rank for rank, node in enumerate(self._names)}
         self._rng = rng
-        self._graph = graph
-        onward = [[self._ranks[end] for end in self._downstream[node]] for node in self._names]
-        back = [[self._ranks[start] for start in graph.predecessors(node)] for node in self._names]
+        onward = [[self._ranks[end] for end in ends] for ends in links.values()]
+        back: list[list[int]] = [[] for _ in self._names]
+        for rank, ends in enumerate(onward):
+            for end in ends:
+                back[end].append(rank)
         self._hops_from: Callable[[str], Hops] = cache(lambda node: _hops(onward, self._ranks[node]))
         self._hops_to: Callable[[str], Hops] = cache(lambda node: _hops(back, self._ranks[node]))
         self.hops_to: Callable[[str], Mapping[str, int]] = cache(self._named)
@@ -49,9 +50,7 @@ class Paths:
     @cached_property
     def _last_first(self) -> list[str]:
         """The nodes, each after all that it leads to."""
-        import networkx as nx
-
-        return list(nx.topological_sort(self._graph))[::-1]
+        return list(TopologicalSorter(self._downstream).static_order())
 
     def shortest(self, start: str, target: str) -> tuple[str, ...]:
         """One of the shortest paths; ``start`` must reach ``target``."""
@@ -118,9 +117,9 @@ class Paths:
         """The nearest node on a way to which, behind ``start``, is room for ``need`` operators, itself included."""
         most: dict[str, float] = {start: 0}
         for node in reversed(self._last_first):
-            before = [most[each] for each in self._graph.predecessors(node) if each in most]
-            if before and node != start:
-                most[node] = room(node) + max(before)
+            if node in most:
+                for end in self._downstream[node]:
+                    most[end] = max(most.get(end, 0), most[node] + room(end))
         return next((node for node in self.downstream(start) if most[node] >= need), None)
 
     def downstream(self, start: str) -> list[str]:

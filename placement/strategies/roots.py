@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from placement.errors import NoCommonAncestor
 from placement.plan import BoundSource
 from placement.strategies.paths import Paths
-from topology.graph import link_graph
+from topology.graph import downstream_links
 
 if TYPE_CHECKING:
     from placement.checking.binding import BoundPlan
@@ -27,7 +27,7 @@ def rooted(plan: BoundPlan, topology: Topology) -> BoundPlan:
     sources = [key for key, operator in plan.operators.items() if isinstance(operator, BoundSource)]
     if plan.root in plan.pins or len(sources) == 1:
         return plan
-    paths = Paths(link_graph(topology), Random(0))  # noqa: S311 - nothing is drawn
+    paths = Paths(downstream_links(topology), Random(0))  # noqa: S311 - nothing is drawn
     node = paths.nearest(Counter(plan.pins[source] for source in sources))
     if node is None:
         places = ", ".join(f"{source} at {plan.pins[source]}" for source in sources)

@@ -37,7 +37,7 @@ def test_every_path_with_room_is_drawn_and_no_other(graph: nx.DiGraph, room: lis
     expected = paths_with_room(graph, room, need)
     assume(len(expected) <= 6)
     assume(nx.has_path(graph, 0, max(graph)))
-    paths = Paths(graph, Random(seed))
+    paths = Paths(dict(graph.adjacency()), Random(seed))
     drawn = {
         paths.any_with_room(0, max(graph), room.__getitem__, need) for _ in range(200 * len(expected) or 1)
     }
@@ -51,7 +51,7 @@ def test_shortest_paths_with_room_are_drawn_where_there_are_some(graph, room, ne
     hops = nx.shortest_path_length(graph, 0, max(graph))
     expected = {path for path in paths_with_room(graph, room, need) if len(path) == hops + 1}
     assume(len(expected) <= 6)
-    paths = Paths(graph, Random(seed))
+    paths = Paths(dict(graph.adjacency()), Random(seed))
     drawn = {
         paths.shortest_with_room(0, max(graph), room.__getitem__, need)
         for _ in range(200 * len(expected) or 1)
@@ -65,6 +65,8 @@ def test_more_paths_than_could_be_listed_are_no_obstacle():
     for layer in range(600):
         graph.add_edges_from((f"{layer}", f"{layer}{side}") for side in "ab")
         graph.add_edges_from((f"{layer}{side}", f"{layer + 1}") for side in "ab")
-    path = Paths(graph, Random(1)).any_with_room("0", "600", lambda node: node.endswith("a"), 450)
+    path = Paths(dict(graph.adjacency()), Random(1)).any_with_room(
+        "0", "600", lambda node: node.endswith("a"), 450
+    )
     assert path is not None
     assert sum(node.endswith("a") for node in path) >= 450
