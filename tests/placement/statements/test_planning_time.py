@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from placement import check, parse_statement, place_bound
 from tests.placement.statements.odd_tables import TOPOLOGY
 
@@ -22,6 +24,7 @@ def statement(queries: int) -> str:
     return f"WITH {', '.join(named)} INSERT INTO out {' UNION ALL '.join(selected)}"
 
 
+@pytest.mark.timed
 def test_a_statement_of_a_hundred_operators_takes_less_than_a_tenth_of_a_second() -> None:
     """The best of some rounds, the first of which imports what places; each has numbers that no other one had."""
     taken = []

@@ -265,7 +265,7 @@ async def test_a_store_that_another_process_has_open_is_waited_for(here: Path) -
     ended: list[ev.ClaimEpoch] = []
     observe = lambda order: ended.append(order) if isinstance(order, ev.ClaimEpoch) else None  # noqa: E731 - short
     (here / "state").mkdir()
-    (here / "state" / CLAIM).write_text(numbers.claim(generation=0), "utf-8")
+    (here / "state" / CLAIM).write_bytes(numbers.claim(generation=0))
     async with asyncio.timeout(120), Store.at(here / "state" / "member-1") as store:
         database = await store.state_store(LOG).open(0)
         async with LocalRun(numbers, here / "state", here, NOW, observe=observe) as run:
