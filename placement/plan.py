@@ -262,9 +262,10 @@ class BoundSource(SourceOperator):
 
 
 class BoundSink(SinkOperator):
-    """A sink with what the topology says of it."""
+    """A sink with what the topology says of it; ``only_grows``: its input takes no row back."""
 
     target: Sink
+    only_grows: bool = False
 
 
 class NetworkSource(BaseOperator):

@@ -117,9 +117,12 @@ class Output(ABC):
     """The place where a sink's rows end up. Takes them in order, after ``open`` and up to ``publish``, or ``discard``.
 
     In mode ``final`` rows come when the query has ended, all at once, and what was there before is there until
-    ``publish``. In the modes ``append`` and ``changes`` they come as they are; their last column in ``changes`` is the
-    ``_weight``.
+    ``publish``; where the output ``is_aside``, they may come earlier. In the modes ``append`` and ``changes`` they come
+    as they are; their last column in ``changes`` is the ``_weight``.
     """
+
+    is_aside: bool = False
+    """Nothing that is written is seen before ``publish``, whatever the mode, nor after ``discard``."""
 
     @property
     def directory(self) -> Path | None:

@@ -14,7 +14,7 @@ from placement.plan import BoundSink, BoundSource, NetworkSink, NetworkSource
 from topology import SINKS, SOURCES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     import netchannel
     from nebuli.connectors.endpoints import Output, Sink, Source
@@ -23,12 +23,6 @@ if TYPE_CHECKING:
     from topology.connectors import Connectors
 
 __all__ = ["Provider", "import_built_in", "output_of", "sink_of", "sink_over", "source_of"]
-
-_MODES: Mapping[str, Callable[[Output], Sink]] = {
-    "final": FinalSink,
-    "changes": ChangesSink,
-    "append": AppendSink,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +50,7 @@ class Provider:
         """The sink of an operator; ``resumed``: it goes on with what a predecessor has sent."""
         if isinstance(operator, NetworkSink):
             return ChannelSink(operator, self.sender, lineage, resumed=resumed)
-        return sink_of(operator.target)
+        return sink_of(operator.target, only_grows=operator.only_grows)
 
 
 def source_of(operator: BoundSource, wake: Callable[[], None]) -> Source:
@@ -65,14 +59,16 @@ def source_of(operator: BoundSource, wake: Callable[[], None]) -> Source:
     return source
 
 
-def sink_of(target: SinkConnector) -> Sink:
-    """What writes to a sink, by its mode. Raises OutputError if the connector cannot be had."""
-    return sink_over(output_of(target), target.mode)
+def sink_of(target: SinkConnector, *, only_grows: bool = False) -> Sink:
+    """What writes to a sink, by its mode; see `sink_over`. Raises OutputError if the connector cannot be had."""
+    return sink_over(output_of(target), target.mode, only_grows=only_grows)
 
 
-def sink_over(output: Output, mode: SinkMode) -> Sink:
-    """What writes to an output in a mode."""
-    return _MODES[mode](output)
+def sink_over(output: Output, mode: SinkMode, *, only_grows: bool = False) -> Sink:
+    """What writes to an output in a mode; ``only_grows``: no row that it takes is taken back."""
+    if mode == "final":
+        return FinalSink(output, only_grows=only_grows)
+    return ChangesSink(output) if mode == "changes" else AppendSink(output)
 
 
 def output_of(target: SinkConnector) -> Output:

@@ -191,6 +191,8 @@ def expand(batch: pa.RecordBatch) -> pa.RecordBatch:
         raise DataflowError(
             f"the row {values} is there {weights[row]:,} times, and at most {MOST_REPEATED:,} rows are written at once"
         )
+    if (weights == 1).all():
+        return without_weight(batch)
     return without_weight(batch).take(pa.array(np.repeat(np.arange(len(weights)), weights)))
 
 

@@ -219,7 +219,14 @@ class _Binder(ABC):
             message = f"{sink.name!r} at {node} is written by sink {writer} already; each is written once"
             self._fault(operator, ("sink",), message)
         self._pins[operator.id] = node
-        self._add(BoundSink(id=operator.id, input=operator.input, sink=operator.sink, target=sink))
+        bound = BoundSink(
+            id=operator.id,
+            input=operator.input,
+            sink=operator.sink,
+            target=sink,
+            only_grows=not taking_back,
+        )
+        self._add(bound)
 
     def _bind_window(self, operator: WindowOperator) -> None:
         if operator.late is not None:

@@ -18,11 +18,17 @@ __all__ = ["AppendSink", "ChangesSink", "FinalSink"]
 
 
 class FinalSink:
-    """Writes the result, once, at the clean end."""
+    """Writes the result, once, at the clean end.
 
-    def __init__(self, output: Output) -> None:
+    ``only_grows``: no row is taken back. A large result goes to an output that is aside at once then.
+    """
+
+    def __init__(self, output: Output, *, only_grows: bool = False) -> None:
         self._output = output
         self._result = Result(output.directory)
+        self._may_write = only_grows and output.is_aside
+        self._writes = False
+        self._written = 0
 
     def open(self, schema: pa.Schema) -> None:
         """Begin aside, so that a path that cannot be written is known before the work is done."""
@@ -30,21 +36,33 @@ class FinalSink:
 
     def write(self, change: pa.RecordBatch) -> int:
         """Add a change to the result."""
+        if self._writes:
+            self._put(_rows_to_stay(change, "final, whose plan says that none is,"))
+            return 0
         self._result.add(change)
+        if self._may_write and self._result.is_large:
+            self._writes = True
+            self._put_all()
         return 0
 
     def advance(self, progress: Progress) -> None:
         """The result is written at the end, whatever the time."""
 
     def finish(self) -> int:
-        """Write all rows, then publish them."""
-        written = 0
-        for rows in self._result.rows():
-            self._output.write(rows)
-            written += rows.num_rows
+        """Write all rows that are not written, then publish them."""
+        if not self._writes:
+            self._put_all()
         self._output.publish()
+        return self._written
+
+    def _put_all(self) -> None:
+        for rows in self._result.rows():
+            self._put(rows)
         self._result.close()
-        return written
+
+    def _put(self, rows: pa.RecordBatch) -> None:
+        self._output.write(rows)
+        self._written += rows.num_rows
 
     def abort(self, reason: str) -> None:
         """Publish nothing."""
@@ -97,13 +115,15 @@ class AppendSink(ChangesSink):
 
     def write(self, change: pa.RecordBatch) -> int:
         """Write the rows."""
-        if (zset.weights_of(change) < 0).any():
-            raise RowsUnfit(
-                "a row was taken back, which a sink in mode append cannot do: use final or changes"
-            )
-        rows = zset.expand(change)
+        rows = _rows_to_stay(change, "append")
         self._output.write(rows)
         return int(rows.num_rows)
+
+
+def _rows_to_stay(change: pa.RecordBatch, mode: str) -> pa.RecordBatch:
+    if (zset.weights_of(change) < 0).any():
+        raise RowsUnfit(f"a row was taken back, which a sink in mode {mode} cannot do: use final or changes")
+    return zset.expand(change)
 
 
 def _of_rows(zsets: pa.Schema) -> pa.Schema:

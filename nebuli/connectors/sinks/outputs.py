@@ -12,6 +12,7 @@ import sys
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import IO, TYPE_CHECKING, Protocol
 from uuid import uuid4
 
@@ -46,6 +47,10 @@ __all__ = [
     "parquet_rows",
     "printed",
 ]
+
+
+_PORTION_BYTES = 16 << 20
+"""Bytes of batches that are written together; a larger batch is written alone."""
 
 
 class Rows(Protocol):
@@ -117,8 +122,8 @@ class _File(Output):
 
     def write(self, batch: pa.RecordBatch) -> None:
         assert self._rows is not None
+        self._check_place()
         try:
-            self._check(self._place)
             check_texts(batch)
             self._rows.write_batch(batch)
         except ValueUnwritable as error:
@@ -126,6 +131,12 @@ class _File(Output):
         except (OSError, pa.ArrowInvalid) as error:
             raise unwritable(str(self._path), error) from error
         self._written += batch.num_rows
+
+    def _check_place(self) -> None:
+        try:
+            self._check(self._place)
+        except OSError as error:
+            raise unwritable(str(self._path), error) from error
 
     def _check(self, place: Path) -> None:
         """Raise OutputChanged unless the file is at a place, with what was written and nothing else; OSError."""
@@ -263,11 +274,20 @@ class GrowingFile(_File):
 
 
 class WholeFile(_File):
-    """A file that is written aside and renamed when complete: at its path is all of it, or what was there."""
+    """A file that is written aside and renamed when complete: at its path is all of it, or what was there.
+
+    Batches are written in portions (a row group each in Parquet), by a thread: meanwhile the next ones are computed.
+    """
+
+    is_aside = True
 
     def __init__(self, path: str, rows_of: Callable[[IO[bytes], pa.Schema], Rows]) -> None:
         target = Path(path)
         super().__init__(path, target.with_name(f".{target.name}.{uuid4().hex[:8]}.partial"), rows_of)
+        self._portion: list[pa.RecordBatch] = []
+        self._portion_bytes = 0
+        self._writing: Thread | None = None
+        self._failure: Exception | None = None
 
     def _opened(self) -> IO[bytes]:
         """Locked as long as its writer lives, so that the next one knows what a killed one has left."""
@@ -290,9 +310,47 @@ class WholeFile(_File):
                 "another path, or the sink mode append"
             )
 
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take rows; the error of a batch may be raised by a later call."""
+        if self._writing is None or not self._writing.is_alive():
+            self._join()
+            self._check_place()
+        if self._portion and self._portion_bytes + batch.nbytes > _PORTION_BYTES:
+            self._hand_over()
+        self._portion.append(batch)
+        self._portion_bytes += batch.nbytes
+        if self._portion_bytes >= _PORTION_BYTES:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        self._join()
+        self._writing = Thread(target=self._write_portion, args=(self._take_portion(),), daemon=True)
+        self._writing.start()
+
+    def _take_portion(self) -> pa.RecordBatch:
+        portion = self._portion[0] if len(self._portion) == 1 else pa.concat_batches(self._portion)
+        self._portion, self._portion_bytes = [], 0
+        return portion
+
+    def _write_portion(self, portion: pa.RecordBatch) -> None:
+        try:
+            super().write(portion)
+        except Exception as error:  # noqa: BLE001 - raised by the fragment's thread, which tells of it
+            self._failure = error
+
+    def _join(self) -> None:
+        """Wait for the disk, as a write without a thread would, and raise the error that the thread has met."""
+        if self._writing is not None:
+            self._writing.join()
+        if self._failure is not None:
+            raise self._failure
+
     def publish(self) -> None:
         """Rename, durably: first the bytes, then the name."""
         assert self._file is not None
+        self._join()
+        if self._portion:
+            super().write(self._take_portion())
         try:
             self._complete()
             self._refuse_what_is_no_file()
@@ -304,6 +362,8 @@ class WholeFile(_File):
 
     def discard(self) -> None:
         """Remove what was written aside."""
+        if self._writing is not None:
+            self._writing.join()
         super().discard()
         with suppress(OSError):  # where it could not be made, it need not be removed
             self._place.unlink()

@@ -53,6 +53,12 @@ class Result:
         if self._waiting_bytes > max(_MERGE_BYTES, 0 if self._merged is None else self._merged.nbytes):
             self._merge()
 
+    @property
+    def is_large(self) -> bool:
+        """It has more bytes than are held in memory where it only grew."""
+        held = 0 if self._merged is None else self._merged.nbytes
+        return self._spill is not None or self._waiting_bytes + held > _MEMORY_BYTES
+
     def rows(self) -> Iterator[pa.RecordBatch]:
         """All rows, without weights; sorted by all columns, unless they went to disk: then as they came.
 

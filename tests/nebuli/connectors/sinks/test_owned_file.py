@@ -16,6 +16,8 @@ import pytest
 from nebuli.connectors.endpoints import Resumable, Sink
 from nebuli.connectors.errors import OutputChanged, OutputError, OutputGone
 from nebuli.connectors.provider import output_of, sink_over
+from nebuli.connectors.sinks import outputs
+from nebuli.connectors.sinks.outputs import WholeFile
 from nebuli.dataflow.zset import weighted
 from topology import CsvSink, ParquetSink, SinkConnector, SinkMode
 
@@ -102,6 +104,12 @@ DAMAGES: list[Callable[[Path], None]] = [*IN_PLACE, *OTHERS]
 MODES: list[SinkMode] = ["append", "changes", "final"]
 
 
+@pytest.fixture(autouse=True)
+def _small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a result that is written aside has its first rows in the file."""
+    monkeypatch.setattr(outputs, "_PORTION_BYTES", 1)
+
+
 class Written:
     """A sink that has some rows, of which all or most are in its file by now."""
 
@@ -112,6 +120,8 @@ class Written:
         self.sink: Sink = sink_over(self.output, "append" if mode == "final" else mode)
         self.sink.open(SCHEMA)
         self.sink.write(rows(0, ROWS))
+        if isinstance(self.output, WholeFile):
+            self.output._join()
 
     @property
     def file(self) -> Path:

@@ -13,8 +13,8 @@ import pyarrow.csv as pc
 import pyarrow.parquet as pq
 import pytest
 
-from nebuli.connectors.errors import OutputError
-from nebuli.connectors.sinks import result
+from nebuli.connectors.errors import OutputError, RowsUnfit
+from nebuli.connectors.sinks import outputs, result
 from nebuli.connectors.sinks.modes import AppendSink, ChangesSink, FinalSink
 from nebuli.connectors.sinks.outputs import GrowingFile, Terminal, WholeFile, csv_rows, parquet_rows
 from nebuli.dataflow.errors import DataflowError
@@ -112,6 +112,64 @@ def test_a_large_final_can_still_take_rows_back(target: Path) -> None:
         sink.write(zset(("a", number, -1)))
     sink.finish()
     assert pc.read_csv(target).column("n").to_pylist() == [995, 996, 997, 998, 999]
+
+
+@pytest.mark.usefixtures("_little_memory")
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_a_large_final_of_which_no_row_is_taken_back_is_written_as_it_comes(
+    target: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Aside, in portions: of the result nothing is at its path, and of its rows few in memory."""
+    monkeypatch.setattr(outputs, "_PORTION_BYTES", 3000)
+    target = target.with_suffix(f".{suffix}")
+    rows_of = csv_rows if suffix == "csv" else parquet_rows
+    sink = FinalSink(WholeFile(str(target), rows_of), only_grows=True)
+    sink.open(SCHEMA)
+    given = 0
+    for number in range(4000):
+        given += sink.write(zset(("a", number, 1), ("b", number, 2)))
+    (aside,) = target.parent.iterdir()
+    assert aside.name.endswith(".partial")
+    assert aside.stat().st_size > 4000
+    assert given == 0
+    assert sink.finish() == 12_000
+    table = pc.read_csv(target) if suffix == "csv" else pq.read_table(target)
+    names, numbers = table.column("name").to_pylist(), table.column("n").to_pylist()
+    expected = sorted((name, n) for n in range(4000) for name in "abb")
+    assert sorted(zip(names, numbers, strict=True)) == expected
+    assert names_in(target.parent) == [target.name]
+    if suffix == "parquet":
+        assert 10 < pq.ParquetFile(target).num_row_groups < 200
+
+
+@pytest.mark.usefixtures("_little_memory")
+def test_a_large_final_fails_where_a_row_is_taken_back_against_its_plan(target: Path) -> None:
+    sink = FinalSink(WholeFile(str(target), csv_rows), only_grows=True)
+    sink.open(SCHEMA)
+    for number in range(1000):
+        sink.write(zset(("a", number, 1)))
+    with pytest.raises(RowsUnfit, match="taken back"):
+        sink.write(zset(("a", 0, -1)))
+    sink.abort("broken")
+    assert names_in(target.parent) == []
+
+
+@pytest.mark.parametrize("rows", [1, 100_000])
+def test_an_error_of_the_thread_that_writes_ends_the_sink(
+    target: Path, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the row of the value: some other row would be looked at in vain."""
+    monkeypatch.setattr(outputs, "_PORTION_BYTES", 1000)
+    output = WholeFile(str(target), csv_rows)
+    output.open(pa.schema([("name", pa.string())]))
+    for _ in range(3):
+        output.write(pa.record_batch([pa.array(["a"] * rows)], ["name"]))
+    bad = pa.array([b"a", b"\xff"], pa.binary()).view(pa.string())
+    output.write(pa.record_batch([bad], ["name"]))
+    with pytest.raises(OutputError, match=f"row {3 * rows + 2},"):
+        output.publish()
+    output.discard()
+    assert names_in(target.parent) == []
 
 
 def test_changes_are_readable_as_they_come_with_their_weights(target: Path) -> None:
