@@ -15,6 +15,7 @@ from placement.plan import RowOperator, SourceOperator
 from placement.sql.translation import Translator
 from placement.sql.typed_tree import ExpressionError
 from placement.statements.carets import Unsupported, begin_of
+from placement.statements.reserved_words import RESERVED_WORDS
 from topology import Column, DataType
 from topology.consistency import did_you_mean, listed
 from topology.schema import sql_name
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from topology.mistakes import Location
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_KEYWORDS = frozenset(DuckDB.Tokenizer.KEYWORDS)
+_KEYWORDS = frozenset(DuckDB.Tokenizer.KEYWORDS) | {each.upper() for each in RESERVED_WORDS}
 _ID_LIMIT = 150
 _OPERATOR: TypeAdapter[SourceOperator | RowOperator] = TypeAdapter(
     Annotated[SourceOperator | RowOperator, Field(discriminator="type")]

@@ -16,6 +16,7 @@ from placement.plan import Origin, Query
 from placement.statements.carets import TextMarks, Unsupported, mistake_at, shown
 from placement.statements.ordering import Ordering, unordered
 from placement.statements.relations import Marked, Operators
+from placement.statements.reserved_words import check_names
 from placement.statements.select_statements import Scope, selected, with_queries
 from placement.statements.simplification import simplified
 from topology.consistency import listed
@@ -160,6 +161,7 @@ def _tree(text: str, file: str | None) -> tuple[bool, Expr]:
         raise Unsupported("expected a statement, INSERT INTO sink SELECT ..., got none")
     if len(trees) > 1:
         raise Unsupported(f"expected one statement, got {len(trees)}: run each for itself", trees[1])
+    check_names(trees[0], text)
     return is_explained, trees[0]
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 
 from placement import InvalidQuery, check, parse_query, parse_statement, read_statement
+from placement.statements.reserved_words import RESERVED_WORDS
 from tests.placement.statements import odd_tables
 from tests.placement.statements.odd_tables import TOPOLOGY
 from tests.placement.statements.plans import plan
@@ -301,3 +304,21 @@ def test_a_broken_statement_gives_one_mistake_with_a_caret(first: int) -> None:
 
 def test_there_are_as_many_broken_statements_as_the_language_has_ways_to_break_it() -> None:
     assert len({*BROKEN}) == len(BROKEN) >= 200
+
+
+def test_the_reserved_words_are_duckdbs() -> None:
+    rows = duckdb.execute("SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category = 'reserved'")
+    assert {*RESERVED_WORDS} == {name for (name,) in rows.fetchall()}
+
+
+@pytest.mark.parametrize("word", sorted(RESERVED_WORDS))
+def test_a_reserved_word_names_something_where_it_does_in_duckdb(word: str) -> None:
+    """In quotes everywhere, after AS in an item; as a table it names nothing without quotes."""
+    checked(f'SELECT "{word}".k AS "{word}", n AS {word}2 FROM t AS "{word}"')
+    for statement in (f"SELECT k FROM t AS {word}", f"SELECT k FROM t {word}", f"SELECT k {word} FROM t"):
+        with duckdb.connect() as connection, suppress(duckdb.ParserException, duckdb.BinderException):
+            connection.execute("CREATE TABLE t AS SELECT 1 AS k")
+            connection.execute(statement)
+            continue
+        with pytest.raises(InvalidQuery):
+            checked(statement)
