@@ -15,6 +15,7 @@ from netchannel.errors import ProtocolError, SchemaMismatch
 from netchannel.values import check_kind, with_article
 
 from .allocations import HEADER_ROOM, Allocations
+from .arrow_objects import is_arrow, one_batch
 from .frames import ALONE, Body, Buffer, Scattered
 from .metadata import (
     DICTIONARY_BATCH,
@@ -217,12 +218,9 @@ class ArrowEncoder:
         self._unwritten = len(self.schema)
 
     def encode(self, value: Any) -> Body:
-        """Take a pyarrow.RecordBatch of the channel's schema (the first one's, if none was given)."""
+        """Take rows of the channel's schema (the first ones', if none was given): a RecordBatch, or its like."""
         if not isinstance(value, pa.RecordBatch):
-            raise SchemaMismatch(
-                f"a channel with the codec 'arrow' was sent {with_article(type(value))}: expected a "
-                f"pyarrow.RecordBatch (a Table has to_batches(); bytes need codec='bytes')"
-            )
+            value = _batch_of(value)
         if self._schema is None:
             self._fix(value.schema)
         elif value.schema is not self._schema and not value.schema.equals(self._schema):
@@ -278,6 +276,20 @@ class ArrowEncoder:
             writer.write_batch(batch)
             self.context = b"".join([memoryview(m.serialize()) for m in _messages(stream.take())[:-1]])
         return memoryview(messages[-1].serialize())
+
+
+def _batch_of(value: Any) -> pa.RecordBatch:
+    """What another object than a batch stands for. Raises SchemaMismatch."""
+    given = with_article(type(value))
+    if not is_arrow(value):
+        raise SchemaMismatch(
+            f"a channel with the codec 'arrow' was sent {given}: expected a pyarrow.RecordBatch, or an object with "
+            f"Arrow's PyCapsule interface, such as a table or a data frame (bytes need codec='bytes')"
+        )
+    try:
+        return one_batch(value)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise SchemaMismatch(f"{given} cannot be sent as one batch: {error}") from error
 
 
 def _messages(pieces: Sequence[Buffer]) -> list[pa.Message]:

@@ -194,6 +194,16 @@ TEMPLATES |= dict.fromkeys(
     """,
 )
 TEMPLATES_FOR_THREADS = {
+    "ReceiverChannel": '''
+        def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+            """The rest of the stream, for libraries that read Arrow: a batch for each message, as of `recv`."""
+            import pyarrow
+
+            schema = self.schema()
+            if schema is None:
+                raise TypeError(f"channel {self.id!r} has the codec bytes: its messages are no Arrow batches")
+            return pyarrow.RecordBatchReader.from_batches(schema, self).__arrow_c_stream__(requested_schema)
+    ''',
     "ChannelReader": '''
         def heads(self, beyond: int | None = None, timeout: float | None = None) -> Heads:
             """As `netchannel.ChannelReader.heads`; raises TimeoutError after ``timeout`` seconds."""
