@@ -7,6 +7,7 @@ when the command is used, so that ``nebuli --help`` imports click only.
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from importlib import import_module
 
@@ -15,6 +16,7 @@ import click
 from nebuli import __version__
 from nebuli.cli.exits import exit_code
 from nebuli.cli.terminal import takes_colours
+from nebuli.log_output import FORMAT_VARIABLE, LEVEL_VARIABLE
 
 _COMMANDS = {
     "bench": ("bench", "Measure a query's throughput with local workers."),
@@ -81,7 +83,14 @@ class _LazyGroup(click.Group):
 
 @click.command(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
-def nebuli() -> None:
+@click.option("-v", "--verbose", is_flag=True, help="Log what processes begin and end, too.")
+@click.option("-q", "--quiet", is_flag=True, help="Show errors only, and no progress.")
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    help="Form of the log lines on standard error.  [default: text]",
+)
+def nebuli(*, verbose: bool, quiet: bool, log_format: str | None) -> None:
     """Run queries across machines, without a broker.
 
     A topology (YAML) describes the nodes with their sources and sinks; a query (JSON or SQL) describes the computation.
@@ -89,6 +98,12 @@ def nebuli() -> None:
     Exit codes: 0 done, 1 the query failed, 2 invalid input or no valid placement, 3 a worker is unreachable, 130
     interrupted.
     """
+    if verbose and quiet:
+        raise click.UsageError("--verbose and --quiet contradict each other: give one of them")
+    if verbose or quiet:
+        os.environ[LEVEL_VARIABLE] = "info" if verbose else "error"
+    if log_format is not None:
+        os.environ[FORMAT_VARIABLE] = log_format
     if not takes_colours():
         click.get_current_context().color = False
 

@@ -13,10 +13,7 @@ from nebuli.rpc.log_lines import LogLine
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-__all__ = ["PACKAGES", "Logs"]
-
-PACKAGES = ("nebuli", "netchannel")
-"""The packages whose lines are kept."""
+__all__ = ["Logs"]
 
 KEPT = 10_000
 """Lines that are kept; older ones are on the worker's standard error only."""

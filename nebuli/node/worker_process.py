@@ -27,9 +27,9 @@ from nebuli.circuits.push_limit import SERVER_OPTIONS
 from nebuli.circuits.served_run import CannotServe
 from nebuli.forking.spawner import Spawner
 from nebuli.limits import DEFAULT_MAX_STATE_BYTES
+from nebuli.log_output import PACKAGES, stderr_handler
 from nebuli.node.data_port import Ports
 from nebuli.node.hosted_fragment import Host
-from nebuli.node.logs import PACKAGES
 from nebuli.node.records import Records
 from nebuli.node.service.call_forwarder import CIRCUITS, Forwarding
 from nebuli.node.service.observations import Observed
@@ -207,12 +207,11 @@ async def _serve_http(stack: AsyncExitStack, address: str, node: WorkerNode, hos
 
 @contextmanager
 def _logged_by(handler: logging.Handler) -> Iterator[None]:
-    """Log the packages to ``handler``, from INFO on, and as before to standard error from WARNING on."""
+    """Log the packages to ``handler``, from INFO on, and to standard error from the level on that was chosen."""
     loggers = [logging.getLogger(name) for name in PACKAGES]
-    said = logging.StreamHandler()
-    said.setLevel(logging.WARNING)
+    said = stderr_handler()
     for logger in loggers:
-        logger.setLevel(logging.INFO)
+        logger.setLevel(min(logging.INFO, said.level))
         for each in (handler, said):
             logger.addHandler(each)
     try:

@@ -22,6 +22,7 @@ from nebuli.cli.placement_options import engine_option, seed_option, strategy_op
 from nebuli.cli.query_argument import query_argument
 from nebuli.cli.rows.view_rows import how_to_read
 from nebuli.cli.stepped.run_in_steps import Steps, run_in_steps, step_options
+from nebuli.log_output import is_quiet
 from nebuli.rpc.conventions import VIEWS_AT
 
 if TYPE_CHECKING:
@@ -479,7 +480,8 @@ class _Progress:
         }
 
     def say(self, text: str) -> None:
-        click.echo(f"{time.monotonic() - self._began:6.1f} s  {text}", err=True)
+        if not is_quiet():
+            click.echo(f"{time.monotonic() - self._began:6.1f} s  {text}", err=True)
 
     def report(self, fragment: AnyFragment, status: FragmentStatus) -> None:
         """Print a fragment's status if it has changed."""

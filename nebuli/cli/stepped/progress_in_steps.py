@@ -12,6 +12,7 @@ import click
 from nebuli.cli.late_report import rows_are
 from nebuli.connectors.errors import fill_in_times, without_time
 from nebuli.dataflow.progress import spelled
+from nebuli.log_output import is_quiet
 from nebuli.steps.protocol import events as ev
 
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ class ProgressInSteps:
 
     def say(self, text: str) -> None:
         """Print a line with the time since the beginning."""
-        click.echo(f"{time.monotonic() - self._began:6.1f} s  {text}", err=True)
+        if not is_quiet():
+            click.echo(f"{time.monotonic() - self._began:6.1f} s  {text}", err=True)
 
     def take_logs(self) -> None:
         """Add log lines of members and sinks. The coordinator's would repeat its orders, and are left out."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from nebuli.ingestion.errors import IngestionError
 from nebuli.ingestion.source_client import Sources
+from nebuli.log_output import log_to_stderr
 from nebuli.store.errors import StorageError
 from nebuli.store.store_url import StoreUrl
 from nebuli.without_pandas import hide_pandas
@@ -66,7 +67,7 @@ async def _ingest(place: StorePlace, source: str, instance: str) -> None:
 
 def main() -> int:
     """Run it; the exit code, which is 0 if the source was dropped."""
-    logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
+    log_to_stderr("%(asctime)s %(message)s")
     hide_pandas()
     try:
         return 0 if asyncio.run(_main(*sys.argv[1:])) else ENDED

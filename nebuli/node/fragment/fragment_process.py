@@ -20,10 +20,10 @@ from nebuli.connectors.provider import Provider
 from nebuli.connectors.sinks.sink_locks import SinkLock
 from nebuli.dataflow.errors import DataflowError
 from nebuli.free.runner import FragmentRunner
+from nebuli.log_output import PACKAGES
 from nebuli.node.data_port import member
 from nebuli.node.fragment.conversation import Add, AddEnd, Order, Report, Stop, packed, received
 from nebuli.node.fragment.step_process import run_in_steps
-from nebuli.node.logs import PACKAGES
 from nebuli.node.parts.part_runner import PartRunner
 from nebuli.node.records import FRAGMENT
 from nebuli.rpc.log_lines import LogLine

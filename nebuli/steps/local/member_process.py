@@ -7,13 +7,13 @@ writes its address on standard error.
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
 import sys
 
 import uvloop
 
 from nebuli.connectors.provider import import_built_in
+from nebuli.log_output import log_to_stderr
 from nebuli.steps.member.member_order import MemberOrder
 from nebuli.steps.member.member_service import Said, serve
 from nebuli.steps.protocol.errors import CoordinationError
@@ -53,7 +53,7 @@ async def _main() -> bool:
 
 def run_member() -> int:
     """Run the member that standard input asks for; the exit code, which is 0 if it was dismissed."""
-    logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    log_to_stderr()
     hide_pandas()
     import_built_in()
     try:

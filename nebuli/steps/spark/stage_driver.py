@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import tempfile
 import time
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
+from nebuli.log_output import log_to_stderr
 from nebuli.spark.driver_lead import lead
 from nebuli.spark.failures import sentence
 from nebuli.spark.session import driver_settings, set_environment
@@ -135,5 +135,5 @@ def _has_ended(context: Any) -> bool:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    log_to_stderr()
     lead(StageDriver)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import shlex
 import sys
 from contextlib import suppress
@@ -18,6 +17,7 @@ from nebuli.cli.bounds import DEFAULT_STORE, FilePath, state_place, store_option
 from nebuli.cli.exits import ExitCode, code_of_storage, end_on_termination
 from nebuli.cli.rows.source_views import listed, shown, undecoded
 from nebuli.cli.saved_queries import state_directory
+from nebuli.log_output import log_to_stderr
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -143,7 +143,7 @@ def run(name: str, instance: str | None, store: str) -> int:
     Runs until the source is dropped or scaled to 0, or the command is interrupted. Starts as many instances, processes
     of their own, as the source was scaled to, and restarts those that end.
     """
-    logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
+    log_to_stderr("%(asctime)s %(message)s")
 
     async def work(sources: Sources) -> None:
         end_on_termination()

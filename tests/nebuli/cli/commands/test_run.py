@@ -127,6 +127,16 @@ def test_a_strategy_is_said_with_what_it_found(case: Case) -> None:
     assert len(case.result.read_text("utf-8").splitlines()) == 11
 
 
+def test_quiet_prints_no_progress_but_errors(case: Case) -> None:
+    case.write_numbers(10)
+    done = nebuli("--quiet", *case.arguments(), directory=case.directory)
+    assert (done.exit_code, done.stderr) == (0, "")
+    case.source = {"type": "CSV", "path": "gone.csv"}
+    done = nebuli("--quiet", *case.arguments(), directory=case.directory)
+    assert done.exit_code != 0
+    assert "gone.csv" in done.stderr
+
+
 def test_as_json_it_says_how_it_ended(case: Case) -> None:
     case.write_numbers(10)
     done = case.run("--json")
