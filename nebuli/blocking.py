@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Circuit", "Collections", "Views"]
 
+_ENDS_WITHIN_S = 5.0
+"""Seconds that tasks have to end once they are cancelled."""
+
 _Result = TypeVar("_Result")
 _Given = ParamSpec("_Given")
 _Client = TypeVar("_Client", bound="AbstractAsyncContextManager[object]")
@@ -52,6 +55,7 @@ class _Thread:
 
     def end(self) -> None:
         self._is_open = False
+        asyncio.run_coroutine_threadsafe(_cancel_the_others(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -90,6 +94,15 @@ class _Thread:
             # Where its owner was closed first, all that this would close is closed.
             if self._is_open:
                 self.wait(closed())
+
+
+async def _cancel_the_others() -> None:
+    """End all other tasks of the loop, such as those of calls that gRPC has cancelled, as `asyncio.run` does."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    if others:
+        await asyncio.wait(others, timeout=_ENDS_WITHIN_S)
 
 
 class _Blocking(Generic[_Client]):
