@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from nebuli.ingestion.message_addresses import Messages
 
 _PUTS, _DELETES, _TRUNCATES = ("c", "r", "u"), "d", "t"
-_OPS = pa.array([*_PUTS, _DELETES, _TRUNCATES])
+_OPS = (*_PUTS, _DELETES, _TRUNCATES)
 _UNAVAILABLE = "__debezium_unavailable_value"
 """What Debezium has, unless told otherwise, for a value that is long, was not changed, and thus was not sent to it."""
 TRANSACTION = pa.struct([("id", pa.string()), ("total_order", pa.int64())])
@@ -91,7 +91,7 @@ class Debezium(Envelope):
         """Which of these are changes of rows, each with all that it takes; the others are about transactions."""
         rows = arrived.rows
         ops = rows.column("op")
-        known = pc.is_in(ops, value_set=_OPS)
+        known = pc.is_in(ops, value_set=pa.array(_OPS))
         about = pc.and_(pc.is_null(ops), pc.is_valid(rows.column("status")))
         for row in _where(pc.invert(pc.or_(known, about)))[:1]:
             op = ops[int(row)].as_py()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
@@ -25,10 +26,15 @@ if TYPE_CHECKING:
 _HOLD = "log"
 _SCHEMA = weighted(pa.schema([("handle", pa.string()), ("first", pa.uint64()), ("until", pa.uint64())]))
 _NO_COLUMNS = weighted(pa.schema([]))
-_END = pa.record_batch([pa.array([1], pa.int64())], schema=_NO_COLUMNS)
 
 Offsets = dict[str, tuple[int, int]]
 """The first arrival that counts, and the first that does not any more, by handle."""
+
+
+@cache
+def _end() -> pa.RecordBatch:
+    """Made when it is used: an import that makes an array has Arrow look for pandas, for good."""
+    return pa.record_batch([pa.array([1], pa.int64())], schema=_NO_COLUMNS)
 
 
 class Remap:
@@ -163,7 +169,7 @@ class Remap:
     def _mark(self, step: int) -> Sequence[NewPart]:
         """What has the step among the `ends`, if there is need."""
         upper = self._ends.upper
-        return [self._ends.part([(step, _END)], upper, step + 1)] if upper <= step else []
+        return [self._ends.part([(step, _end())], upper, step + 1)] if upper <= step else []
 
     async def pass_over(self, step: int) -> None:
         """Fix the next step with nothing in it; one that is fixed stays as it is. Raises StepOutOfRange."""

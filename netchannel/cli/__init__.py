@@ -1,0 +1,1 @@
+"""The command ``netchannel``: files into channels, channels into files, from two terminals."""

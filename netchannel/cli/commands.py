@@ -1,0 +1,243 @@
+"""``netchannel send``, ``recv``, ``tail`` and ``ping``."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, NamedTuple
+from uuid import uuid4
+
+import uvloop
+
+import netchannel
+from netchannel.cli.files import FileUnusable, Output, read_batches, suffix_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+
+_DONE, _FAILED, _BAD_INPUT, _INTERRUPTED = 0, 1, 2, 130
+_PINGS_S = 0.2
+"""Seconds between the heartbeats of a ping."""
+
+
+class Place(NamedTuple):
+    """A channel, and the address of its receiver, or of who keeps it."""
+
+    address: str
+    channel: str
+
+    @classmethod
+    def of(cls, text: str) -> Place:
+        """Read HOST:PORT/CHANNEL."""
+        address, _, channel = text.partition("/")
+        if not channel or not address.rpartition(":")[2].isdigit() or not address.rpartition(":")[0]:
+            raise argparse.ArgumentTypeError(f"expected HOST:PORT/CHANNEL, got {text!r}")
+        return cls(address, channel)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; its exit code."""
+    given = _parser().parse_args(arguments)
+    try:
+        secret = None if given.secret_file is None else _secret(given.secret_file)
+        code: int = uvloop.run(given.command(given, secret))
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except BrokenPipeError:  # the reader of the output has left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _FAILED
+    except (FileUnusable, ValueError) as error:
+        sys.stderr.write(f"Error: {error}\n")
+        return _BAD_INPUT
+    except (netchannel.NetChannelError, OSError) as error:
+        sys.stderr.write(f"Error: {error}\n")
+        return _FAILED
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="netchannel",
+        description="Send files over channels, receive them, and try connections.",
+        epilog="Exit codes: 0 done, 1 the channel failed, 2 invalid input, 130 interrupted.",
+    )
+    parser.add_argument("--version", action="version", version=netchannel.__version__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, run: object, text: str) -> argparse.ArgumentParser:
+        made = commands.add_parser(name, help=text, description=text)
+        made.add_argument(
+            "--secret-file", metavar="FILE", help="File with the shared secret in its first line."
+        )
+        made.set_defaults(command=run)
+        return made
+
+    send = command("send", _send, "Send the rows of a file, and wait until they are acknowledged.")
+    send.add_argument(
+        "file", metavar="FILE", help=".csv, .jsonl, .parquet or .arrow; - is CSV on standard input"
+    )
+    send.add_argument(
+        "to", metavar="HOST:PORT/CHANNEL", type=Place.of, help="channel of a receiver, which may start later"
+    )
+    recv = command("recv", _recv, "Receive one stream: listen at an address, and write its rows.")
+    recv.add_argument(
+        "at", metavar="HOST:PORT/CHANNEL", type=Place.of, help="address to listen at, and the channel"
+    )
+    recv.add_argument(
+        "--out", metavar="FILE", default="-", help="File for the rows.  [default: CSV on standard output]"
+    )
+    tail = command("tail", _tail, "Follow a channel that is kept, until its stream ends.")
+    tail.add_argument(
+        "of", metavar="HOST:PORT/CHANNEL", type=Place.of, help="address of who keeps it, and the channel"
+    )
+    tail.add_argument("--from-start", action="store_true", help="Begin with the oldest row that is kept.")
+    ping = command("ping", _ping, "Measure round trips to a receiver, by heartbeats.")
+    ping.add_argument("address", metavar="HOST:PORT", help="address of a receiver")
+    ping.add_argument("--count", type=int, default=5, metavar="N", help="Round trips.  [default: 5]")
+    ping.add_argument(
+        "--timeout",
+        type=float,
+        default=5.0,
+        metavar="S",
+        help="Seconds in which each has to come.  [default: 5]",
+    )
+    return parser
+
+
+def _secret(name: str) -> str:
+    try:
+        return Path(name).read_text("utf-8").partition("\n")[0].strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise FileUnusable(f"{name} cannot be read: {error}") from error
+
+
+async def _send(given: argparse.Namespace, secret: str | None) -> int:
+    suffix_of(given.file)
+    rows = messages = 0
+    async with netchannel.SenderServer(secret=secret) as sender:
+        channel = sender.register_channel(given.to.channel, to=given.to.address)
+        batches = read_batches(given.file)
+        while (batch := await _next_of(batches)) is not None:
+            await channel.send(batch)
+            rows, messages = rows + batch.num_rows, messages + 1
+        await channel.close()
+    sys.stderr.write(f"{rows:,} rows acknowledged, messages: {messages:,}\n")
+    return _DONE
+
+
+async def _next_of(batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
+    """Wait for the next one, on a thread that nobody waits for at the end: standard input may never end."""
+    loop = asyncio.get_running_loop()
+    found: asyncio.Future[pa.RecordBatch | None] = loop.create_future()
+
+    def tell(result: pa.RecordBatch | None, error: Exception | None) -> None:
+        if found.done():
+            return
+        if error is None:
+            found.set_result(result)
+        else:
+            found.set_exception(error)
+
+    def read() -> None:
+        try:
+            result, error = next(batches, None), None
+        except Exception as raised:  # noqa: BLE001 - raised by the caller
+            result, error = None, raised
+        with suppress(RuntimeError):  # the loop is closed: the command has ended
+            loop.call_soon_threadsafe(tell, result, error)
+
+    Thread(target=read, daemon=True).start()
+    return await found
+
+
+async def _recv(given: argparse.Namespace, secret: str | None) -> int:
+    output = Output(given.out)
+    rows = 0
+    async with netchannel.ReceiverServer(given.at.address, secret=secret) as receiver:
+        channel = receiver.register_channel(given.at.channel, ack="explicit")
+        sys.stderr.write(f"listening at {receiver.address}, channel {given.at.channel}\n")
+        try:
+            schema = await channel.schema()
+            if schema is not None:
+                output.open(schema)
+            async for batch in channel:
+                output.write(batch)
+                rows += batch.num_rows
+                position = channel.position
+                assert position is not None
+                await channel.ack(position)
+            output.publish()
+        finally:
+            output.discard()
+    sys.stderr.write(f"{rows:,} rows received\n")
+    return _DONE
+
+
+async def _tail(given: argparse.Namespace, secret: str | None) -> int:
+    output = Output("-")
+    async with netchannel.ChannelReader(given.of.address, given.of.channel, secret=secret) as reader:
+        heads = await reader.heads()
+        schema = await reader.schema()
+        if schema is not None:
+            output.open(schema)
+        first = heads.oldest if given.from_start else heads.head
+        while True:
+            if first < heads.head:
+                async for batch in reader.read(netchannel.Position(heads.stream, first), heads.head):
+                    output.write(batch)
+                first = heads.head
+            if heads.ended:
+                if heads.failure is not None:
+                    raise netchannel.ChannelFailed(f"the producer has failed: {heads.failure}")
+                return _DONE
+            heads = await reader.heads(first)
+
+
+async def _ping(given: argparse.Namespace, secret: str | None) -> int:
+    async with netchannel.SenderServer(
+        secret=secret, timing=netchannel.Timing(heartbeat_s=_PINGS_S)
+    ) as sender:
+        channel = sender.register_channel(f"ping-{uuid4().hex}", to=given.address)
+        refused = asyncio.create_task(
+            channel.attached()
+        )  # nobody attaches it: it ends with the connection's error
+        times: list[float] = []
+        try:
+            while len(times) < given.count:
+                try:
+                    async with asyncio.timeout(given.timeout):
+                        times.append(await _round_trip_s(sender, refused, times))
+                except TimeoutError:
+                    raise netchannel.ChannelBroken(
+                        f"{given.address} did not answer in {given.timeout:g} s: is a receiver running there?"
+                    ) from None
+                sys.stdout.write(f"{times[-1] * 1000:.2f} ms\n")
+                sys.stdout.flush()
+        finally:
+            refused.cancel()
+            await channel.detach()
+        (peer,) = sender.statistics().peers
+    sys.stdout.write(
+        f"{given.address} ({peer.name}): {min(times) * 1000:.2f} to {max(times) * 1000:.2f} ms\n"
+    )
+    return _DONE
+
+
+async def _round_trip_s(
+    sender: netchannel.SenderServer, refused: asyncio.Task[object], before: Sequence[float]
+) -> float:
+    """Wait for another round trip than the last one."""
+    while True:
+        if refused.done():
+            await refused
+        for peer in sender.statistics().peers:
+            if peer.round_trip_s is not None and [peer.round_trip_s] != [*before[-1:]]:
+                return peer.round_trip_s
+        await asyncio.sleep(_PINGS_S / 10)

@@ -1,0 +1,172 @@
+"""Rows of files as batches, and batches as files: CSV, JSON Lines, Parquet and Arrow, by their names."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Protocol
+from uuid import uuid4
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+BATCH_ROWS = 65_536
+"""Rows of a message, at most."""
+SUFFIXES = (".csv", ".jsonl", ".parquet", ".arrow")
+
+
+class FileUnusable(Exception):
+    """A file cannot be read or written, or its name says no format."""
+
+
+class RowsWriter(Protocol):
+    """A writer of a format."""
+
+    def write_batch(self, batch: pa.RecordBatch) -> None:
+        """Write rows."""
+
+    def close(self) -> None:
+        """Write the end."""
+
+
+class _JsonLines:
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def write_batch(self, batch: pa.RecordBatch) -> None:
+        for row in batch.to_pylist():
+            self._file.write(json.dumps(row, ensure_ascii=False, default=str).encode() + b"\n")
+
+    def close(self) -> None:
+        """There is no end to write."""
+
+
+def read_batches(name: str) -> Iterator[pa.RecordBatch]:
+    """The rows of a file, read as they are taken; ``-`` is CSV on standard input. Raises FileUnusable."""
+    try:
+        for batch in _read(name):
+            for start in range(0, batch.num_rows, BATCH_ROWS):
+                yield batch.slice(start, BATCH_ROWS)
+    except (OSError, pa.ArrowException) as error:
+        raise FileUnusable(f"{name} cannot be read: {error}") from error
+
+
+def _read(name: str) -> Iterator[pa.RecordBatch]:
+    match suffix_of(name):
+        case ".csv":
+            import pyarrow.csv
+
+            # Without a buffer: its lock would be held by a read that waits when the command ends.
+            given = Path("/dev/stdin").open("rb", buffering=0) if name == "-" else name  # noqa: SIM115
+            yield from pyarrow.csv.open_csv(given)
+        case ".jsonl":
+            import pyarrow.json
+
+            yield from pyarrow.json.read_json(name).to_batches()
+        case ".parquet":
+            import pyarrow.parquet
+
+            with pyarrow.parquet.ParquetFile(name) as file:
+                yield from file.iter_batches(BATCH_ROWS)
+        case _:
+            with pa.memory_map(name) as source:
+                reader = _arrow_reader(source)
+                yield from (
+                    (reader.get_batch(index) for index in range(reader.num_record_batches))
+                    if isinstance(reader, pa.RecordBatchFileReader)
+                    else reader
+                )
+
+
+def _arrow_reader(source: Any) -> Any:
+    """Of a file, or of a stream that was put into one."""
+    try:
+        return pa.ipc.open_file(source)
+    except pa.ArrowInvalid:
+        source.seek(0)
+        return pa.ipc.open_stream(source)
+
+
+def suffix_of(name: str) -> str:
+    """The suffix that says the format; CSV for ``-``. Raises FileUnusable."""
+    suffix = ".csv" if name == "-" else Path(name).suffix.lower()
+    if suffix not in SUFFIXES:
+        raise FileUnusable(
+            f"{name}: its name says no format: expected one that ends with {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
+        )
+    return suffix
+
+
+class Output:
+    """Where received rows go: standard output as CSV, as they come, or a file, which is there once it is whole."""
+
+    def __init__(self, name: str) -> None:
+        self._suffix = suffix_of(name)
+        self._path = None if name == "-" else Path(name)
+        self._aside = (
+            None if self._path is None else self._path.with_name(f".{self._path.name}.{uuid4().hex[:8]}")
+        )
+        self._file: IO[bytes] | None = None
+        self._writer: RowsWriter | None = None
+
+    def open(self, schema: pa.Schema) -> None:
+        """Begin. Raises FileUnusable."""
+        with self._errors():
+            self._file = sys.stdout.buffer if self._aside is None else self._aside.open("wb")
+            self._writer = self._writer_of(self._file, schema)
+            self._file.flush()
+
+    def _writer_of(self, file: IO[bytes], schema: pa.Schema) -> RowsWriter:
+        match self._suffix:
+            case ".csv":
+                import pyarrow.csv
+
+                made: Any = pyarrow.csv.CSVWriter(file, schema)
+            case ".jsonl":
+                made = _JsonLines(file)
+            case ".parquet":
+                import pyarrow.parquet
+
+                made = pyarrow.parquet.ParquetWriter(file, schema)
+            case _:
+                made = pa.ipc.new_file(file, schema)
+        writer: RowsWriter = made
+        return writer
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Write rows, which are with the system then. Raises FileUnusable."""
+        assert self._writer is not None
+        assert self._file is not None
+        with self._errors():
+            self._writer.write_batch(batch)
+            self._file.flush()
+
+    def publish(self) -> None:
+        """All rows are there: have the file under its name. Raises FileUnusable."""
+        with self._errors():
+            if self._writer is not None:
+                self._writer.close()
+            if self._path is not None and self._aside is not None and self._file is not None:
+                self._file.close()
+                self._aside.replace(self._path)
+
+    def discard(self) -> None:
+        """Remove a file that is not whole; harmless behind `publish`."""
+        if self._aside is not None and self._file is not None:
+            with suppress(OSError):
+                self._file.close()
+            with suppress(OSError):
+                self._aside.unlink()
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            raise
+        except (OSError, pa.ArrowException) as error:
+            raise FileUnusable(f"{self._path or 'standard output'} cannot be written: {error}") from error

@@ -1,0 +1,202 @@
+"""The command ``netchannel``, in two processes as in two terminals."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv as pc
+import pyarrow.json as pj
+import pyarrow.parquet as pq
+import pytest
+
+import netchannel
+from netchannel.cli import files
+from netchannel.cli.files import FileUnusable, Output, read_batches
+from tests.support.ports import free_addresses
+from tests.support.waiting import wait_for
+
+ROWS = pa.table({"n": pa.array([1, 2, 3], pa.int64()), "word": ["a", 'b "c"', "é"]})
+
+
+def write(table: pa.Table, path: Path) -> None:
+    """Write a file with pyarrow's own writers."""
+    match path.suffix:
+        case ".csv":
+            pc.write_csv(table, path)
+        case ".parquet":
+            pq.write_table(table, path)
+        case ".jsonl":
+            lines = [json.dumps(row, ensure_ascii=False) for row in table.to_pylist()]
+            path.write_text("\n".join(lines) + "\n", "utf-8")
+        case _:
+            with pa.ipc.new_file(path, table.schema) as writer:
+                writer.write_table(table)
+
+
+def read(path: Path) -> pa.Table:
+    match path.suffix:
+        case ".csv":
+            return pc.read_csv(path)
+        case ".parquet":
+            return pq.read_table(path)
+        case ".jsonl":
+            return pj.read_json(path)
+    return pa.ipc.open_file(path).read_all()
+
+
+def called(*arguments: str | Path, given: str | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "netchannel", *map(str, arguments)]
+    return subprocess.run(
+        command, check=False, capture_output=True, encoding="utf-8", input=given, timeout=50
+    )
+
+
+@contextmanager
+def running(*arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "netchannel", *map(str, arguments)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8"
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("suffix", files.SUFFIXES)
+def test_a_file_is_written_as_it_was_read(
+    tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "BATCH_ROWS", 2)
+    write(ROWS, tmp_path / f"in{suffix}")
+    batches = [*read_batches(str(tmp_path / f"in{suffix}"))]
+    assert [each.num_rows for each in batches] == [2, 1]
+    output = Output(str(tmp_path / f"out{suffix}"))
+    output.open(batches[0].schema)
+    for batch in batches:
+        output.write(batch)
+    assert not (tmp_path / f"out{suffix}").exists()
+    output.publish()
+    output.discard()
+    assert read(tmp_path / f"out{suffix}").equals(ROWS)
+    assert {each.name for each in tmp_path.iterdir()} == {f"in{suffix}", f"out{suffix}"}
+
+
+def test_a_stream_of_arrow_in_a_file_is_read_too(tmp_path: Path) -> None:
+    with pa.ipc.new_stream(tmp_path / "in.arrow", ROWS.schema) as writer:
+        writer.write_table(ROWS)
+    assert pa.Table.from_batches(read_batches(str(tmp_path / "in.arrow"))).equals(ROWS)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("rows.txt", "its name says no format"),
+        ("gone.csv", "gone.csv cannot be read"),
+        ("bad.parquet", "bad.parquet"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str, said: str) -> None:
+    (tmp_path / "bad.parquet").write_bytes(b"no parquet")
+    with pytest.raises(FileUnusable, match=said):
+        [*read_batches(str(tmp_path / name))]
+
+
+@pytest.mark.processes
+def test_a_file_is_sent_and_received_whoever_is_first(tmp_path: Path) -> None:
+    (address,) = free_addresses(1)
+    write(ROWS, tmp_path / "in.csv")
+    with running("send", tmp_path / "in.csv", f"{address}/rows") as sender:
+        received = called("recv", f"{address}/rows", "--out", tmp_path / "out.parquet")
+        assert sender.wait(30) == 0
+        assert sender.stderr is not None
+        assert "3 rows acknowledged" in sender.stderr.read()
+    assert (received.returncode, received.stdout) == (0, "")
+    assert "3 rows received" in received.stderr
+    assert pq.read_table(tmp_path / "out.parquet").equals(ROWS)
+
+
+@pytest.mark.processes
+def test_a_producer_that_is_killed_leaves_no_file(tmp_path: Path) -> None:
+    """It sends standard input, which has not ended."""
+    (address,) = free_addresses(1)
+    out = tmp_path / "out.csv"
+    with running("recv", f"{address}/rows", "--out", out) as receiver:
+        command = [sys.executable, "-m", "netchannel", "send", "-", f"{address}/rows"]
+        with subprocess.Popen(command, stdin=subprocess.PIPE) as sender:
+            assert sender.stdin is not None
+            sender.stdin.write(b"n\n" + b"1234567\n" * 400_000)
+            sender.stdin.flush()
+            try:
+                wait_for(lambda: [*tmp_path.iterdir()], "rows are written aside", 20)
+                sender.send_signal(signal.SIGINT)
+                assert sender.wait(20) == 130
+            finally:
+                sender.kill()
+        assert receiver.wait(30) == 1
+        assert receiver.stderr is not None
+        assert "Error: " in receiver.stderr.read()
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.processes
+async def test_a_kept_channel_is_followed_and_a_receiver_pinged(tmp_path: Path) -> None:
+    (address,) = free_addresses(1)
+    async with netchannel.SenderServer(listen=address) as sender:
+        channel = sender.retain_channel("log", policy=netchannel.RetainPolicy(1 << 20))
+        await channel.send_many(ROWS.to_batches(max_chunksize=1))
+        await channel.close(0)  # it would wait for a reader
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "netchannel",
+            "tail",
+            "--from-start",
+            f"{address}/log",
+            stdout=subprocess.PIPE,
+        )
+        out, _ = await asyncio.wait_for(process.communicate(), 50)
+        assert process.returncode == 0
+    assert out.decode().splitlines() == ['"n","word"', '1,"a"', '2,"b ""c"""', '3,"é"']
+
+
+@pytest.mark.processes
+async def test_ping_measures_and_says_who_is_not_there() -> None:
+    (gone,) = free_addresses(1)
+    async with netchannel.ReceiverServer(secret="abc") as receiver:
+        command = (sys.executable, "-m", "netchannel", "ping", receiver.address, "--count", "2")
+        process = await asyncio.create_subprocess_exec(*command, stderr=subprocess.PIPE)
+        _, err = await asyncio.wait_for(process.communicate(), 50)
+        assert process.returncode == 1
+        assert b"secret" in err
+    done = await asyncio.to_thread(called, "ping", gone, "--timeout", "0.5")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"{gone} did not answer in 0.5 s" in done.stderr
+    async with netchannel.ReceiverServer() as receiver:
+        done = await asyncio.to_thread(called, "ping", receiver.address, "--count", "2")
+    assert done.returncode == 0
+    assert [line.endswith(" ms") for line in done.stdout.splitlines()] == [True] * 3
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["send", "rows.csv", "127.0.0.1"], "expected HOST:PORT/CHANNEL, got '127.0.0.1'"),
+        (["send", "rows.txt", "127.0.0.1:1/c"], "rows.txt: its name says no format"),
+        (["recv", "127.0.0.1:0/c", "--secret-file", "gone"], "gone cannot be read"),
+    ],
+)
+def test_bad_input_is_exit_code_2(arguments: list[str], said: str) -> None:
+    done = called(*arguments)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
