@@ -577,7 +577,11 @@ async def test_a_conflict_is_told_and_mended_by_a_rebuild(
         assert "new rendition" in str(found.last_error)
         await sources.rebuild("orders")
         await until_there(sources, orders(0, number))
-        assert {each.health for each in (await sources.describe("orders")).instances} == {"running"}
+
+        async def all_run() -> bool:
+            return {each.health for each in (await sources.describe("orders")).instances} == {"running"}
+
+        await until_async(all_run, "both instances run")
 
 
 async def test_what_cannot_be_is_refused_and_nothing_happens(sources: Sources, lines: Path) -> None:
