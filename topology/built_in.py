@@ -319,12 +319,12 @@ class CollectionSink(SinkConnector):
     """Writes a collection in a ``store``, a folder or a URL; it is made if it is not there.
 
     A query in steps writes at the times up to which it has read other collections: so do others that write the same. It
-    may be a ``rendition`` that the collection is to become. Any other query inserts. A relative folder starts at the
-    working directory of the node's worker.
+    may be a ``rendition`` that the collection is to become. Any other query inserts: rows as they come, or in mode
+    ``final`` its result, once under the query's id. A relative folder starts at the working directory of the node's
+    worker.
     """
 
     implementation = "nebuli.connectors.sinks.collection_output:CollectionOutput"
-    modes = ("changes", "append")
     dated = True
 
     mode: Annotated[SinkMode, Field(validate_default=True)] = "changes"
@@ -332,6 +332,15 @@ class CollectionSink(SinkConnector):
     store: Text
     collection: _Name
     rendition: _Name | None = None
+
+    @model_validator(mode="after")
+    def _goes_together(self) -> CollectionSink:
+        if self.rendition is not None and self.mode == "final":
+            raise ValueError(
+                f"rendition {self.rendition!r} does not go with mode final: only queries in steps write a rendition, "
+                f"in mode changes or append; remove one of the two"
+            )
+        return self
 
     @property
     def writes(self) -> str:

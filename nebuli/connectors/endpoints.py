@@ -22,6 +22,7 @@ __all__ = [
     "Contents",
     "DatedOutput",
     "DatedSource",
+    "OnceOutput",
     "Output",
     "Rereadable",
     "Resumable",
@@ -179,6 +180,14 @@ class DatedOutput(Protocol):
 
     def at(self, time: int) -> None:
         """All that was written since the time before is of this one. It is complete, and durable with `sync`."""
+
+
+@runtime_checkable
+class OnceOutput(Protocol):
+    """An output that takes the result of a query once, in mode ``final``, however often the query starts over."""
+
+    def identify(self, query: str) -> None:
+        """Set the id of the query; called before `Output.open`."""
 
 
 class Sink(Protocol):

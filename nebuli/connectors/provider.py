@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
+from nebuli.connectors.endpoints import OnceOutput
 from nebuli.connectors.errors import FragmentError, InputError, OutputError
 from nebuli.connectors.network import ChannelSink, NetworkChannelSource
 from nebuli.connectors.positions import CountedSource
@@ -31,6 +32,8 @@ class Provider:
 
     receiver: netchannel.ReceiverServer
     sender: netchannel.SenderServer
+    query: str | None = None
+    """The id of the fragment's query, if it has one."""
 
     def source(
         self, operator: BoundSource | NetworkSource, wake: Callable[[], None], lineage: Lineage | None = None
@@ -50,7 +53,7 @@ class Provider:
         """The sink of an operator; ``resumed``: it goes on with what a predecessor has sent."""
         if isinstance(operator, NetworkSink):
             return ChannelSink(operator, self.sender, lineage, resumed=resumed)
-        return sink_of(operator.target, only_grows=operator.only_grows)
+        return sink_of(operator.target, self.query, only_grows=operator.only_grows)
 
 
 def source_of(operator: BoundSource, wake: Callable[[], None]) -> Source:
@@ -59,9 +62,12 @@ def source_of(operator: BoundSource, wake: Callable[[], None]) -> Source:
     return source
 
 
-def sink_of(target: SinkConnector, *, only_grows: bool = False) -> Sink:
+def sink_of(target: SinkConnector, query: str | None = None, *, only_grows: bool = False) -> Sink:
     """What writes to a sink, by its mode; see `sink_over`. Raises OutputError if the connector cannot be had."""
-    return sink_over(output_of(target), target.mode, only_grows=only_grows)
+    output = output_of(target)
+    if query is not None and target.mode == "final" and isinstance(output, OnceOutput):
+        output.identify(query)
+    return sink_over(output, target.mode, only_grows=only_grows)
 
 
 def sink_over(output: Output, mode: SinkMode, *, only_grows: bool = False) -> Sink:

@@ -41,7 +41,7 @@ from placement.plan import (
     WindowOperator,
 )
 from placement.stepped_plan import InputOperator, LateOperator, SteppedPlan
-from topology import ChannelSource, CollectionSource, CsvSink
+from topology import ChannelSource, CollectionSink, CollectionSource, CsvSink
 from topology.consistency import did_you_mean, listed
 from topology.mistakes import in_file_order
 
@@ -408,6 +408,16 @@ class _SteppedBinder(_Binder):
                 "closings": _by_operator(self._times.closings),
             }
         )
+
+    def _bind_sink(self, operator: SinkOperator) -> None:
+        super()._bind_sink(operator)
+        node, sink = self._sinks.get(operator.sink, ("", None))
+        if isinstance(sink, CollectionSink) and sink.mode == "final":
+            message = (
+                f"{sink.name!r} at {node} inserts one result into {sink.writes} at the end of the query (mode final), "
+                f"and a query in steps continues after each run; expected mode changes or append"
+            )
+            self._fault(operator, ("sink",), message)
 
     @property
     def _endless_by(self) -> list[str]:

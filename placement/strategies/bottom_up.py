@@ -42,6 +42,7 @@ from placement.graph import bottom_up
 from placement.plan import BoundSink, BoundSource, ViewOperator
 from placement.strategies.paths import Paths
 from placement.strategies.roots import rooted
+from topology import CollectionSink
 from topology.graph import downstream_links
 
 if TYPE_CHECKING:
@@ -101,6 +102,12 @@ def why_pinned(operator: FragmentOperator) -> str:
     match operator:
         case BoundSource():
             return f"pinned: {operator.physical.reads} is attached here"
+        case BoundSink(target=CollectionSink(mode="final")):
+            return f"pinned: sink {operator.sink} is attached here; inserts the result once, under the query's id"
+        case BoundSink(target=CollectionSink()):
+            return (
+                f"pinned: sink {operator.sink} is attached here; the query does not start over after a loss"
+            )
         case BoundSink():
             return f"pinned: sink {operator.sink} is attached here"
         case ViewOperator(node=None):

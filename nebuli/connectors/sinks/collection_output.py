@@ -1,8 +1,9 @@
-"""A collection that has a query's rows, each of its changes once: inserted, or written at the times of its steps."""
+"""A collection that has a query's rows, each once: inserted, as result or changes, or written at times of steps."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from contextlib import suppress
 from threading import Thread
@@ -13,6 +14,7 @@ import pyarrow as pa
 from nebuli.connectors.endpoints import Output
 from nebuli.connectors.errors import OutputError, OutputGone
 from nebuli.dataflow import WEIGHT
+from nebuli.python_values import one_batch
 from nebuli.store.collections.collections import Collections
 from nebuli.store.collections.errors import (
     CollectionExists,
@@ -31,13 +33,18 @@ if TYPE_CHECKING:
 
 __all__ = ["CollectionOutput"]
 
+_log = logging.getLogger("nebuli.connectors")
+
 _TIMES = "times/"
 """What positions begin with that are times."""
 _T = TypeVar("_T")
 
 
 class CollectionOutput(Output):
-    """`Resumable` and `DatedOutput`: a query in steps writes at the times of its steps, any other one inserts.
+    """`Resumable`, `DatedOutput` and `OnceOutput`: a query in steps writes at its steps' times, any other one inserts.
+
+    In mode ``final`` it inserts all rows at once with `publish`, under the query's id as the producer: an insert of a
+    query that started over, or was killed before it knew of its insert, has no effect.
 
     Of what is inserted, a position names a producer and what it has inserted last. What is inserted again behind a
     position is what it was then, by the same numbers, and has no effect. Of what is written at times, it is the first
@@ -52,6 +59,8 @@ class CollectionOutput(Output):
         self._first = 0  # what has a lower number is there
         self._has_times = False
         self._at_times: _AtTimes | None = None
+        self._result: list[pa.RecordBatch] | None = [] if settings.mode == "final" else None
+        self._schema: pa.Schema
         self._resumed: str | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: Thread | None = None
@@ -74,6 +83,10 @@ class CollectionOutput(Output):
         if not producer.startswith(_TIMES):
             self._producer, self._sequence = producer, int(number)
 
+    def identify(self, query: str) -> None:
+        """Insert under the id of this query; called before `open`."""
+        self._producer = query
+
     def give_times(self) -> None:
         """Have `at` called; called before `open`."""
         self._has_times = True
@@ -92,6 +105,7 @@ class CollectionOutput(Output):
 
     def open(self, schema: pa.Schema) -> None:
         """Open the store; have the collection there. Raises OutputError, OutputGone."""
+        self._schema = schema
         self._loop = loop = asyncio.new_event_loop()
         self._thread = Thread(target=loop.run_forever, name=self._place, daemon=True)
         self._thread.start()
@@ -171,9 +185,12 @@ class CollectionOutput(Output):
         return _AtTimes(name, rendition, 0)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Insert rows, if they are not there, durable at return; or keep them until `at` says what time it is."""
+        """Insert rows, if they are not there, durable at return; or keep them until `at` or `publish`."""
         if self._at_times is not None:
             self._at_times.rows.append(batch)
+            return
+        if self._result is not None:
+            self._result.append(batch)
             return
         self._sequence += 1
         if self._sequence < self._first:
@@ -192,8 +209,28 @@ class CollectionOutput(Output):
         return self._collections
 
     def publish(self) -> None:
-        """Close: all is there."""
+        """Insert the result, in mode ``final``, and close. Raises OutputError."""
+        if self._result is not None:
+            self._insert_once(self._result)
         self._close()
+
+    def _insert_once(self, result: list[pa.RecordBatch]) -> None:
+        name = self._settings.collection
+        if self._first:
+            _log.info(
+                "%s has the result of query %s already: this insert has no effect",
+                self._place,
+                self._producer,
+            )
+        table = pa.Table.from_batches(result, self._schema)
+        try:
+            rows = one_batch(table)
+        except ValueError as error:
+            raise OutputError(
+                f"{self._place}: the result has a column of more than 2 GiB, which is too large for one insert; give "
+                f"the sink the mode changes"
+            ) from error
+        self._do(self._opened.insert(name, rows, producer=self._producer, sequence=0))
 
     def discard(self) -> None:
         """Close: what was written stays, and is not written again by whoever resumes."""

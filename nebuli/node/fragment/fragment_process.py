@@ -26,6 +26,7 @@ from nebuli.node.fragment.conversation import Add, AddEnd, Order, Report, Stop, 
 from nebuli.node.fragment.step_process import run_in_steps
 from nebuli.node.parts.part_runner import PartRunner
 from nebuli.node.records import FRAGMENT
+from nebuli.rpc.ids import query_of
 from nebuli.rpc.log_lines import LogLine
 from placement.plan import Addition, Fragment
 
@@ -86,7 +87,7 @@ async def _run(control: socket.socket, kept: Sequence[int]) -> None:
             max_state_bytes=order.max_state_bytes,
             locks=[SinkLock(*each) for each in zip(order.locks, kept, strict=True)],
         )
-        runner.start(Provider(receiver, sender))
+        runner.start(Provider(receiver, sender, query_of(order.id)))
         obeying = asyncio.create_task(_obey(reader, writer, runner))
 
         def report() -> None:

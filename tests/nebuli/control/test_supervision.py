@@ -9,18 +9,18 @@ from typing import cast
 import pytest
 
 from nebuli.control.deployment import Active, fragments_of
-from nebuli.control.errors import NodeUnreachable, QueryFailed
+from nebuli.control.errors import NodeUnreachable, QueryFailed, QueryLost
 from nebuli.control.supervision import Policy, Supervisor
 from nebuli.rpc.status import Cause, FragmentState, FragmentStatus
 from nebuli.rpc.worker_client import WorkerClient, WorkerUnreachable
 from placement import parse_query
-from topology import parse_topology
+from topology import Topology, parse_topology
 
 QUERY = parse_query("""{"operators": [
     {"id": "numbers", "type": "source", "logical": "numbers"},
     {"id": "result", "type": "sink", "input": "numbers", "sink": "result"}
 ]}""")
-MODEL = parse_topology("""
+TOPOLOGY = """
 logical: [{name: numbers, schema: [{name: n, type: int64}]}]
 nodes:
   - address: above:1
@@ -28,7 +28,8 @@ nodes:
     physical: [{logical: numbers, type: CSV, path: numbers.csv}]
   - address: below:1
     sinks: [{name: result, type: CSV, path: result.csv}]
-""")
+"""
+MODEL = parse_topology(TOPOLOGY)
 
 
 class Told:
@@ -48,6 +49,9 @@ class Told:
         self._asked.append(f"stop {id_}")
         self.status = self.after_stop or self.status
 
+    async def unregister(self, id_: str) -> None:
+        self._asked.append(f"unregister {id_}")
+
     async def register(self, fragment: object, id_: str) -> str:
         self._asked.append(f"register {id_}")
         raise WorkerUnreachable("nothing is to begin again")
@@ -56,8 +60,8 @@ class Told:
 class Scene:
     """Two such workers, and a query on them: source above, sink below."""
 
-    def __init__(self, policy: Policy) -> None:
-        active = Active("first", (), fragments_of(QUERY, MODEL, 0, "first"))
+    def __init__(self, policy: Policy, model: Topology = MODEL) -> None:
+        active = Active("first", (), fragments_of(QUERY, model, 0, "first"))
         self.asked: list[str] = []
         self.above, self.below = (
             Told(FragmentStatus(place.id, place.fragment, FragmentState.RUNNING), self.asked)
@@ -67,7 +71,7 @@ class Scene:
         self.supervisor = Supervisor(
             active,
             QUERY,
-            MODEL,
+            model,
             self,
             seed=0,
             policy=policy,
@@ -112,6 +116,22 @@ async def test_a_query_whose_sink_has_all_does_not_begin_again() -> None:
     query.below.after_stop = replace(query.below.status, state=FragmentState.FINISHED)
     await query.supervisor.watch()
     assert not any(each.startswith("register") for each in query.asked)
+
+
+@pytest.mark.parametrize("mode", ["final", "changes", "append"])
+async def test_rows_that_were_inserted_as_they_came_are_not_inserted_again(mode: str) -> None:
+    """Only a result, which is inserted under the query's id, can be: the query begins again."""
+    sink = f"{{name: result, type: Collection, store: store, collection: c, mode: {mode}}}"
+    query = Scene(
+        Policy.WAIT, parse_topology(TOPOLOGY.replace("{name: result, type: CSV, path: result.csv}", sink))
+    )
+    become(query.below, FragmentState.FAILED, Cause.LOST)
+    assert query.above.status is not None
+    query.above.after_stop = replace(query.above.status, state=FragmentState.STOPPED, cause=Cause.REQUEST)
+    refused = rf"cannot begin again: its sink result \(Collection, mode {mode}\) has given out rows already"
+    with pytest.raises(QueryLost, match="it was lost 3 times" if mode == "final" else refused):
+        await query.supervisor.watch()
+    assert any(each.startswith("register first.") for each in query.asked) == (mode == "final")
 
 
 @pytest.mark.parametrize("cause", [Cause.REQUEST, Cause.INPUT, Cause.ITSELF])

@@ -389,6 +389,19 @@ def test_a_sink_whose_result_comes_at_the_end_of_a_query_with_views_is_refused()
         check(query(*operators, op("sink", "s", input="v", sink="out")), nodes)
 
 
+def test_in_steps_a_result_is_not_inserted_into_a_collection_at_the_end():
+    """Each change is written there, once."""
+    nodes = topology(
+        {"A": ""}, {"f#1": "A"}, sink="A", type="Collection", store="store", collection="c", mode="final"
+    )
+    reading = query(op("source", "f", logical="f"), op("sink", "s", input="f", sink="out"))
+    assert check(reading, nodes).root == "s"
+    with pytest.raises(
+        InvalidQuery, match=r"into collection c at the end .* expected mode changes or append"
+    ):
+        check_stepped(reading, nodes)
+
+
 @pytest.mark.parametrize(
     ("operator", "shard", "said"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pyarrow as pa
@@ -42,3 +43,33 @@ def test_another_collection_of_the_same_name_is_not_gone_on_with(tmp_path: Path)
         with pytest.raises(OutputGone, match="there is another collection of this name, or an older copy"):
             inserted(tmp_path, [3], position)
         assert collections.snapshot("c").num_rows == 0
+
+
+def result(place: Path, query: str, *batches: list[int]) -> CollectionOutput:
+    """An output in mode final that has the result of a query, which is not published yet."""
+    settings = {"name": "out", "type": "Collection", "store": str(place), "collection": "c", "mode": "final"}
+    output = CollectionOutput(Settings.model_validate(settings))
+    output.identify(query)
+    output.open(SCHEMA)
+    for each in batches:
+        output.write(pa.record_batch([pa.array(each, pa.int64())], schema=SCHEMA))
+    return output
+
+
+def test_a_result_is_inserted_at_one_time_and_once_under_the_id_of_its_query(tmp_path: Path) -> None:
+    """Two that compute it at once, as where one is thought to be lost, have it there once as well."""
+    with Collections(tmp_path) as collections:
+        first, second = (result(tmp_path, "q", [1, 2], [2]) for _ in range(2))
+        assert collections.snapshot("c").num_rows == 0, "nothing before the end"
+        first.publish()
+        at = collections.latest("c")
+        second.publish()
+        result(tmp_path, "q", [7]).publish()
+        result(tmp_path, "q", [8]).discard()
+        result(tmp_path, "other", []).publish()
+        (span,) = itertools.islice(collections.subscribe("c", 0), 1)
+        (update,) = span.updates
+        assert update[0] <= at
+        assert sorted(update[1]["n"].to_pylist()) == [1, 2, 2]
+        assert sorted(collections.snapshot("c")["n"].to_pylist()) == [1, 2, 2]
+        assert [collections.next_sequence("c", each) for each in ("q", "other")] == [1, 1]
