@@ -6,6 +6,7 @@
     ├── StoreUrlInvalid        what was given as the URL of a store is none
     ├── ExtraMissing           what this needs is not installed
     ├── StoreUnusable          the folder cannot be used as a store, or is of another format
+    │   └── StoreReadOnly        this process may not write to the folder
     ├── StoreClosed            it was closed, here
     ├── StoreBusy              others wrote all the time
     ├── StoreFull              no space is left; nothing happened
@@ -73,6 +74,16 @@ class ExtraMissing(StorageError):
 
 class StoreUnusable(StorageError):
     """The folder cannot be used as a store, or is one of another format."""
+
+
+class StoreReadOnly(StoreUnusable):
+    """This process may not write to the folder of the store, which readers do as well; nothing happened."""
+
+    def __init__(self, where: str, cause: object) -> None:
+        super().__init__(
+            f"{where} cannot be written ({cause}): readers write there, too, as their holds keep what they read; mount "
+            f"it writable, and give this user write permission for the folder and its files, or read a copy of it"
+        )
 
 
 class StoreClosed(StorageError):

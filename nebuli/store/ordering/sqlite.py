@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import random
@@ -23,6 +24,7 @@ from nebuli.store.errors import (
     StoreClosed,
     StoreFailed,
     StoreFull,
+    StoreReadOnly,
     StoreUnusable,
     Unclear,
 )
@@ -58,6 +60,7 @@ _UNCLEAR = {sqlite3.SQLITE_IOERR}
 _ENDINGS = ("", "-wal", "-shm")
 """Of its files, which SQLite keeps beside each other."""
 _NO_ROOM = {sqlite3.SQLITE_FULL}
+_NOT_WRITABLE = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 
@@ -80,7 +83,7 @@ class SqliteOrdering:
     # -- life
 
     def open(self) -> None:
-        """Make the file, if it is not there, and open it. Raises StoreUnusable, StoreFull, EndLost."""
+        """Make the file, if it is not there, and open it. Raises StoreUnusable, StoreReadOnly, StoreFull, EndLost."""
         try:
             make_directory(self._folder)
             with self._one_at_a_time():
@@ -92,6 +95,8 @@ class SqliteOrdering:
             self.close()
             if (lack := self._lack()) is not None:
                 raise StoreFull(self._path, *lack) from error
+            if _forbids_writing(error):
+                raise StoreReadOnly(str(self._folder), error) from error
             raise StoreUnusable(f"{self._folder} cannot be used as a store: {error}") from error
         except StorageError:
             self.close()
@@ -323,7 +328,10 @@ class SqliteOrdering:
                 return Unclear(f"{doing} {self._path}", ": ".join(lack or (said,)))
             if lack is not None:
                 return StoreFull(self._path, *lack)
-        return StoreFailed(self._path, doing, said)
+        is_forbidden = _forbids_writing(error)
+        return (
+            StoreReadOnly(str(self._folder), said) if is_forbidden else StoreFailed(self._path, doing, said)
+        )
 
     def _lack(self) -> tuple[str, str] | None:
         """The lack of room, of which SQLite says that there was an I/O error, if it is that; and its remedy."""
@@ -346,6 +354,12 @@ class SqliteOrdering:
     def lock(self, name: str) -> FileLock:
         """A lock by a file below ``locks``."""
         return FileLock(self._folder / "locks" / f"{file_name(name)}.lock", name)
+
+
+def _forbids_writing(error: OSError | sqlite3.Error) -> bool:
+    if isinstance(error, OSError):
+        return error.errno in _NOT_WRITABLE
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_READONLY
 
 
 def _check(path: str, noted: Mapping[int, tuple[int, int]], found: Mapping[int, tuple[str, int]]) -> None:
