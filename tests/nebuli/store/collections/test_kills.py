@@ -92,6 +92,18 @@ async def _insert_few(collections: Collections) -> None:
     await collections.insert("sales", batch(*(("new", 0),) * 5), producer="p", sequence=1)
 
 
+async def _write(collections: Collections) -> None:
+    await collections.write("sales", [(6, large("more"))], 5, 9, rendition="r2")
+
+
+async def _hold(collections: Collections) -> None:
+    await collections.hold("sales", "mine", await collections.latest("sales"))
+
+
+async def _release(collections: Collections) -> None:
+    await collections.release("sales", "mine")
+
+
 async def _hand_over(collections: Collections) -> None:
     await collections.handover("sales", "r2")
 
@@ -135,6 +147,9 @@ COMMANDS: dict[str, Callable[[Collections], Awaitable[None]]] = {
     "create": _create,
     "insert": _insert,
     "insert few": _insert_few,
+    "write": _write,
+    "hold": _hold,
+    "release": _release,
     "hand over": _hand_over,
     "extend and hand over": _extend,
     "create rendition": _create_rendition,
@@ -152,6 +167,8 @@ async def prepared(folder: Path, command: str) -> None:
         await collections.insert("sales", batch(("few", 1)))
         await collections.new_rendition("sales", rendition="r2", shards=2)
         await collections.write("sales", [(3, large("second"))], 0, 5, rendition="r2")
+        if command == "release":
+            await _hold(collections)
         if command == "keep house":
             at = await collections.handover("sales", "r2")
             await collections.snapshot("sales", at + round(_HISTORY_S * 1000) + 20)
@@ -159,6 +176,7 @@ async def prepared(folder: Path, command: str) -> None:
 
 _OLD = Counter({"old": _ROWS, "few": 1})
 _SECOND = Counter({"second": _ROWS})
+_MORE = Counter({"more": _ROWS})
 
 
 async def _contents(collections: Collections) -> Counter[str]:
@@ -189,6 +207,15 @@ async def is_done(collections: Collections, command: str) -> bool:
             assert found == _OLD
             assert new in (0, _ROWS if command == "insert" else 5)
             return new > 0
+        case "write":
+            (upper,) = (each.upper for each in status.renditions if each.name == "r2")
+            assert found == _OLD
+            second = await collections.snapshot("sales", upper - 1, rendition="r2")
+            assert Counter(second["shop"].to_pylist()) == (_SECOND + _MORE if upper == 9 else _SECOND)
+            return upper == 9
+        case "hold" | "release":
+            assert found == _OLD
+            return ("mine" in status.holds) == (command == "hold")
         case "extend and hand over":
             assert found == (_SECOND + _OLD if status.active == "r2" else _OLD)
             return status.active == "r2"
