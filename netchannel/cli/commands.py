@@ -26,6 +26,9 @@ _DONE, _FAILED, _BAD_INPUT, _INTERRUPTED = 0, 1, 2, 130
 _PINGS_S = 0.2
 """Seconds between the heartbeats of a ping."""
 
+_KEPT: list[object] = []
+"""Lives as long as the process: a reader of Arrow that is released waits for its input, which may never end."""
+
 
 class Place(NamedTuple):
     """A channel, and the address of its receiver, or of who keeps it."""
@@ -124,6 +127,7 @@ async def _send(given: argparse.Namespace, secret: str | None) -> int:
     async with netchannel.SenderServer(secret=secret) as sender:
         channel = sender.register_channel(given.to.channel, to=given.to.address)
         batches = read_batches(given.file)
+        _KEPT.append(batches)
         while (batch := await _next_of(batches)) is not None:
             await channel.send(batch)
             rows, messages = rows + batch.num_rows, messages + 1

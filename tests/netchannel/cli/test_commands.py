@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -148,12 +148,12 @@ def test_a_producer_that_is_killed_leaves_no_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
-async def test_a_kept_channel_is_followed_and_a_receiver_pinged(tmp_path: Path) -> None:
+async def test_a_kept_channel_is_followed_to_its_end() -> None:
     (address,) = free_addresses(1)
     async with netchannel.SenderServer(listen=address) as sender:
         channel = sender.retain_channel("log", policy=netchannel.RetainPolicy(1 << 20))
         await channel.send_many(ROWS.to_batches(max_chunksize=1))
-        await channel.close(0)  # it would wait for a reader
+        closing = asyncio.create_task(channel.close())  # it waits, so that it can be read
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -163,7 +163,12 @@ async def test_a_kept_channel_is_followed_and_a_receiver_pinged(tmp_path: Path) 
             f"{address}/log",
             stdout=subprocess.PIPE,
         )
-        out, _ = await asyncio.wait_for(process.communicate(), 50)
+        try:
+            out, _ = await asyncio.wait_for(process.communicate(), 50)
+        finally:
+            closing.cancel()
+            with suppress(ProcessLookupError):
+                process.kill()
         assert process.returncode == 0
     assert out.decode().splitlines() == ['"n","word"', '1,"a"', '2,"b ""c"""', '3,"é"']
 
