@@ -20,7 +20,7 @@ PROTO := nebuli/rpc/circuit.proto nebuli/rpc/worker.proto
 PROTO_TOOLS := grpcio-tools==1.80.0
 
 .DEFAULT_GOAL := help
-.PHONY: bench bench-storage bench-views bench-nexmark bench-spark bench-steps check help setup demo demo-hosts demo-nexmark demo-spark demo-stepped demo-views test test-all measure steady maelstrom power simulate soak soak-spark soak-steps lint format lock lowest proto schemas faces clean
+.PHONY: bench bench-storage bench-views bench-nexmark bench-spark bench-steps check docs help setup demo demo-hosts demo-nexmark demo-spark demo-stepped demo-views test test-all measure steady maelstrom power simulate soak soak-spark soak-steps lint format lock lowest proto schemas faces clean
 
 help:  ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -144,12 +144,15 @@ bench-steps: $(ALL_READY)  ## Measure circuits in steps: logs, exchanges, state,
 lint: $(TESTS_READY)  ## Check style, types and who imports whom
 	@$(BIN)/python -m tests.everything --only lint
 
+docs: $(ALL_READY)  ## Build the site into site/html; a link or an anchor that leads nowhere is an error
+	$(BIN)/python -m tests.docs.site
+
 format: $(TESTS_READY)  ## Format the code and mend what can be mended
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
 PROJECTS := pyproject.toml distributions/nebuli/pyproject.toml
-EXTRAS := --extra avro --extra certs --extra dev --extra http --extra metrics --extra nats --extra objects --extra postgres --extra spark --extra testing
+EXTRAS := --extra avro --extra certs --extra dev --extra docs --extra http --extra metrics --extra nats --extra objects --extra postgres --extra spark --extra testing
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --upgrade --no-annotate --no-header \
 	--no-emit-package netchannel --no-emit-package nebuli
 
@@ -179,7 +182,7 @@ faces: $(ALL_READY)  ## Generate netchannel's process-wide faces from its classe
 	$(BIN)/python -m tests.development.faces
 
 clean:  ## Remove .venv and all caches
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache examples/flights/data
+	rm -rf $(VENV) site .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache examples/flights/data
 
 $(BIN)/python:
 	@for python in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -211,5 +214,5 @@ $(TESTS_READY): $(BIN)/python
 
 $(ALL_READY): $(TESTS_READY)
 	@echo "Installing the benchmarks' peers into $(VENV) ..." >&2
-	@$(INSTALL) --editable '.[spark,dev,bench]' --editable distributions/nebuli
+	@$(INSTALL) --editable '.[spark,dev,bench,docs]' --editable distributions/nebuli
 	@rm -f $(VENV)/.all-* && touch $@
