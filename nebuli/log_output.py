@@ -8,17 +8,6 @@ import os
 import sys
 from datetime import UTC, datetime
 
-__all__ = [
-    "FORMATS",
-    "FORMAT_VARIABLE",
-    "LEVELS",
-    "LEVEL_VARIABLE",
-    "PACKAGES",
-    "is_quiet",
-    "log_to_stderr",
-    "stderr_handler",
-]
-
 PACKAGES = ("nebuli", "netchannel")
 """The packages whose lines are shown from the level on that was chosen; of others, warnings."""
 FORMAT_VARIABLE = "NEBULI_LOG_FORMAT"
