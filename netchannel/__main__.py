@@ -6,7 +6,7 @@ import sys
 
 def main() -> int:
     """Run the command line, and exit with its code."""
-    from netchannel.cli.commands import main as run
+    from netchannel.cli.channel_commands import main as run
 
     code = run()
     sys.stdout.flush()

@@ -30,6 +30,6 @@ import_built_in()
 def test_no_import_has_arrow_look_for_pandas() -> None:
     """Arrow looks once: a process that did so before a package's connectors were there would go without for good."""
     done = subprocess.run(
-        [sys.executable, "-c", IMPORTS], check=False, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", IMPORTS], check=False, capture_output=True, encoding="utf-8", timeout=60
     )
     assert (done.returncode, done.stderr) == (0, "")

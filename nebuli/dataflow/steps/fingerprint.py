@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 HASHES = 1
 """Which hashes rows are divided by, and lie in order of: members with others could not work together."""
 OF_NO_MEANING = frozenset(
-    {"sink", "target", "max_state_bytes", "late", "idle_after", "materialized"}
+    {"sink", "target", "only_grows", "max_state_bytes", "late", "idle_after", "materialized"}
     | {"name", "node", "max_bytes", "evict"}
 )
 """Settings of where outputs go and views are read, and what state may hold: what is computed is the same whatever they

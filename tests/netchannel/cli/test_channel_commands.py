@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import netchannel
-from netchannel.cli import files
-from netchannel.cli.files import FileUnusable, Output, read_batches
+from netchannel.cli import row_files as files
+from netchannel.cli.row_files import FileUnusable, Output, read_batches
 from tests.support.ports import free_addresses
 from tests.support.waiting import wait_for
 

@@ -15,7 +15,7 @@ from uuid import uuid4
 import uvloop
 
 import netchannel
-from netchannel.cli.files import FileUnusable, Output, read_batches, suffix_of
+from netchannel.cli.row_files import FileUnusable, Output, read_batches, suffix_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
