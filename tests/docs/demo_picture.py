@@ -35,7 +35,7 @@ def printed() -> str:
             timeout=_TIMEOUT_S,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
+            encoding="utf-8",
         ).stdout
         for command in ("place", "run")
     ]
