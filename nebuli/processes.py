@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from asyncio.subprocess import Process
     from collections.abc import AsyncIterator
 
-__all__ = ["lines", "send_signal", "signal_name", "tell"]
+__all__ = ["is_running", "lines", "send_signal", "signal_name", "tell"]
 
 _TOO_LONG = "(a line, or a part of one, that is too long to be shown)"
 
@@ -49,6 +49,17 @@ def send_signal(process: Process, number: signal.Signals) -> None:
     if process.returncode is None:
         with suppress(ProcessLookupError):
             os.kill(process.pid, number)
+
+
+def is_running(pid: int) -> bool:
+    """Whether there is a process of this pid on this machine."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # of another account
+        return True
+    return True
 
 
 def signal_name(number: int) -> str:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 SOURCES = "ingestion/sources"
 INSTANCES = "ingestion/instances"
+SUPERVISORS = "ingestion/supervisors"
 RAW_RENDITION = "r1"
 """That of raw messages, which are never made anew."""
 Phase = Literal["creating", "there", "dropping"]
@@ -180,6 +181,35 @@ class InstanceStatus:
             return cls(**json.loads(text))
         except (ValueError, TypeError) as error:
             raise Damaged(f"shard {INSTANCES} has an entry that cannot be read: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorStatus:
+    """The process of a host that keeps the instances of all sources there; it was seen last ``at`` this time.
+
+    Times are in milliseconds since 1970, ``since`` is that of its start.
+    """
+
+    host: str
+    pid: int
+    since: int
+    at: int
+
+    def is_living(self, now: int) -> bool:
+        """Whether it runs at a time; one that was not seen for 30 s does not."""
+        return self.at > now - _SEEN_MS
+
+    def to_text(self) -> str:
+        """The status as it is kept."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def of_text(cls, text: str) -> SupervisorStatus:
+        """Raises Damaged."""
+        try:
+            return cls(**json.loads(text))
+        except (ValueError, TypeError) as error:
+            raise Damaged(f"shard {SUPERVISORS} has an entry that cannot be read: {error}") from error
 
 
 def next_version(

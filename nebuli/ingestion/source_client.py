@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nebuli.dataflow.zset import WEIGHT
+from nebuli.processes import is_running
 from nebuli.store import Store
 from nebuli.store.collections.clock import now_ms
 from nebuli.store.collections.collections import Collections
@@ -26,9 +28,11 @@ from .entries import (
     INSTANCES,
     RAW_RENDITION,
     SOURCES,
+    SUPERVISORS,
     Entry,
     InstanceStatus,
     Register,
+    SupervisorStatus,
     next_version,
 )
 from .errors import IngestionError, MessagePlace, SourceExists, SourceRefused, SourceUnknown
@@ -70,7 +74,7 @@ class Sources:
         self._now = now
         self.collections = Collections(self.store, now=now)
         """The collections of the same store; entered with the sources."""
-        self._registers: tuple[Register, Register] | None = None
+        self._registers: tuple[Register, Register, Register] | None = None
 
     async def __aenter__(self) -> Self:
         """Open the store, which is made if it is not there. Raises StoreUnusable, StoreFull."""
@@ -79,6 +83,7 @@ class Sources:
             self._registers = (
                 await Register.opened(self.store, SOURCES),
                 await Register.opened(self.store, INSTANCES),
+                await Register.opened(self.store, SUPERVISORS),
             )
         except BaseException:
             await self.collections.__aexit__(None, None, None)
@@ -104,6 +109,12 @@ class Sources:
             raise StoreClosed
         return self._registers[1]
 
+    @property
+    def _supervisors(self) -> Register:
+        if self._registers is None:
+            raise StoreClosed
+        return self._registers[2]
+
     # -- what there is
 
     async def names(self) -> list[str]:
@@ -120,6 +131,10 @@ class Sources:
                 + (f"name one that there is ({known})" if known else "create it first")
             )
         return Entry.of_text(text)
+
+    async def entries(self) -> dict[str, Entry]:
+        """All sources as they are now, by their names."""
+        return {name: Entry.of_text(text) for name, text in (await self._sources.read()).items()}
 
     async def changed(self, pause_s: float) -> None:
         """Wait until there is anything else than was last asked, for so long at most."""
@@ -160,6 +175,7 @@ class Sources:
             health=living[0].health if living else None,
             error=next((each.error for each in living if each.error is not None), None),
             instances=instances,
+            supervisors=await self.supervisors(),
             last_error=None if last is None else last.last_error,
             last_error_at=None if last is None else last.last_error_at,
             holds=list({(each.collection, each.name): each for each in holds}.values()),
@@ -192,6 +208,27 @@ class Sources:
         return sorted(
             (each for each in found if each.source == name), key=lambda each: (each.host, each.instance)
         )
+
+    async def supervisors(self) -> list[SupervisorStatus]:
+        """The supervisors that run, as they have said last, one for each host."""
+        found = [SupervisorStatus.of_text(text) for text in (await self._supervisors.read()).values()]
+        now, here = self._now(), socket.gethostname()
+        return sorted(
+            (each for each in found if each.is_living(now) and (each.host != here or is_running(each.pid))),
+            key=lambda each: each.host,
+        )
+
+    async def supervise(self, status: SupervisorStatus) -> None:
+        """Say of a supervisor that it runs."""
+        await self._supervisors.change(status.host, lambda _: status.to_text())
+
+    async def end_supervision(self, status: SupervisorStatus) -> None:
+        """Say of a supervisor that it has ended, except if there is another one of its host."""
+
+        def unless_there_is_another(text: str | None) -> str | None:
+            return None if text is None or SupervisorStatus.of_text(text).pid == status.pid else text
+
+        await self._supervisors.change(status.host, unless_there_is_another)
 
     async def _raw_sources(self, entry: Entry) -> tuple[int, dict[str, RawSourceStatus]]:
         """Below which time addresses are recorded, and all that contributes from outside."""

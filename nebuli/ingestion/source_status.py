@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from .entries import Health, InstanceStatus
+    from .entries import Health, InstanceStatus, SupervisorStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,7 @@ class SourceStatus:
     health: Health | None
     error: str | None
     instances: Sequence[InstanceStatus]
+    supervisors: Sequence[SupervisorStatus]
     last_error: str | None
     last_error_at: int | None
     undecoded: int | None

@@ -271,7 +271,8 @@ def test_every_command_is_described() -> None:
         )
     )
     commands += "".join(
-        f" source%{each}" for each in ["create", "list", "show", "run", "scale", "rebuild", "skip", "drop"]
+        f" source%{each}"
+        for each in ["create", "list", "show", "serve", "run", "scale", "rebuild", "skip", "drop"]
     )
     commands += " view%get view%watch view%list view%add schema completion"
     assert described == [f"nebuli {name.replace('%', ' ')}" for name in commands.split()]

@@ -107,9 +107,13 @@ def _raw_source(name: str, raw: RawSourceStatus) -> Iterator[str]:
 
 
 def _instances(found: SourceStatus, now: int, start: str) -> Iterator[str]:
+    for supervisor in found.supervisors:
+        yield f"supervisor: process {supervisor.pid} of {supervisor.host}, seen {age(now - supervisor.at)} ago"
     if not _running(found, now):
         why = f"and {found.replicas} should" if found.replicas else "as it was scaled to 0"
         yield f"no instance runs, {why}; start it with: {start}"
+    if _running(found, now) and not found.supervisors:
+        yield f"no supervisor runs, which would restart an instance; start it with: {start}"
     there = [each for each in found.instances if each.health != "ended"]
     if there:
         lines = [

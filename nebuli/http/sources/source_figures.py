@@ -75,6 +75,11 @@ def _lines(found: Sequence[tuple[str, SourceStatus]], now: int) -> Iterator[str]
         ],
     )
     yield from _gauge(
+        "supervisors",
+        "how many hosts have a process that restarts its instances",
+        [(at, len(each.supervisors)) for at, each in labelled],
+    )
+    yield from _gauge(
         "held_up",
         "whether an instance that runs is hindered by an error now",
         [(at, int(each.error is not None)) for at, each in labelled],

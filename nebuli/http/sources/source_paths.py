@@ -34,6 +34,7 @@ _INSTANCE = object_of(
     last_error=_TEXT_OR_NULL,
     last_error_at=_WHOLE_OR_NULL,
 )
+_SUPERVISOR = object_of(host=_TEXT, pid=_WHOLE, since=_WHOLE, at=_WHOLE)
 _HOLD = object_of(collection=_TEXT, name=_TEXT, time=_WHOLE, expires={"type": ["number", "null"]})
 _IN_SHORT: dict[str, dict[str, Any]] = {
     "name": _TEXT,
@@ -56,6 +57,7 @@ _SOURCE = object_of(
     definition=ANY,
     raw_sources={"type": "object", "additionalProperties": _RAW},
     instances={"type": "array", "items": _INSTANCE},
+    supervisors={"type": "array", "items": _SUPERVISOR},
     holds={"type": "array", "items": _HOLD},
 )
 

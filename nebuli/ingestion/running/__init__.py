@@ -1,1 +1,1 @@
-"""A source's instances as processes of a host: started, kept, and ended with whoever keeps them."""
+"""Instances of sources as processes of a host: started, restarted and adopted by a supervisor, one per store."""

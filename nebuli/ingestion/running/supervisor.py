@@ -1,149 +1,190 @@
-"""`Supervisor`: keeps as many instances of a source as it is to have, each in a process of its own."""
+"""`Supervisor`: keeps as many instances of each source of a store as it is to have, each in a process of its own."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import signal
-import sys
+import os
+import socket
 import time
-from asyncio.subprocess import DEVNULL, PIPE
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from nebuli.ingestion.errors import SourceUnknown
-from nebuli.processes import send_signal, signal_name
+from nebuli.ingestion.entries import SupervisorStatus
 from nebuli.store import Store
+from nebuli.store.collections.clock import now_ms
 from nebuli.store.errors import StorageError
 
-from .instance_process import order
+from .supervised_process import SupervisedProcess, end_process
 
 if TYPE_CHECKING:
-    from asyncio.subprocess import Process
+    from collections.abc import AsyncIterator, Mapping
 
+    from nebuli.ingestion.entries import Entry
     from nebuli.ingestion.source_client import Sources
     from nebuli.store.store_url import StorePlace
+
+    from .process_lock import LockHolder, ProcessLock
+    from .supervisor_files import SupervisorFiles
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 """Between the end of an instance and its next start; one that has lived for the longest begins with the first again."""
 _LOOK_S = 5.0
 """How often is looked at the latest how many there are to be; a change is noticed at once."""
-_STOP_S = 10.0
-"""How long an instance has to come to its end before it is killed."""
+_REPORT_S = 10.0
+"""How often it says that it is there."""
 _AGAIN_S = 1.0
-WhyEnded = Literal["dropped", "scaled to 0", "store deleted"]
+_STEP_S = 0.05
+WhyEnded = Literal["idle", "store deleted"]
+_Key = tuple[str, str]
+"""A source, and an instance of it."""
 _log = logging.getLogger("nebuli.ingestion")
 
 
 class Supervisor:
-    """One of a source's, on a host. Its instances are named 1, 2, and so on, and end with it, whatever ends it."""
+    """One of a store's, on a host. A source's instances are named 1, 2, and so on.
 
-    def __init__(self, sources: Sources, place: StorePlace, source: str) -> None:
-        """``sources`` is entered, and ``place`` where their store is."""
+    Cancelled, it ends them. Killed, it leaves them, and the next one adopts them.
+    """
+
+    def __init__(self, sources: Sources, place: StorePlace, files: SupervisorFiles) -> None:
+        """``sources`` is entered, ``place`` where their store is; the lock among the ``files`` is held."""
         self._sources = sources
         self._place = place
-        self._source = source
-        self._why: WhyEnded = "scaled to 0"
-        """Why there are to be none, while there are."""
+        self._files = files
+        self._kept: dict[_Key, asyncio.Task[None]] = {}
 
-    async def run(self) -> WhyEnded:
-        """Keep instances, until the source is dropped, or is to have none, or this is cancelled; all have ended then.
+    async def run(self, *, until_idle: bool = False) -> WhyEnded:
+        """Keep instances, until this is cancelled, or the store's folder was deleted, or ``until_idle``: none is to be.
 
-        The same where the folder of the store was deleted. Gives which of these it was. What becomes of a source while
-        the store does not answer is waited for. Raises SourceUnknown if it is not there.
+        All have ended then. While the store does not answer, they go on as before.
         """
-        await self._sources.entry(self._source)
-        while await self._wanted():  # also where it is to have some again since the last have ended
-            await self._keep_all()
-        return self._why
-
-    async def _keep_all(self) -> None:
-        """Until there are to be none."""
-        kept: list[asyncio.Task[None]] = []
-        async with asyncio.TaskGroup() as group:
-            while wanted := await self._wanted():
-                for each in kept[wanted:]:
-                    each.cancel()
-                await asyncio.gather(*kept[wanted:], return_exceptions=True)
-                del kept[wanted:]
-                kept += [group.create_task(self._keep(n + 1)) for n in range(len(kept), wanted)]
-                with suppress(StorageError):
-                    await self._sources.changed(_LOOK_S)
-            for each in kept:
-                each.cancel()
-
-    async def _wanted(self) -> int:
-        """How many instances there are to be."""
-        warned = False
-        while True:
-            if isinstance(self._place, Path) and not await asyncio.to_thread(Store.is_at, self._place):
-                _log.warning("source %s: its supervisor ends, as %s was deleted", self._source, self._place)
-                self._why = "store deleted"
-                return 0
+        async with self._reported(), asyncio.TaskGroup() as group:
             try:
-                entry = await self._sources.entry(self._source)
-            except SourceUnknown:
-                self._why = "dropped"
-                return 0
+                while (entries := await self._entries()) is not None:
+                    wanted = {
+                        (name, str(number + 1))
+                        for name, entry in entries.items()
+                        for number in range(_wanted(entry))
+                    }
+                    await self._end({key for key in self._kept if key not in wanted})
+                    await self._end_strays(wanted)
+                    self._forget(entries)
+                    if until_idle and not wanted:
+                        return "idle"
+                    for key in sorted(wanted - self._kept.keys()):
+                        self._kept[key] = group.create_task(self._keep(key))
+                    with suppress(StorageError):
+                        await self._sources.changed(_LOOK_S)
+            finally:
+                await self._end(set(self._kept))
+        _log.warning("the supervisor ends, as store %s was deleted", self._place)
+        return "store deleted"
+
+    async def _entries(self) -> Mapping[str, Entry] | None:
+        """The sources that there are; None: their store was deleted."""
+        warned = False
+        while not isinstance(self._place, Path) or await asyncio.to_thread(Store.is_at, self._place):
+            try:
+                return await self._sources.entries()
             except StorageError as error:
                 if not warned:
-                    _log.warning("source %s: its supervisor goes on as before: %s", self._source, error)
+                    _log.warning("the supervisor continues as before: %s", error)
                     warned = True
                 await asyncio.sleep(_AGAIN_S)
-            else:
-                self._why = "dropped" if entry.phase == "dropping" else "scaled to 0"
-                return 0 if entry.phase == "dropping" else entry.replicas
+        return None
 
-    async def _keep(self, number: int) -> None:
+    async def _end(self, keys: set[_Key]) -> None:
+        """End instances that it keeps."""
+        tasks = [self._kept.pop(key) for key in keys]
+        for each in tasks:
+            each.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _end_strays(self, wanted: set[_Key]) -> None:
+        """End instances of a former supervisor that are not to be any more."""
+        try:
+            for source, name, holder in self._files.supervised():
+                if (source, name) not in wanted:
+                    await end_process(holder)
+        except OSError as error:
+            _log.warning("instances of a former supervisor cannot be looked for: %s", error)
+
+    def _forget(self, entries: Mapping[str, Entry]) -> None:
+        """Remove the files of sources that were dropped."""
+        for each in self._files.sources() - entries.keys():
+            with suppress(OSError):
+                self._files.remove(each)
+
+    async def _keep(self, key: _Key) -> None:
         """Have one, again and again."""
         pause_s = _FIRST_PAUSE_S
         while True:
             began = time.monotonic()
-            how = await self._run(number)
+            how = await self._run(*key)
             if time.monotonic() - began >= _LONGEST_PAUSE_S:
                 pause_s = _FIRST_PAUSE_S
             if how is not None:
-                _log.warning(
-                    "source %s: instance %d %s; it is started again in %g s",
-                    *(self._source, number, how, pause_s),
-                )
+                _log.warning("source %s: instance %s %s; it is started again in %g s", *key, how, pause_s)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
-    async def _run(self, number: int) -> str | None:
-        """One process, from its start to its end; how it came to that, unless its source was dropped."""
+    async def _run(self, source: str, name: str) -> str | None:
+        """One process, from its start or its adoption to its end; how it came to that, if it is worth a word."""
+        lock = self._files.instance(source, name)
         try:
-            process = await asyncio.create_subprocess_exec(
-                # -P, because the working directory is the user's, and its files are no modules of ours.
-                *(sys.executable, "-P", "-m", "nebuli.ingestion.running.instance_process"),
-                *(self._source, str(number)),
-                stdin=PIPE,  # its end tells the instance that this process is gone
-                stdout=DEVNULL,
-                start_new_session=True,  # Ctrl-C is this process's to handle
-            )
+            holder = await _known_holder(lock)
+            if holder is None:
+                process = SupervisedProcess.started(self._place, lock, source, name, self._files.log(source))
+            elif (adopted := SupervisedProcess.adopted(holder)) is not None:
+                _log.warning("source %s: instance %s runs already, as process %d", source, name, holder.pid)
+                process = adopted
+            else:
+                return None
         except OSError as error:
             return f"could not be started: {error}"
         try:
-            assert process.stdin is not None
-            with suppress(ConnectionError):
-                process.stdin.write(order(self._place))
-                await process.stdin.drain()
-            code = await process.wait()
+            return await process.ended()
         finally:
-            await _end(process)
-        if code == 0:
-            return None
-        return f"was killed by {signal_name(-code)}" if code < 0 else f"has ended with exit code {code}"
+            if (
+                holder is None or holder.supervised
+            ):  # and not a command of somebody, which is that one's to end
+                await process.end()
+            process.close()
+
+    @asynccontextmanager
+    async def _reported(self) -> AsyncIterator[None]:
+        """Say in the store that it is there, as long as it is."""
+        now = now_ms()
+        status = SupervisorStatus(socket.gethostname(), os.getpid(), now, now)
+
+        async def report() -> None:
+            while True:
+                with suppress(StorageError):
+                    await self._sources.supervise(replace(status, at=now_ms()))
+                await asyncio.sleep(_REPORT_S)
+
+        reporting = asyncio.create_task(report())
+        try:
+            yield
+        finally:
+            reporting.cancel()
+            await asyncio.gather(reporting, return_exceptions=True)
+            with suppress(StorageError):
+                await self._sources.end_supervision(status)
 
 
-async def _end(process: Process) -> None:
-    if process.returncode is not None:
-        return
-    send_signal(process, signal.SIGTERM)
-    try:
-        async with asyncio.timeout(_STOP_S):
-            await process.wait()
-    except TimeoutError:
-        send_signal(process, signal.SIGKILL)
-        await process.wait()
+async def _known_holder(lock: ProcessLock) -> LockHolder | None:
+    """The process that holds a lock, also if that has only just begun. Raises OSError."""
+    while True:
+        holder = lock.holder()
+        if holder is None or holder.pid:
+            return holder
+        await asyncio.sleep(_STEP_S)
+
+
+def _wanted(entry: Entry) -> int:
+    """How many instances of a source there are to be."""
+    return 0 if entry.phase == "dropping" else entry.replicas

@@ -1,104 +1,92 @@
-"""`SupervisorFiles`: by which a source has one supervisor on a host, and where that one's log is."""
+"""`SupervisorFiles`: by which a store has one supervisor on a host and each instance is there once, and their logs."""
 
 from __future__ import annotations
 
-import fcntl
-import os
-import time
-from contextlib import contextmanager
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from xxhash import xxh3_64_hexdigest
 
 from nebuli.durable_files import make_directory
 from nebuli.ingestion.errors import SourceRefused
 
+from .process_lock import ProcessLock
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nebuli.store.store_url import StorePlace
 
-_TAKE_S = 0.5
-"""Whoever only looks has the lock for a moment, too."""
-_STEP_S = 0.02
+    from .process_lock import LockHolder
+
+_INSTANCE = re.compile(r"[A-Za-z0-9_.-]{1,80}")
 
 
 @dataclass(frozen=True, slots=True)
 class SupervisorFiles:
-    """In the store's folder, or, of one by URL, in ``state``, the folder of what is to last of this account.
+    """In the store's folder, or, of one by URL, in ``state``, the folder of what is to last of this account."""
 
-    The lock is the system's own (flock), and gone with the process that has it.
-    """
-
-    source: str
-    lock: Path
-    log: Path
+    folder: Path
 
     @classmethod
-    def at(cls, place: StorePlace, source: str, state: Path) -> SupervisorFiles:
-        """Those of a source; the folder is made. Raises OSError."""
+    def at(cls, place: StorePlace, state: Path) -> SupervisorFiles:
+        """Those of a store; the folder is made. Raises OSError."""
         if isinstance(place, Path):
-            folder = place / "sources"
+            folder = place.absolute()
         else:
             folder = state / "sources" / xxh3_64_hexdigest(str(place).encode())
-        make_directory(folder)
-        return cls(source, folder / f"{source}.lock", folder / f"{source}.log")
+        make_directory(folder / "sources")
+        return cls(folder)
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Be the supervisor. Raises SourceRefused if another process is, OSError."""
-        file = self._taken()
-        if file is None:
+    @property
+    def supervisor(self) -> ProcessLock:
+        """The lock of the supervisor."""
+        return ProcessLock(self.folder / "supervisor.lock", "the sources of this store are run")
+
+    @property
+    def supervisor_log(self) -> Path:
+        """The log of a supervisor that a command has started."""
+        return self.folder / "supervisor.log"
+
+    def log(self, source: str) -> Path:
+        """The log of the instances of a source."""
+        return self._sources / f"{source}.log"
+
+    def instance(self, source: str, name: str) -> ProcessLock:
+        """The lock of an instance. Raises SourceRefused for a name that cannot be one."""
+        if not _INSTANCE.fullmatch(name):
             raise SourceRefused(
-                f"source {self.source} is run on this host by process {self.holder() or '(not known yet)'} "
-                f"already: let it be, or end that one first"
+                f"{name!r} cannot be the name of an instance: use letters, digits, '_', '.' and '-', 80 at most"
             )
-        with file:
-            file.truncate(0)
-            file.write(str(os.getpid()))
-            file.flush()
-            yield
+        path = self._sources / f"{source}@{name}.lock"
+        return ProcessLock(path, f"instance {name} of source {source} is run")
 
-    def remove(self) -> None:
-        """Remove both, of a source that was dropped, unless one of its name is run already. Raises OSError."""
-        file = self._taken()
-        if file is not None:
-            with file:
-                self.log.unlink(missing_ok=True)
-                self.lock.unlink()
+    def supervised(self) -> Iterator[tuple[str, str, LockHolder]]:
+        """All instances that run by themselves: source, name, and process. Raises OSError."""
+        for path in sorted(self._sources.glob("*@*.lock")):
+            source, _, name = path.stem.rpartition("@")
+            holder = self.instance(source, name).holder()
+            if holder is not None and holder.supervised:
+                yield source, name, holder
 
-    def _taken(self) -> TextIO | None:
-        """The lock's file, with the lock; None: another process has it."""
-        deadline = time.monotonic() + _TAKE_S
-        while True:
-            file = self.lock.open("a+", encoding="utf-8")
-            if self._is_taken(file):
-                return file
-            file.close()
-            if time.monotonic() > deadline:
-                return None
-            time.sleep(_STEP_S)
+    def sources(self) -> set[str]:
+        """The sources of which there is a file."""
+        return {each.stem.rpartition("@")[0] for each in self._sources.glob("*@*.lock")} | {
+            each.stem for each in self._sources.glob("*.log")
+        }
 
-    def _is_taken(self, file: TextIO) -> bool:
-        """Have the lock by this file, if nobody has it; one that was removed since it was opened locks nobody out."""
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            there = self.lock.stat()
-        except (BlockingIOError, FileNotFoundError):
-            return False
-        return os.path.samestat(there, os.fstat(file.fileno()))
+    def remove(self, source: str) -> None:
+        """Remove those of a source that was dropped, except if one of its name is run already. Raises OSError."""
+        locks = [
+            ProcessLock(each, "") for each in self._sources.glob("*@*.lock")
+            if each.stem.rpartition("@")[0] == source
+        ]  # fmt: skip
+        free = [each.remove() for each in locks]
+        if all(free):
+            self.log(source).unlink(missing_ok=True)
 
-    def holder(self) -> int | None:
-        """The process that is the supervisor, if one is; 0 if it has only just begun. Raises OSError."""
-        try:
-            with self.lock.open("r", encoding="utf-8") as file:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    text = file.read()
-                    return int(text) if text.isdecimal() else 0
-        except FileNotFoundError:
-            pass
-        return None
+    @property
+    def _sources(self) -> Path:
+        return self.folder / "sources"

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import subprocess
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from nebuli.processes import is_running
 from nebuli.store.collections.clock import now_ms
+
+from .supervised_process import end_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from nebuli.ingestion.entries import InstanceStatus
     from nebuli.ingestion.source_client import Sources
@@ -38,42 +41,47 @@ class Started:
 async def started(
     sources: Sources,
     files: SupervisorFiles,
+    source: str,
     command: Sequence[str],
+    *,
     replicas: int,
     say: Callable[[str], None],
 ) -> Started:
-    """Have a supervisor, where there is none by this ``command``, and so many instances of this host that run.
+    """Have a supervisor, where there is none by this ``command``, and so many instances of a source that run here.
 
     Waits until each of them has written something, or one says what hinders it; for 60 s at most, and what it waits for
     is told to ``say``. Raises OSError, StorageError.
     """
     begun, began = now_ms(), time.monotonic()
     process: subprocess.Popen[bytes] | None = None
-    said_before = files.log.stat().st_size if files.log.exists() else 0
+    log = files.supervisor_log
+    said_before = log.stat().st_size if log.exists() else 0
     is_silent = True
     while True:
-        holder = files.holder()
+        holder = files.supervisor.holder()
         if holder is None and process is None:
-            process = _start(command, files)
+            process = _start(command, log)
         if holder is None and process is not None and (code := process.poll()) is not None:
             return Started(
-                None, f"its supervisor has ended with exit code {code}{_last_said(files, said_before)}"
+                None, f"its supervisor has ended with exit code {code}{_last_said(log, said_before)}"
             )
-        instances = [each for each in await sources.instances(files.source) if _is_here(each)]
-        living = [each for each in instances if each.is_living(now_ms()) and _is_there(each.pid)]
+        pid = holder.pid if holder is not None else None
+        instances = [each for each in await sources.instances(source) if _is_here(each)]
+        living = [each for each in instances if each.is_living(now_ms()) and is_running(each.pid)]
         said = [each.error for each in living]
         said += [each.last_error for each in instances if _has_failed(each, begun)]
         if wrong := next((each for each in said if each is not None), None):
-            return Started(holder, wrong)
-        running = [each for each in living if each.health == "running"]
-        if holder and len(running) == len(living) == replicas:
-            return Started(holder, None)
+            return Started(pid, wrong)
+        numbered = [each for each in living if each.instance.isdecimal()]
+        running = [each for each in numbered if each.health == "running"]
+        if pid and len(running) == len(numbered) == replicas:
+            return Started(pid, None)
         passed_s = time.monotonic() - began
         if passed_s >= _DEADLINE_S:
             why = "none has said what hinders it; they go on, if they can"
-            return Started(holder, f"{_waits(living, replicas)}, after {_DEADLINE_S:g} s: {why}")
+            return Started(pid, f"{_waits(numbered, replicas)}, after {_DEADLINE_S:g} s: {why}")
         if is_silent and passed_s >= _SILENT_S:
-            say(f"waiting, for {_DEADLINE_S:g} s at most: {_waits(living, replicas)}")
+            say(f"waiting, for {_DEADLINE_S:g} s at most: {_waits(numbered, replicas)}")
             is_silent = False
         await asyncio.sleep(_STEP_S)
 
@@ -90,42 +98,33 @@ def _has_failed(instance: InstanceStatus, since: int) -> bool:
     return instance.health == "ended" and (instance.last_error_at or 0) >= since
 
 
-def _last_said(files: SupervisorFiles, before: int) -> str:
-    try:
-        said = files.log.read_bytes()[before:].decode(errors="replace").strip().splitlines()
-    except FileNotFoundError:  # the source was dropped meanwhile
-        return ""
+def _last_said(log: Path, before: int) -> str:
+    said = log.read_bytes()[before:].decode(errors="replace").strip().splitlines()
     return f": {said[-1].removeprefix('Error: ')}" if said else ""
 
 
-async def ended(files: SupervisorFiles) -> bool:
-    """Whether there is no supervisor on this host, for which is waited as long. Raises OSError."""
+async def ended(files: SupervisorFiles, source: str) -> int | None:
+    """Have no instance of a source run by itself on this host; one that still does after a while. Raises OSError.
+
+    The supervisor ends them, or this process, if there is none.
+    """
     deadline = time.monotonic() + _STOPPED_S
-    while files.holder() is not None:
+    while there := [holder for each, _, holder in files.supervised() if each == source]:
         if time.monotonic() > deadline:
-            return False
+            return there[0].pid
+        if files.supervisor.holder() is None:
+            await asyncio.gather(*map(end_process, there))
         await asyncio.sleep(_STEP_S)
-    return True
+    return None
 
 
 def _is_here(instance: InstanceStatus) -> bool:
     return instance.host == socket.gethostname()
 
 
-def _is_there(pid: int) -> bool:
-    """One that was killed has not said that it has ended."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # of another account
-        return True
-    return True
-
-
-def _start(command: Sequence[str], files: SupervisorFiles) -> subprocess.Popen[bytes]:
+def _start(command: Sequence[str], output: Path) -> subprocess.Popen[bytes]:
     """A process that goes on when this one, its terminal and its session have ended."""
-    with files.log.open("ab") as log:
+    with output.open("ab") as log:
         return subprocess.Popen(
             command, cwd="/", stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )

@@ -6,7 +6,6 @@ import asyncio
 import json
 import shlex
 import sys
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,12 +50,15 @@ def source() -> None:
     show_default=True,
     help="Number of instances that ingest it at once, so that it survives the end of one.",
 )
-@click.option("--no-start", is_flag=True, help="Do not run the source; use 'nebuli source run' for that.")
+@click.option(
+    "--no-start", is_flag=True, help="Do not start a supervisor; use 'nebuli source serve' for that."
+)
 @store_option
 def create(file: str, replicas: int, store: str, *, no_start: bool) -> int:
     """Create a source and run it in the background.
 
-    FILE (YAML) defines the source; paths in it are relative to its folder. Creates the store if it does not exist.
+    FILE (YAML) defines the source; paths in it are relative to its folder. Creates the store if it does not exist, and
+    starts the supervisor of its sources if none runs on this host.
     """
 
     async def work(sources: Sources) -> int:
@@ -64,13 +66,12 @@ def create(file: str, replicas: int, store: str, *, no_start: bool) -> int:
         made = await sources.create(definition, replicas=replicas)
         look = f"show it with: {_command('show', made.name, store)}"
         if no_start:
-            click.echo(f"created source {made.name}; run it with: {_command('run', made.name, store)}")
+            click.echo(f"created source {made.name}; run it with: {_command('serve', store)}")
             return ExitCode.DONE
-        files = _files(store, made.name)
-        begun = await _started(sources, files, store, replicas)
+        begun = await _started(sources, made.name, store, replicas)
         if begun.error is not None:
             click.echo(f"created source {made.name}, which does not run yet: {begun.error}", err=True)
-            click.echo(f"its log is {files.log}; {look}", err=True)
+            click.echo(f"its log is {_files(store).log(made.name)}; {look}", err=True)
             return ExitCode.FAILED
         click.echo(
             f"source {made.name} is ingested into the collection of its name by {_instances(replicas)} of process "
@@ -130,43 +131,60 @@ def show(name: str, store: str, *, as_json: bool) -> int:
 
 
 @source.command()
+@click.option("--until-idle", is_flag=True, help="End once no source is to have an instance.")
+@store_option
+def serve(store: str, *, until_idle: bool) -> int:
+    """Run all sources of a store in the foreground.
+
+    Keeps as many instances of each source as it was scaled to, processes of their own, and restarts those that end.
+    Sources are created, scaled and dropped meanwhile. One such supervisor runs on a host. Interrupted or terminated,
+    it ends its instances; killed, it leaves them running, and the next one adopts them.
+    """
+    logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
+
+    async def work(sources: Sources) -> None:
+        from nebuli.ingestion.running.supervisor import Supervisor
+
+        end_on_termination()
+        files = _files(store)
+        with files.supervisor.held():
+            click.echo(f"running the sources of store {store} until interrupted", err=True)
+            why = await Supervisor(sources, state_place(store, "--store"), files).run(until_idle=until_idle)
+        match why:
+            case "idle":
+                again = _command("scale", "NAME", "N", store)
+                click.echo(f"no source is to run; run one again with: {again}", err=True)
+            case "store deleted":
+                click.echo("all sources have stopped, as their store was deleted", err=True)
+
+    return _ran(store, work, makes=True)
+
+
+@source.command()
 @click.argument("name")
 @click.option(
     "--instance",
     metavar="K",
-    help="Run one instance, under this name, instead of a supervisor. The name must be unique on this host.",
+    default="1",
+    show_default=True,
+    help="Name of the instance, unique on this host; a supervisor numbers its own from 1.",
 )
 @store_option
-def run(name: str, instance: str | None, store: str) -> int:
-    """Run a source in the foreground.
+def run(name: str, instance: str, store: str) -> int:
+    """Run one instance of a source in the foreground.
 
-    Runs until the source is dropped or scaled to 0, or the command is interrupted. Starts as many instances, processes
-    of their own, as the source was scaled to, and restarts those that end.
+    Runs until the source is dropped, or the command is interrupted, without a supervisor or in addition to its
+    instances.
     """
     log_to_stderr("%(asctime)s %(message)s")
 
     async def work(sources: Sources) -> None:
         end_on_termination()
-        if instance is not None:
-            await sources.ingest(name, instance=instance)
-            click.echo(f"source {name} was dropped", err=True)
-            return
-        from nebuli.ingestion.running.supervisor import Supervisor
-
         await sources.entry(name)
-        files = _files(store, name)
-        with files.held():
-            click.echo(f"running source {name} until interrupted", err=True)
-            why = await Supervisor(sources, state_place(store, "--store"), name).run()
-        match why:
-            case "dropped":
-                files.remove()
-                click.echo(f"source {name} was dropped", err=True)
-            case "scaled to 0":
-                again = _command("scale", name, "N", store)
-                click.echo(f"source {name} was scaled to 0; run it again with: {again}", err=True)
-            case "store deleted":
-                click.echo(f"source {name} has stopped, as its store was deleted", err=True)
+        with _files(store).instance(name, instance).held():
+            click.echo(f"running instance {instance} of source {name} until interrupted", err=True)
+            await sources.ingest(name, instance=instance)
+        click.echo(f"source {name} was dropped", err=True)
 
     return _ran(store, work)
 
@@ -183,16 +201,18 @@ def scale(name: str, replicas: int, store: str) -> int:
 
     async def work(sources: Sources) -> int:
         await sources.scale(name, replicas)
-        files = _files(store, name)
         if not replicas:
-            return await _stopped(files, name)
-        begun = await _started(sources, files, store, replicas)
+            if code := await _stopped(store, name):
+                return code
+            click.echo(f"source {name} has stopped on this host")
+            return ExitCode.DONE
+        begun = await _started(sources, name, store, replicas)
         if begun.error is not None:
             click.echo(
                 f"scaled source {name} to {_instances(replicas)}, not all of which run yet: {begun.error}",
                 err=True,
             )
-            click.echo(f"its log is {files.log}", err=True)
+            click.echo(f"its log is {_files(store).log(name)}", err=True)
             return ExitCode.FAILED
         click.echo(f"source {name} has {_instances(replicas)} of process {begun.supervisor}")
         return ExitCode.DONE
@@ -253,10 +273,9 @@ def drop(name: str, store: str) -> int:
         click.echo(f"dropped source {name} with its collections")
         if untold is not None:
             click.echo(untold, err=True)
-        files = _files(store, name)
-        if code := await _stopped(files, name, says=False):
+        if code := await _stopped(store, name):
             return code
-        files.remove()
+        _files(store).remove(name)
         return ExitCode.DONE
 
     return _ran(store, work)
@@ -326,34 +345,36 @@ def _definition(file: str) -> Definition:
     return parse_definition(text, file)
 
 
-def _files(store: str, name: str) -> SupervisorFiles:
+def _files(store: str) -> SupervisorFiles:
     from nebuli.ingestion.running.supervisor_files import SupervisorFiles
 
-    return SupervisorFiles.at(state_place(store, "--store"), name, state_directory())
+    return SupervisorFiles.at(state_place(store, "--store"), state_directory())
 
 
-async def _started(sources: Sources, files: SupervisorFiles, store: str, replicas: int) -> Started:
+async def _started(sources: Sources, name: str, store: str, replicas: int) -> Started:
     from nebuli.ingestion.running.supervisor_start import started
 
     place = state_place(store, "--store")
     where = str(place.absolute()) if isinstance(place, Path) else store
     # -P, as files in the user's working directory must not be imported as modules.
-    command = [sys.executable, "-P", "-m", "nebuli", "source", "run", files.source, "--store", where]
-    return await started(sources, files, command, replicas, partial(click.echo, err=True))
+    command = [sys.executable, "-P", "-m", "nebuli", "source", "serve", "--until-idle", "--store", where]
+    return await started(
+        sources, _files(store), name, command, replicas=replicas, say=partial(click.echo, err=True)
+    )
 
 
-async def _stopped(files: SupervisorFiles, name: str, *, says: bool = True) -> int:
+async def _stopped(store: str, name: str) -> int:
+    """Wait until no instance runs by itself on this host; the exit code."""
     from nebuli.ingestion.running.supervisor_start import ended
 
-    if not await ended(files):
-        with suppress(OSError):
-            click.echo(
-                f"process {files.holder()}, which runs source {name}, has not ended yet; its log is {files.log}",
-                err=True,
-            )
+    files = _files(store)
+    left = await ended(files, name)
+    if left is not None:
+        click.echo(
+            f"process {left}, which ingests source {name}, has not ended yet; its log is {files.log(name)}",
+            err=True,
+        )
         return ExitCode.FAILED
-    if says:
-        click.echo(f"source {name} has stopped on this host")
     return ExitCode.DONE
 
 

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import shlex
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import psutil
 import pytest
 
 from nebuli.blocking import Collections
+from nebuli.ingestion.running.process_lock import LockHolder
 from nebuli.ingestion.running.supervisor_files import SupervisorFiles
-from nebuli.ingestion.source_client import Sources
 from nebuli.store.collections.clock import now_ms
 from nebuli.store.errors import NotYet
 from tests.support.commands import Command, Ended, nebuli
@@ -86,24 +86,59 @@ class Site:
             if each["health"] == "running" and psutil.pid_exists(each["pid"])
         }
 
-    async def scaled(self, replicas: int) -> None:
-        """As `scale`, without a supervisor that is started."""
-        async with Sources(self.store) as sources:
-            await sources.scale("sales", replicas)
-
     @property
     def supervisor(self) -> int:
-        return int((self.store / "sources" / "sales.lock").read_text("utf-8"))
+        holder = SupervisorFiles.at(self.store, self.folder).supervisor.holder()
+        return 0 if holder is None else holder.pid
+
+    def serve(self) -> Command:
+        """A supervisor in the foreground."""
+        directory = self.folder / "served"
+        directory.mkdir(exist_ok=True)
+        command = Command("source", "serve", "--store", self.store, directory=directory)
+        command.wait_until_said(f"running the sources of store {self.store}")
+        return command
+
+    @contextmanager
+    def fed(self) -> Iterator[Rows]:
+        """Rows come in all the while; those that there are, which are all at the end."""
+        rows, is_over = [("Aachen", 1)], Event()
+
+        def feed() -> None:
+            for amount in range(2, 100_000):
+                if is_over.wait(0.01):
+                    return
+                self.add(("Bonn", amount))
+                rows.append(("Bonn", amount))
+
+        thread = Thread(target=feed)
+        thread.start()
+        try:
+            yield rows
+        finally:
+            is_over.set()
+            thread.join(30)
+
+    def until_more(self) -> None:
+        """Wait until rows are ingested that came after this."""
+        last = self.file.read_text("utf-8").splitlines()[-1].split(",")
+        wait_for(lambda: (last[0], int(last[1])) in self.rows(), f"{last} is ingested")
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
     found = Site(tmp_path)
     yield found
-    holder = SupervisorFiles.at(found.store, "sales", tmp_path).holder()
-    if holder is not None:  # a command, or one that was started apart from a command
+    files = SupervisorFiles.at(found.store, tmp_path)
+    end(files.supervisor.holder())  # a command, or one that was started apart from a command
+    for _, _, holder in files.supervised():
+        end(holder)
+
+
+def end(holder: LockHolder | None) -> None:
+    if holder is not None:
         with suppress(psutil.NoSuchProcess):
-            process = psutil.Process(holder)
+            process = psutil.Process(holder.pid)
             process.terminate()
             process.wait(30)
 
@@ -114,7 +149,7 @@ def is_gone(*pids: int) -> Callable[[], bool]:
 
 @pytest.mark.long
 def test_what_is_appended_to_a_file_comes_into_the_collection_whoever_is_killed(site: Site) -> None:
-    """An instance that is killed is started again; with its supervisor all end, and another one goes on."""
+    """An instance that is killed is started again; without a supervisor it is not, until there is one again."""
     said = site.done("create", site.definition)
     assert "source sales is ingested into the collection of its name" in said
     assert f"nebuli source show sales --store {site.store}" in said
@@ -130,7 +165,10 @@ def test_what_is_appended_to_a_file_comes_into_the_collection_whoever_is_killed(
 
     supervisor = site.supervisor
     os.kill(supervisor, signal.SIGKILL)
-    wait_for(is_gone(supervisor, *second.values()), "the supervisor and its instances have ended")
+    wait_for(is_gone(supervisor), "the supervisor has ended")
+    assert "no supervisor runs, which would restart an instance" in site.done("show", "sales")
+    os.kill(second["1"], signal.SIGTERM)
+    wait_for(is_gone(second["1"]), "its instance has ended")
     site.add(("Aachen", 4))
     shown = site.done("show", "sales")
     assert "no instance runs, and 1 should; start it with:" in shown
@@ -186,7 +224,7 @@ def test_the_lag_is_what_a_source_has_beyond_its_remap(site: Site) -> None:
     """ST-AUX-1: shown by raw source and part, with what lies between, also while nobody ingests it."""
     site.file.write_text("shop,amount\nAachen,1\n", "utf-8")  # of 12 bytes and of 9
     said = site.done("create", site.definition, "--no-start")
-    assert f"run it with: nebuli source run sales --store {site.store}" in said
+    assert f"run it with: nebuli source serve --store {site.store}" in said
     (raw,) = site.shown()["raw_sources"].values()
     assert (raw["addresses"], raw["ends"], raw["lag"], raw["unit"]) == ({}, {str(site.file): 21}, 21, "bytes")
     assert site.shown()["lag_ms"] is None
@@ -256,7 +294,7 @@ def test_a_row_that_is_none_is_said_by_whoever_creates_the_source(
     assert "created source sales, which does not run yet: " in ended.stderr
     assert said in ended.stderr
     assert f"{site.file}" in ended.stderr
-    log, lock = (site.store / "sources" / f"sales.{each}" for each in ("log", "lock"))
+    log, lock = (site.store / "sources" / each for each in ("sales.log", "sales@1.lock"))
     assert f"its log is {log}" in ended.stderr
     found = site.shown()
     assert (found["health"], found["error"]) == ("waiting", found["last_error"])
@@ -311,45 +349,102 @@ def test_where_nothing_is_yet_that_is_said(site: Site) -> None:
     site.done("drop", "others")
 
 
-def test_whoever_runs_a_source_says_why_that_is_over(site: Site) -> None:
-    site.done("create", site.definition, "--no-start")
-
-    def run() -> Command:
-        command = Command("source", "run", "sales", "--store", site.store, directory=site.folder / "in")
-        command.wait_until_said("running source sales")
-        return command
-
-    command = run()
+def test_a_supervisor_runs_what_comes_and_goes_until_nothing_is_left(site: Site) -> None:
+    """One of a command stays; one that was started apart from a command ends with the last source, as asked."""
+    command = site.serve()
+    site.done("create", site.definition)
+    site.until_rows([("Aachen", 1)])
+    assert site.supervisor == command.process.pid
+    (supervisor,) = site.shown()["supervisors"]
+    assert supervisor["pid"] == command.process.pid
+    assert f"\nsupervisor: process {command.process.pid} of " in site.done("show", "sales")
+    (instance,) = site.instances().values()
     site.done("scale", "sales", "0")
-    ended = command.end()
-    again = f"run it again with: nebuli source scale sales N --store {site.store}"
-    assert (ended.exit_code, ended.stderr.splitlines()[-1]) == (0, f"source sales was scaled to 0; {again}")
-    asyncio.run(site.scaled(1))
-    command = run()
+    assert is_gone(instance)()
     site.done("drop", "sales")
-    ended = command.end()
-    assert (ended.exit_code, ended.stderr.splitlines()[-1]) == (0, "source sales was dropped")
-    assert not (site.store / "sources" / "sales.lock").exists()
+    assert not list((site.store / "sources").iterdir())
+    assert command.process.poll() is None
+    command.process.send_signal(signal.SIGTERM)
+    assert command.end().exit_code == 143
+
+    site.done("create", site.definition)
+    apart = site.supervisor
+    site.done("drop", "sales")
+    wait_for(is_gone(apart), "it has ended")
+    log = (site.store / "supervisor.log").read_text("utf-8")
+    again = f"nebuli source scale NAME N --store {site.store}"
+    assert log.splitlines()[-1] == f"no source is to run; run one again with: {again}"
 
 
-def test_a_source_is_run_in_the_foreground_by_one_process(site: Site) -> None:
-    """A second one says which; SIGTERM ends it, and its instances; a single instance runs beside it."""
+@pytest.mark.long
+def test_instances_outlive_their_supervisor_and_the_next_one_adopts_them(site: Site) -> None:
+    """While rows come in. There is one at once; it restarts an adopted instance that is killed, and ends all."""
+    with site.fed() as rows:
+        site.done("create", site.definition, "--replicas", "2")
+        supervisor, first = site.supervisor, site.instances()
+        assert first.keys() == {"1", "2"}
+        os.kill(supervisor, signal.SIGKILL)
+        wait_for(is_gone(supervisor), "it has ended")
+        site.until_more()
+        command = site.serve()
+        ended = site.run("serve")
+        assert ended.exit_code == 2
+        assert (
+            f"the sources of this store are run on this host by process {command.process.pid}" in ended.error
+        )
+        site.until_more()
+        assert site.instances() == first
+        os.kill(first["1"], signal.SIGKILL)
+        second = wait_for(
+            lambda: found if (found := site.instances()).get("1", first["1"]) != first["1"] else None,
+            "another",
+        )
+        assert second["2"] == first["2"]
+        site.until_more()
+        command.process.kill()
+        command.end()
+        site.until_more()
+        site.done("scale", "sales", "1")  # by a third one
+        assert site.instances() == {"1": second["1"]}
+        wait_for(is_gone(second["2"]), "the other one has ended")
+    site.until_rows(rows)
+    third = site.supervisor
+    os.kill(third, signal.SIGTERM)
+    wait_for(is_gone(third, second["1"]), "it has ended, and so has its instance")
+
+
+def test_without_a_supervisor_a_command_ends_instances(site: Site) -> None:
+    site.done("create", site.definition)
+    (instance,) = site.instances().values()
+    os.kill(site.supervisor, signal.SIGKILL)
+    assert not is_gone(instance)()
+    assert "source sales has stopped" in site.done("scale", "sales", "0")
+    wait_for(is_gone(instance), "it has ended")
+
+
+def test_an_instance_is_run_in_the_foreground_once(site: Site) -> None:
+    """Next to those of a supervisor, which waits for the end of one that has the name of its own."""
     site.done("create", site.definition, "--no-start")
-    command = Command("source", "run", "sales", "--store", site.store, directory=site.folder)
-    command.wait_until_said("running source sales")
     other = site.folder / "other"
     other.mkdir()
-    ended = nebuli("source", "run", "sales", "--store", site.store, directory=other)
+    mine = Command("source", "run", "sales", "--store", site.store, directory=other)
+    mine.wait_until_said("running instance 1 of source sales")
+    ended = site.run("run", "sales")
     assert ended.exit_code == 2
-    assert f"source sales is run on this host by process {command.process.pid} already" in ended.error
+    assert (
+        f"instance 1 of source sales is run on this host by process {mine.process.pid} already" in ended.error
+    )
+    ended = site.run("run", "sales", "--instance", "a/b")
+    assert (ended.exit_code, ended.error[:25]) == (2, "'a/b' cannot be the name ")
+    command = site.serve()
     site.until_rows([("Aachen", 1)])
-    more = Command(*("source", "run", "sales", "--instance", "mine", "--store", site.store), directory=other)
-    instances = wait_for(lambda: found if len(found := site.instances()) == 2 else None, "two instances")
-    assert instances == {"1": instances["1"], "mine": more.process.pid}
-    for each in (command, more):
-        each.process.send_signal(signal.SIGTERM)
-        assert each.end().exit_code == 143
-    assert is_gone(*instances.values())()
+    assert site.instances() == {"1": mine.process.pid}
+    mine.process.send_signal(signal.SIGTERM)
+    assert mine.end().exit_code == 143
+    instance = wait_for(lambda: site.instances().get("1"), "that of the supervisor")
+    command.process.send_signal(signal.SIGTERM)
+    assert command.end().exit_code == 143
+    assert is_gone(instance)()
     assert {each["health"] for each in site.shown()["instances"]} == {"ended"}
 
 
@@ -374,8 +469,8 @@ def test_a_source_in_a_store_by_url_is_run_all_the_same(
             assert run("collection", "read", "sales", "--format", "csv") == "shop,amount\nAachen,1\n"
             assert "has 2 instances" in run("source", "scale", "sales", "2")
         finally:
-            (lock,) = (tmp_path / "state" / "nebuli" / "sources").glob("*/sales.lock")
-            pid = int(lock.read_text("utf-8"))
+            (lock,) = (tmp_path / "state" / "nebuli" / "sources").glob("*/supervisor.lock")
+            pid = int(lock.read_text("utf-8").split()[0])
             run("source", "drop", "sales")
         wait_for(is_gone(pid), "its supervisor has ended")
-        assert [*lock.parent.iterdir()] == []
+        assert [*(lock.parent / "sources").iterdir()] == []

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from nebuli.cli.rows.source_views import age, listed, shown
-from nebuli.ingestion.entries import Health, InstanceStatus
+from nebuli.ingestion.entries import Health, InstanceStatus, SupervisorStatus
 from nebuli.ingestion.source_status import HeldBack, RawSourceStatus, SourceStatus
 
 NOW = 1_700_000_000_000  # 2023-11-14T22:13:20Z
@@ -36,6 +36,7 @@ STATUS = SourceStatus(
     health="running",
     error=None,
     instances=[INSTANCE],
+    supervisors=[SupervisorStatus("vm", 16, NOW - 60_000, NOW - 2_000)],
     last_error="sales: /in/9.csv is gone",
     undecoded=None,
     last_error_at=NOW - 300_000,
@@ -64,6 +65,7 @@ def test_a_source_is_shown_on_a_screen() -> None:
         "/in/3.csv  100       103",
         "and 3 more",
         "",
+        "supervisor: process 16 of vm, seen 2.0 s ago",
         "instance  health   pid  host  seen       upper",
         "--------  -------  ---  ----  ---------  ------------------------",
         "1         running  17   vm    3.0 s ago  2023-11-14T22:13:18.500Z",
@@ -91,6 +93,8 @@ def test_what_is_not_known_is_a_dash() -> None:
     ]
     assert lines[8].split() == ["/in/0.csv", "100", "-"]
     assert lines[-1] == "no holds"
+    alone = shown(replace(STATUS, supervisors=[]), NOW, START)
+    assert f"\nno supervisor runs, which would restart an instance; start it with: {START}\n" in alone
     assert listed([new], NOW).splitlines()[2].split() == (
         ["sales", "2", "r1", "there", "1", "of", "2", "-", "-", "-", "running"]
     )

@@ -45,6 +45,7 @@ def test_figures_of_a_source() -> None:
         at("remap_upper_seconds"): (NOW - 500) / 1000,
         at("upper_seconds"): (NOW - 1_500) / 1000,
         at("replicas"): 2,
+        at("supervisors"): 1,
         at("instances", "starting"): 0,
         at("instances", "running"): 1,
         at("instances", "waiting"): 0,
@@ -63,9 +64,17 @@ def test_what_is_not_known_has_no_value() -> None:
     new = replace(STATUS, raw_sources={"data": away}, lag_ms=None, last_error_at=None, holds=[])
     values = read(("kept", new), ("other", STATUS))
     assert values[at("answers", "data")] == 0
+    known = [
+        "answers",
+        "remap_upper_seconds",
+        "upper_seconds",
+        "replicas",
+        "instances",
+        "supervisors",
+        "held_up",
+    ]
     assert {name for name, labels in values if "kept" in labels} == {
-        f"nebuli_source_{each}"
-        for each in ("answers", "remap_upper_seconds", "upper_seconds", "replicas", "instances", "held_up")
+        f"nebuli_source_{each}" for each in known
     }
 
 

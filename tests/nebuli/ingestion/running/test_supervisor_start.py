@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,8 +20,8 @@ from tests.nebuli.ingestion.running.test_supervisor import sales
 @pytest.fixture
 def files(tmp_path: Path) -> Iterator[SupervisorFiles]:
     """Of a supervisor that is there, and starts no instance by itself."""
-    found = SupervisorFiles.at(tmp_path / "supervised", "sales", tmp_path)
-    with found.held():
+    found = SupervisorFiles.at(tmp_path / "supervised", tmp_path)
+    with found.supervisor.held():
         yield found
 
 
@@ -51,11 +52,11 @@ async def test_it_is_said_what_is_waited_for(
         is_said.set()
 
     async with sales(tmp_path) as sources, ingesting(sources, is_said):
-        assert await started(sources, files, [], 1, say) == Started(files.holder(), None)
+        assert await started(sources, files, "sales", [], replicas=1, say=say) == Started(os.getpid(), None)
         assert [each.health for each in await sources.instances("sales")] == ["running"]
         assert said == ["waiting, for 60 s at most: 0 of 1 instances have been started"]
         said.clear()
-        assert await started(sources, files, [], 1, say) == Started(files.holder(), None)
+        assert await started(sources, files, "sales", [], replicas=1, say=say) == Started(os.getpid(), None)
     assert said == []
 
 
@@ -64,9 +65,9 @@ async def test_it_is_said_which_instances_were_waited_for_in_vain(
 ) -> None:
     monkeypatch.setattr(supervisor_start, "_DEADLINE_S", 3.0)
     async with sales(tmp_path) as sources, ingesting(sources):
-        found = await started(sources, files, [], 2, lambda _: None)
+        found = await started(sources, files, "sales", [], replicas=2, say=lambda _: None)
     assert found == Started(
-        files.holder(),
+        os.getpid(),
         "1 of 2 instances have been started, after 3 s: none has said what hinders it; they go on, if they can",
     )
 
@@ -77,6 +78,6 @@ async def test_the_first_error_of_an_instance_is_what_hinders_it(
     async with sales(tmp_path) as sources:
         (tmp_path / "sales.csv").write_text("shop,amount\nAachen,one\n", "utf-8")
         async with ingesting(sources):
-            found = await started(sources, files, [], 1, lambda _: None)
+            found = await started(sources, files, "sales", [], replicas=1, say=lambda _: None)
     assert found.error is not None
     assert f"the message at 12 of {tmp_path}/sales.csv" in found.error
