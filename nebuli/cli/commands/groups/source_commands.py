@@ -140,7 +140,7 @@ def serve(store: str, *, until_idle: bool) -> int:
     Sources are created, scaled and dropped meanwhile. One such supervisor runs on a host. Interrupted or terminated,
     it ends its instances; killed, it leaves them running, and the next one adopts them.
     """
-    logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
+    log_to_stderr("%(asctime)s %(message)s")
 
     async def work(sources: Sources) -> None:
         from nebuli.ingestion.running.supervisor import Supervisor
