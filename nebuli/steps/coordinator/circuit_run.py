@@ -336,7 +336,7 @@ class CircuitRun(Generic[_Wanted]):
             if self._ending.is_set() or self._stopping.is_set() or before.coordinator.ending:
                 raise NotScaled(number, _ENDING)
             try:
-                await self._succeed(wanted, before)
+                step = await self._succeed(wanted, before)
             except NotScaled:
                 await self._roster.tidy()
                 raise
@@ -344,10 +344,10 @@ class CircuitRun(Generic[_Wanted]):
                 self.break_off(error)
                 raise NotScaled(number, f"{_UNKNOWN}: {error}") from error
             await self._roster.tidy()
-            return self.coordinator.next_step
+            return step
 
-    async def _succeed(self, wanted: _Wanted, before: Generation) -> None:
-        """Have others take the place of members.
+    async def _succeed(self, wanted: _Wanted, before: Generation) -> int:
+        """Have others take the place of members; their first step.
 
         Raises NotScaled: those before continue. StorageError, OSError: whose the circuit is, only the note says.
         """
@@ -356,7 +356,7 @@ class CircuitRun(Generic[_Wanted]):
         try:
             addresses, epoch = await given_ahead(before, after)
             async with self.calls.held(_PUSH_S):
-                await self._hand_over(before, after, addresses, epoch)
+                step = await self._hand_over(before, after, addresses, epoch)
                 self._is_decided = True
                 await self._roster.become(after)  # from here on, whatever dies
                 before.over.set()
@@ -366,6 +366,7 @@ class CircuitRun(Generic[_Wanted]):
                 self.calls.lead(after.calls)
                 self._now = after
                 self._is_decided = False
+                return step
         except (GivenUp, TimeoutError, asyncio.CancelledError) as error:
             if self._is_decided:  # the note's place may be too slow
                 raise
@@ -385,10 +386,13 @@ class CircuitRun(Generic[_Wanted]):
 
     async def _hand_over(
         self, before: Generation, after: Generation, addresses: Sequence[str], epoch: int
-    ) -> None:
-        """What there is goes from members to those that follow them. Raises GivenUp: those before continue."""
+    ) -> int:
+        """Move what there is from members to those that follow them; the next step.
+
+        Raises GivenUp: those before continue.
+        """
         try:
-            await handed_over(before, after, addresses, epoch)
+            return await handed_over(before, after, addresses, epoch)
         except (GivenUp, StorageError) as error:
             await before.resume()
             raise GivenUp(str(error)) from error

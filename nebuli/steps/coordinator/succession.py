@@ -70,8 +70,8 @@ async def begun(after: Generation) -> Sequence[str]:
         raise GivenUp(f"the members that were to take over have not begun within {_BEGIN_S:g} s") from None
 
 
-async def handed_over(before: Generation, after: Generation, addresses: Sequence[str], epoch: int) -> None:
-    """Have members rest, and give the rest of what they have, so that others have all of it durably.
+async def handed_over(before: Generation, after: Generation, addresses: Sequence[str], epoch: int) -> int:
+    """Have members rest, and give the rest of what they have, so that others have all of it durably; the next step.
 
     Until `Generation.resume`, they rest. Raises GivenUp, StorageError; also where another epoch than the one has begun
     in which they have `given_ahead`.
@@ -91,6 +91,7 @@ async def handed_over(before: Generation, after: Generation, addresses: Sequence
     steps: list[int] = await _unless(disturbances, giving)
     if {*steps} != {step}:
         raise GivenUp(f"members stand at different steps: {steps}, and {step} at the coordinator")
+    return step
 
 
 def _order(after: Generation) -> bytes:

@@ -1,4 +1,4 @@
-"""Other members at workers where the note of them cannot be written: none are taken away that may be the members."""
+"""Other members at workers, also where their note cannot be written: none are taken away that may be the members."""
 
 from __future__ import annotations
 
@@ -27,8 +27,12 @@ from tests.support.told_members import pushed_query
 OLD, NEW = (MemberPlace(node="127.0.0.1:1", grpc="n:2", id=each) for each in ("old", "new"))
 
 
+STEP = 7
+"""The first of those that follow."""
+
+
 class FailingNotes(Notes):
-    """The write of this number is an error, though what is written is there."""
+    """The write of this number is an error, though what is written is there; 0: none is."""
 
     def __init__(self, place: Path, failing: int) -> None:
         super().__init__(place)
@@ -51,17 +55,20 @@ class Workers:
     async def forget(self, place: MemberPlace) -> None:
         self.forgotten.append(place)
 
+    async def end(self, _: tuple[MemberPlace, ...]) -> None:
+        pass
+
 
 async def given_at_once(*_: object) -> tuple[list[str], int]:
     return [NEW.node], 1
 
 
-async def handed_over_at_once(*_: object) -> None:
-    return
+async def handed_over_at_once(*_: object) -> int:
+    return STEP
 
 
-async def scaled(folder: Path, failing: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ask for other members; none are taken away."""
+async def scaled(folder: Path, failing: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Ask for other members, whose first step it returns; none are taken away if that fails."""
     monkeypatch.setattr(circuit_run, "given_ahead", given_at_once)
     monkeypatch.setattr(circuit_run, "handed_over", handed_over_at_once)
     taken_back = False
@@ -101,7 +108,7 @@ async def scaled(folder: Path, failing: int, monkeypatch: pytest.MonkeyPatch) ->
         await run.begin(roster)
         running = asyncio.create_task(run.run())
         try:
-            await run.succeed(Succession(members=(member,), places=(NEW,), before=(OLD,)))
+            return await run.succeed(Succession(members=(member,), places=(NEW,), before=(OLD,)))
         finally:
             await asyncio.sleep(0.05)  # whatever is to be taken away is
             running.cancel()
@@ -109,9 +116,15 @@ async def scaled(folder: Path, failing: int, monkeypatch: pytest.MonkeyPatch) ->
             await run.close("it is over")
             if failing == 2:
                 assert isinstance(broken, OSError)
-            assert workers.forgotten == []
-            assert not (taken_back and failing == 2)
-    raise AssertionError("it is not scaled")
+            assert workers.forgotten == ([] if failing else [OLD])
+            assert not (taken_back and failing != 1)
+
+
+async def test_a_scaling_returns_the_step_at_which_members_have_handed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As soon as it is done: the members that follow may not have joined yet."""
+    assert await scaled(tmp_path, 0, monkeypatch) == STEP
 
 
 async def test_where_it_is_not_known_which_members_the_circuit_has_none_are_taken_away(
