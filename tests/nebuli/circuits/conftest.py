@@ -128,6 +128,18 @@ class Served:
             psutil.Process(process).send_signal(number)
 
 
+def member_processes() -> list[psutil.Process]:
+    """The processes of members that there are, and of those that are to take over: the template's children."""
+    return [each for each in psutil.Process().children(recursive=True) if _is_member(each)]
+
+
+def _is_member(process: psutil.Process) -> bool:
+    try:
+        return "nebuli member " in " ".join(process.cmdline())
+    except psutil.NoSuchProcess:  # also of one that has ended and is not waited for yet
+        return False
+
+
 Serve = Callable[..., AbstractAsyncContextManager[Served]]
 
 

@@ -17,7 +17,16 @@ from nebuli.circuits import Circuit, CircuitUnreachable, NotScaled
 from nebuli.steps.coordinator import circuit_run, succession
 from nebuli.steps.coordinator.generation import Generation
 from nebuli.steps.protocol.triggers import TriggerSettings
-from tests.nebuli.circuits.conftest import Rows, Serve, Served, added, batch, counted, totals
+from tests.nebuli.circuits.conftest import (
+    Rows,
+    Serve,
+    Served,
+    added,
+    batch,
+    counted,
+    member_processes,
+    totals,
+)
 from tests.support.waiting import until_async
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
@@ -83,8 +92,8 @@ class AtRest:
         if self.is_so.is_set():
             return
         old = {before.members.process(member) for member in range(before.plan.members)}
-        for each in psutil.Process().children():
-            if each.pid not in old and "nebuli member " in " ".join(each.cmdline()):
+        for each in member_processes():
+            if each.pid not in old:
                 each.send_signal(signal.SIGSTOP)
                 self.halted = each
                 self.is_so.set()

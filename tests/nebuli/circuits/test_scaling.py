@@ -15,7 +15,7 @@ import pytest
 
 from nebuli.circuits import Circuit, NotScaled
 from nebuli.steps.protocol.triggers import TriggerSettings
-from tests.nebuli.circuits.conftest import Rows, Serve, added, batch, counted, totals
+from tests.nebuli.circuits.conftest import Rows, Serve, added, batch, counted, member_processes, totals
 from tests.support.waiting import until_async
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
@@ -142,7 +142,7 @@ async def test_where_a_member_is_killed_meanwhile_all_goes_on_as_it_was(serve: S
                 scaling = asyncio.create_task(circuit.scale(3))
 
                 async def has_begun() -> bool:
-                    return scaling.done() or any(each.pid not in before for each in _members())  # noqa: B023
+                    return scaling.done() or any(each.pid not in before for each in member_processes())  # noqa: B023
 
                 await until_async(has_begun, "a member that is to take over")
                 await asyncio.sleep(delay)
@@ -159,18 +159,6 @@ async def test_where_a_member_is_killed_meanwhile_all_goes_on_as_it_was(serve: S
 
 
 def _kill(whom: str, old: set[int]) -> None:
-    chosen = [each for each in _members() if (each.pid in old) == (whom == "old")]
+    chosen = [each for each in member_processes() if (each.pid in old) == (whom == "old")]
     for each in chosen[:1]:
         each.send_signal(signal.SIGKILL)
-
-
-def _members() -> list[psutil.Process]:
-    """The processes of those that there are, and of those that are to take over."""
-    return [each for each in psutil.Process().children() if _is_member(each)]
-
-
-def _is_member(process: psutil.Process) -> bool:
-    try:
-        return "nebuli member " in " ".join(process.cmdline())
-    except psutil.NoSuchProcess:  # also of one that has ended and is not waited for yet
-        return False
