@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from nebuli.circuits import Circuit
 from nebuli.circuits.errors import CheckpointNotMade
 from nebuli.dataflow.steps.saved_runs import CIRCUIT, MANIFEST
+from nebuli.forking.own_template import adopted, start_template
 from nebuli.steps.member.member_store import LOG
 from nebuli.steps.protocol.errors import MemberFailed
 from nebuli.store import Store
@@ -24,21 +26,25 @@ pytestmark = [pytest.mark.processes, pytest.mark.long]
 
 MEMBERS = 3
 NEWER = """
-import pathlib
-if pathlib.Path("installed").exists():
-    from nebuli.dataflow.steps import saved_runs
-    saved_runs.FORMAT, saved_runs.READS = 2, frozenset({1, 2})
+from nebuli.dataflow.steps import saved_runs
+saved_runs.FORMAT, saved_runs.READS = 2, frozenset({1, 2})
 """
 
 
-@pytest.fixture
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file: while it is there, processes that begin have the newer version, whose state has format 2."""
-    site = tmp_path / "site"
+@contextmanager
+def newer_version(folder: Path) -> Iterator[None]:
+    """Have processes begin with the newer version, whose state has format 2, as at a worker that has been upgraded.
+
+    Those that there are stay as they are. All that begin meanwhile have to end before it is left.
+    """
+    site = folder / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(NEWER, "utf-8")
-    monkeypatch.setenv("PYTHONPATH", f"{site}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-    return tmp_path / "installed"
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("PYTHONPATH", f"{site}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+        template = start_template()
+    with template, adopted(template):
+        yield
 
 
 async def formats(state: Path) -> list[int]:
@@ -78,34 +84,34 @@ async def restart(here: Served, circuit: Circuit, member: int) -> None:
     await checkpointed(circuit)
 
 
-async def test_members_are_upgraded_one_by_one_while_producers_push(serve: Serve, installed: Path) -> None:
+async def test_members_are_upgraded_one_by_one_while_producers_push(serve: Serve, tmp_path: Path) -> None:
     """DBSP-REQ-4: what the older version has saved is read, and saved anew as the newer one does, all beside others."""
-    async with serve(members=MEMBERS, settings=OFTEN) as here, Circuit(here.address) as circuit:
-        traffic = Traffic(circuit, seed=3)
-        async with asyncio.TaskGroup() as group:
-            for number in range(PRODUCERS):
-                group.create_task(traffic.produce(number))
-            for output in ("rows", "totals"):
-                group.create_task(traffic.read(output))
-            await checkpointed(circuit)
-            installed.touch()
-            for member in range(MEMBERS):
-                await restart(here, circuit, member)
-            traffic.enough.set()
-        await circuit.shut_down()
+    with ExitStack() as newer:
+        async with serve(members=MEMBERS, settings=OFTEN) as here, Circuit(here.address) as circuit:
+            traffic = Traffic(circuit, seed=3)
+            async with asyncio.TaskGroup() as group:
+                for number in range(PRODUCERS):
+                    group.create_task(traffic.produce(number))
+                for output in ("rows", "totals"):
+                    group.create_task(traffic.read(output))
+                await checkpointed(circuit)
+                newer.enter_context(newer_version(tmp_path))
+                for member in range(MEMBERS):
+                    await restart(here, circuit, member)
+                traffic.enough.set()
+            await circuit.shut_down()
     assert rows_of_sink(Path("totals.csv")) == totals(traffic.pushed)
     assert await formats(Path("state")) == [2] * MEMBERS
 
 
 async def test_an_older_version_does_not_go_on_with_what_a_newer_one_has_saved(
-    serve: Serve, installed: Path
+    serve: Serve, tmp_path: Path
 ) -> None:
     """DBSP-REQ-4: an unknown format is a clear error, and the state stays for who can read it."""
-    installed.touch()
-    async with serve(members=MEMBERS, settings=OFTEN) as here, Circuit(here.address) as circuit:
-        await checkpointed(circuit)
-        await circuit.shut_down()
-    installed.unlink()
+    with newer_version(tmp_path):
+        async with serve(members=MEMBERS, settings=OFTEN) as here, Circuit(here.address) as circuit:
+            await checkpointed(circuit)
+            await circuit.shut_down()
     with pytest.raises(ExceptionGroup) as failed:
         async with serve(members=MEMBERS, settings=OFTEN):
             await asyncio.Event().wait()
