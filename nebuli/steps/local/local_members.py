@@ -172,4 +172,5 @@ async def _end(command: ForkedCommand) -> None:
     except TimeoutError:
         process.kill()
         await asyncio.wait([process.ended])
-    command.close()
+    finally:  # also after a second cancel: the process ends with its standard input
+        command.close()

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from nebuli.steps.errors import StateInUse, StateOfAnother
+from nebuli.steps.local.local_members import LocalMembers
 from nebuli.steps.local.local_run import LocalRun
 from nebuli.steps.protocol.lockstep import Phase
 from nebuli.steps.protocol.triggers import TriggerSettings
@@ -136,3 +137,32 @@ async def test_a_state_folder_belongs_to_one_query_one_list_of_sources_and_one_r
     ):
         with pytest.raises(StateOfAnother, match=what):
             await LocalRun(other, here / "state", here, NOW).__aenter__()
+
+
+@pytest.mark.story
+def test_a_run_begins_after_one_whose_leave_was_cancelled(here: Path) -> None:
+    """Also on another event loop, in the same program: both fork their members from its one template."""
+
+    async def interrupted() -> list[int]:
+        async with LocalRun(in_steps(), here / "interrupted", here, NOW) as run:
+            await until_running(run, 1)
+            processes = [run.members.process(member) for member in range(2)]
+            assert isinstance(run.members, LocalMembers)
+            leaving = asyncio.create_task(run.members.__aexit__(None, None, None))
+            for _ in range(3):  # members are told to end, and waited for
+                await asyncio.sleep(0)
+            leaving.cancel()
+            await asyncio.wait([leaving])
+        return [process for process in processes if process is not None]
+
+    async def next_one(before: list[int]) -> None:
+        async def have_ended() -> bool:
+            return not any(psutil.pid_exists(process) for process in before)
+
+        await until_async(have_ended, "the members before have ended")
+        async with LocalRun(in_steps(), here / "next", here, NOW) as run:
+            await until_running(run, 1)
+
+    before = asyncio.run(interrupted())
+    assert len(before) == 2
+    asyncio.run(next_one(before))
