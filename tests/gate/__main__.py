@@ -25,8 +25,8 @@ from tests.gate.failures import LISTED_S, Failure, Record
 
 _ENVIRONMENT = {"TESTS_ONE_IN": "10"}
 """The gate tries a tenth of what is drawn or swept (`tests/support/sizes.py`)."""
-_TIME_S = 900
-"""Time for all parts, multiplied by ``GATE_PATIENCE``."""
+_TIME_S = 1800
+"""Time for all parts, three times as much as they take, multiplied by ``GATE_PATIENCE``."""
 _TO_COMPILE_S = 60
 _CHANCES = 8
 """More failures than these are no chance."""
