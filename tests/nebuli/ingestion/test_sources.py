@@ -674,7 +674,7 @@ async def test_a_source_that_is_dropped_leaves_nothing_behind(sources: Sources, 
     assert await sources.names() == []
     assert await sources.collections.list() == []
     left = [each for each in await sources.store.shards() if each.startswith("ingestion/")]
-    assert sorted(left) == ["ingestion/instances", "ingestion/sources"]
+    assert sorted(left) == ["ingestion/instances", "ingestion/sources", "ingestion/supervisors"]
     assert not before & set(left)
     with pytest.raises(CollectionUnknown):
         await sources.collections.snapshot("orders")
