@@ -2,9 +2,10 @@
 
 import os
 import sys
+from typing import NoReturn
 
 
-def main() -> int:
+def main() -> NoReturn:
     """Run the command line, and exit with its code."""
     from netchannel.cli.channel_commands import main as run
 
@@ -15,4 +16,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import os
 import sys
 from contextlib import suppress
@@ -18,7 +19,7 @@ import netchannel
 from netchannel.cli.row_files import FileUnusable, Output, read_batches, suffix_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import pyarrow as pa
 
@@ -103,15 +104,30 @@ def _parser() -> argparse.ArgumentParser:
     tail.add_argument("--from-start", action="store_true", help="Begin with the oldest row that is kept.")
     ping = command("ping", _ping, "Measure round trips to a receiver, by heartbeats.")
     ping.add_argument("address", metavar="HOST:PORT", help="address of a receiver")
-    ping.add_argument("--count", type=int, default=5, metavar="N", help="Round trips.  [default: 5]")
+    ping.add_argument(
+        "--count", type=_number_above_0(int), default=5, metavar="N", help="Round trips.  [default: 5]"
+    )
     ping.add_argument(
         "--timeout",
-        type=float,
+        type=_number_above_0(float),
         default=5.0,
         metavar="S",
         help="Seconds in which each has to come.  [default: 5]",
     )
     return parser
+
+
+def _number_above_0(kind: Callable[[str], float]) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        try:
+            number = kind(text)
+        except ValueError:
+            number = math.nan
+        if not 0 < number < math.inf:
+            raise argparse.ArgumentTypeError(f"expected a number above 0, got {text!r}")
+        return number
+
+    return read
 
 
 def _secret(name: str) -> str:
@@ -178,8 +194,10 @@ async def _recv(given: argparse.Namespace, secret: str | None) -> int:
                 assert position is not None
                 await channel.ack(position)
             output.publish()
-        finally:
-            output.discard()
+        except BaseException:
+            if (part := output.keep_part()) is not None:
+                sys.stderr.write(f"the stream is not complete: {part} has the {rows:,} rows that came\n")
+            raise
     sys.stderr.write(f"{rows:,} rows received\n")
     return _DONE
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
@@ -154,13 +154,23 @@ class Output:
                 self._file.close()
                 self._aside.replace(self._path)
 
-    def discard(self) -> None:
-        """Remove a file that is not whole; harmless behind `publish`."""
-        if self._aside is not None and self._file is not None:
-            with suppress(OSError):
+    def keep_part(self) -> Path | None:
+        """End a file that is not whole, and return it: its rows are acknowledged, so nothing else has them.
+
+        None if there is no file, or it is published.
+        """
+        if self._path is None or self._aside is None or not self._aside.exists():
+            return None
+        part = self._path.with_name(f"{self._path.stem}.partial{self._path.suffix}")
+        if part.exists():
+            part = part.with_name(f"{self._path.stem}.partial-{uuid4().hex[:8]}{self._path.suffix}")
+        with self._errors():
+            if self._writer is not None:
+                self._writer.close()
+            if self._file is not None:
                 self._file.close()
-            with suppress(OSError):
-                self._aside.unlink()
+            self._aside.replace(part)
+        return part
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

@@ -85,9 +85,24 @@ def test_a_file_is_written_as_it_was_read(
         output.write(batch)
     assert not (tmp_path / f"out{suffix}").exists()
     output.publish()
-    output.discard()
+    assert output.keep_part() is None
     assert read(tmp_path / f"out{suffix}").equals(ROWS)
     assert {each.name for each in tmp_path.iterdir()} == {f"in{suffix}", f"out{suffix}"}
+
+
+@pytest.mark.parametrize("suffix", files.SUFFIXES)
+def test_a_part_of_a_stream_has_a_file_of_its_own(tmp_path: Path, suffix: str) -> None:
+    for _ in range(2):
+        output = Output(str(tmp_path / f"out{suffix}"))
+        output.open(ROWS.schema)
+        output.write(ROWS.to_batches()[0])
+        part = output.keep_part()
+        assert part is not None
+        assert read(part).equals(ROWS)
+    names = {each.name for each in tmp_path.iterdir()}
+    assert len(names) == 2
+    assert f"out.partial{suffix}" in names
+    assert f"out{suffix}" not in names
 
 
 def test_a_stream_of_arrow_in_a_file_is_read_too(tmp_path: Path) -> None:
@@ -125,7 +140,7 @@ def test_a_file_is_sent_and_received_whoever_is_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
-def test_a_producer_that_is_killed_leaves_no_file(tmp_path: Path) -> None:
+def test_rows_of_a_producer_that_is_interrupted_are_in_a_file_of_their_own(tmp_path: Path) -> None:
     """It sends standard input, which has not ended."""
     (address,) = free_addresses(1)
     out = tmp_path / "out.csv"
@@ -143,8 +158,11 @@ def test_a_producer_that_is_killed_leaves_no_file(tmp_path: Path) -> None:
                 sender.kill()
         assert receiver.wait(30) == 1
         assert receiver.stderr is not None
-        assert "Error: " in receiver.stderr.read()
-    assert [*tmp_path.iterdir()] == []
+        printed = receiver.stderr.read()
+        assert "Error: " in printed
+        assert f"{tmp_path / 'out.partial.csv'} has the " in printed
+    assert [each.name for each in tmp_path.iterdir()] == ["out.partial.csv"]
+    assert set(pc.read_csv(tmp_path / "out.partial.csv")["n"].to_pylist()) == {1234567}
 
 
 @pytest.mark.processes
@@ -198,6 +216,8 @@ async def test_ping_measures_and_says_who_is_not_there() -> None:
         (["send", "rows.csv", "127.0.0.1"], "expected HOST:PORT/CHANNEL, got '127.0.0.1'"),
         (["send", "rows.txt", "127.0.0.1:1/c"], "rows.txt: its name says no format"),
         (["recv", "127.0.0.1:0/c", "--secret-file", "gone"], "gone cannot be read"),
+        (["ping", "127.0.0.1:1", "--count", "0"], "expected a number above 0, got '0'"),
+        (["ping", "127.0.0.1:1", "--timeout", "nan"], "expected a number above 0, got 'nan'"),
     ],
 )
 def test_bad_input_is_exit_code_2(arguments: list[str], said: str) -> None:
