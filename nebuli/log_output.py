@@ -33,6 +33,15 @@ class _JsonLines(logging.Formatter):
         return json.dumps(said, ensure_ascii=False)
 
 
+def wrong_setting() -> str | None:
+    """A sentence about a variable of the environment whose value has no meaning; None if there is none."""
+    for variable, values in ((LEVEL_VARIABLE, (*LEVELS,)), (FORMAT_VARIABLE, FORMATS)):
+        value = os.environ.get(variable, "")
+        if value and value not in values:
+            return f"{variable} is {value!r}: expected {', '.join(values[:-1])} or {values[-1]}"
+    return None
+
+
 def is_quiet() -> bool:
     """Whether errors only are to be shown, and no progress."""
     return _level() == logging.ERROR

@@ -16,7 +16,7 @@ import click
 from nebuli import __version__
 from nebuli.cli.exits import exit_code
 from nebuli.cli.terminal import takes_colours
-from nebuli.log_output import FORMAT_VARIABLE, LEVEL_VARIABLE
+from nebuli.log_output import FORMAT_VARIABLE, LEVEL_VARIABLE, wrong_setting
 
 _COMMANDS = {
     "bench": ("bench", "Measure a query's throughput with local workers."),
@@ -84,7 +84,7 @@ class _LazyGroup(click.Group):
 @click.command(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
 @click.option("-v", "--verbose", is_flag=True, help="Log what processes begin and end, too.")
-@click.option("-q", "--quiet", is_flag=True, help="Show errors only, and no progress.")
+@click.option("-q", "--quiet", is_flag=True, help="Log errors only, and show no progress.")
 @click.option(
     "--log-format",
     type=click.Choice(["text", "json"]),
@@ -104,6 +104,8 @@ def nebuli(*, verbose: bool, quiet: bool, log_format: str | None) -> None:
         os.environ[LEVEL_VARIABLE] = "info" if verbose else "error"
     if log_format is not None:
         os.environ[FORMAT_VARIABLE] = log_format
+    if (wrong := wrong_setting()) is not None:
+        raise click.UsageError(wrong)
     if not takes_colours():
         click.get_current_context().color = False
 

@@ -10,8 +10,10 @@ import sys
 from datetime import datetime
 
 import pytest
+from click.testing import CliRunner
 
 from nebuli import log_output
+from nebuli.cli import nebuli
 
 pytestmark = pytest.mark.processes
 
@@ -63,9 +65,15 @@ def test_verbose_has_more_of_these_packages_and_json_is_a_line_for_each_record()
     assert len({each["process"] for each in found}) == 1
 
 
-@pytest.mark.parametrize(
-    ("level", "quiet"), [("", False), ("error", True), ("info", False), ("nonsense", False)]
-)
+@pytest.mark.parametrize("variable", ["NEBULI_LOG_LEVEL", "NEBULI_LOG_FORMAT"])
+def test_a_setting_without_meaning_is_invalid_input(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    monkeypatch.setenv(variable, "loud")
+    done = CliRunner().invoke(nebuli, ["list"])
+    assert done.exit_code == 2
+    assert f"{variable} is 'loud': expected " in done.output
+
+
+@pytest.mark.parametrize(("level", "quiet"), [("", False), ("error", True), ("info", False)])
 def test_quiet_has_errors_only(monkeypatch: pytest.MonkeyPatch, level: str, quiet: bool) -> None:
     monkeypatch.setenv(log_output.LEVEL_VARIABLE, level)
     assert log_output.is_quiet() is quiet
