@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from netchannel.values import with_article
+from netchannel.wire import arrow_objects
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,20 +33,18 @@ def rows_of(batches: Iterable[pa.RecordBatch | pa.Table]) -> list[dict[str, Any]
 
 
 def one_batch(rows: object) -> pa.RecordBatch:
-    """The rows of a batch or a table as one batch. Raises TypeError for anything else, ValueError for too many."""
+    """The rows of a batch, a table or a data frame as one batch.
+
+    Raises TypeError for anything else, pyarrow.ArrowException (a ValueError) for rows that a batch cannot have.
+    """
     if isinstance(rows, pa.RecordBatch):
         return rows
-    if not isinstance(rows, pa.Table):
+    if not arrow_objects.is_arrow(rows):
         raise TypeError(
-            f"the rows are {with_article(type(rows))}: expected a pyarrow.RecordBatch or a pyarrow.Table; of dicts, "
-            f"pyarrow.RecordBatch.from_pylist(rows, schema=...) makes one"
+            f"the rows are {with_article(type(rows))}: expected a pyarrow.RecordBatch, a pyarrow.Table or a data "
+            f"frame; of dicts, pyarrow.RecordBatch.from_pylist(rows, schema=...) makes one"
         )
-    batches = rows.combine_chunks().to_batches()
-    if len(batches) > 1:
-        raise ValueError(
-            "a column of the table has more than the 2 GiB of a batch: give it in pieces, by to_batches()"
-        )
-    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=rows.schema)
+    return arrow_objects.one_batch(rows)
 
 
 def _value_of(scalar: pa.Scalar) -> Any:

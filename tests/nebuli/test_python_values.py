@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import pandas
 import pyarrow as pa
 import pytest
 
@@ -27,6 +28,10 @@ def test_a_table_is_one_batch_of_all_of_its_rows() -> None:
     assert one_batch(pa.Table.from_batches([batch, batch])).to_pydict() == {"a": [1, 2, 1, 2]}
     assert one_batch(batch) is batch
     assert one_batch(batch.schema.empty_table()).equals(batch.slice(0, 0))
+
+
+def test_a_data_frame_is_one_batch() -> None:
+    assert one_batch(pandas.DataFrame({"a": [1, 2]})).to_pydict() == {"a": [1, 2]}
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,9 @@ class FinalSink:
     def write(self, change: pa.RecordBatch) -> int:
         """Add a change to the result."""
         if self._writes:
-            self._put(_rows_to_stay(change, "final, whose plan says that none is,"))
+            self._put(
+                _rows_to_stay(change, "the plan of its query has no operator that retracts rows: report this")
+            )
             return 0
         self._result.add(change)
         if self._may_write and self._result.is_large:
@@ -115,14 +117,14 @@ class AppendSink(ChangesSink):
 
     def write(self, change: pa.RecordBatch) -> int:
         """Write the rows."""
-        rows = _rows_to_stay(change, "append")
+        rows = _rows_to_stay(change, "a sink in mode append cannot retract one: use final or changes")
         self._output.write(rows)
         return int(rows.num_rows)
 
 
-def _rows_to_stay(change: pa.RecordBatch, mode: str) -> pa.RecordBatch:
+def _rows_to_stay(change: pa.RecordBatch, why: str) -> pa.RecordBatch:
     if (zset.weights_of(change) < 0).any():
-        raise RowsUnfit(f"a row was taken back, which a sink in mode {mode} cannot do: use final or changes")
+        raise RowsUnfit(f"a row was retracted, and {why}")
     return zset.expand(change)
 
 

@@ -315,10 +315,11 @@ def test_the_reserved_words_are_duckdbs() -> None:
 def test_a_reserved_word_names_something_where_it_does_in_duckdb(word: str) -> None:
     """In quotes everywhere, after AS in an item; as a table it names nothing without quotes."""
     checked(f'SELECT "{word}".k AS "{word}", n AS {word}2 FROM t AS "{word}"')
-    for statement in (f"SELECT k FROM t AS {word}", f"SELECT k FROM t {word}", f"SELECT k {word} FROM t"):
-        with duckdb.connect() as connection, suppress(duckdb.ParserException, duckdb.BinderException):
-            connection.execute("CREATE TABLE t AS SELECT 1 AS k")
-            connection.execute(statement)
-            continue
-        with pytest.raises(InvalidQuery):
-            checked(statement)
+    with duckdb.connect() as connection:
+        connection.execute("CREATE TABLE t AS SELECT 1 AS k")
+        for statement in (f"SELECT k FROM t AS {word}", f"SELECT k FROM t {word}", f"SELECT k {word} FROM t"):
+            with suppress(duckdb.ParserException, duckdb.BinderException):
+                connection.execute(statement)
+                continue
+            with pytest.raises(InvalidQuery):
+                checked(statement)

@@ -148,7 +148,7 @@ def test_a_large_final_fails_where_a_row_is_taken_back_against_its_plan(target: 
     sink.open(SCHEMA)
     for number in range(1000):
         sink.write(zset(("a", number, 1)))
-    with pytest.raises(RowsUnfit, match="taken back"):
+    with pytest.raises(RowsUnfit, match="retracted"):
         sink.write(zset(("a", 0, -1)))
     sink.abort("broken")
     assert names_in(target.parent) == []
@@ -199,7 +199,7 @@ def test_append_writes_rows_and_refuses_to_take_one_back(target: Path) -> None:
     sink = AppendSink(GrowingFile(str(target), csv_rows))
     sink.open(SCHEMA)
     sink.write(zset(("a", 1, 2)))
-    with pytest.raises(OutputError, match="taken back"):
+    with pytest.raises(OutputError, match="retracted"):
         sink.write(zset(("a", 1, -1)))
     sink.abort("broken")
     assert target.read_text("utf-8").splitlines() == ['"name","n"', '"a",1', '"a",1']
