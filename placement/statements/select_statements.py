@@ -186,7 +186,7 @@ def _alike(
         if wanted not in (None, DataType.INT32) and _is_null(operators, part, each):
             columns[name] = cast(exp.Null(), wanted)
         else:
-            columns[name] = column(each) if wanted in (None, own[each]) else cast(column(each), wanted)
+            columns[name] = column(each) if wanted in (None, own.get(each)) else cast(column(each), wanted)
     return operators.project("named", part, columns, at)
 
 

@@ -26,7 +26,7 @@ def say(**what: object) -> None:
     sys.stdout.flush()
 
 
-async def exchange(exchange: Exchange, member: int, members: int, steps: int) -> None:
+async def exchange_rounds(exchange: Exchange, member: int, members: int, steps: int) -> None:
     for step in range(steps):
         for index in range(2):
             round_ = 2 * step + index
@@ -49,7 +49,7 @@ async def main(member: int, listen: str, steps: int, *addresses: str) -> None:
     async with ReceiverServer(listen) as receiver, SenderServer() as sender:
         exchange = Exchange(sender, receiver, "circuit", 1, member, addresses)
         await exchange.open(60)
-        await exchange(exchange, member, len(addresses), steps)
+        await exchange_rounds(exchange, member, len(addresses), steps)
         await wait(exchange, member, len(addresses), steps)
 
 

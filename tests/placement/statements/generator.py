@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from random import Random
 
@@ -11,6 +12,9 @@ _LITERALS = {
     "int": ["0::BIGINT", "1::BIGINT", "-2::BIGINT", "3::BIGINT"],
     "text": ["'a'", "''", "'é'", "'it''s'"],
     "real": ["0e0", "0.5e0", "-1e0"],
+    "small": ["0::INTEGER", "1::INTEGER", "-2::INTEGER"],
+    "half": ["0::FLOAT", "0.5::FLOAT", "-1::FLOAT"],
+    "bool": ["true", "false"],
     "date": ["DATE '2020-02-29'", "DATE '1969-12-31'"],
     "time": ["TIMESTAMP '2020-01-01 00:00:05'", "TIMESTAMP '1969-12-31 23:59:59.5'"],
 }
@@ -82,7 +86,19 @@ class Generator:
             return Rows(f"({text}) AS {name}", {f"{name}.{each}": type_ for each, type_ in columns.items()})
         table = self._random.choice([*TABLES, *self._queries])
         columns = self._queries.get(table) or self.schemas[table]
+        times = [each for each, type_ in columns.items() if type_ == "time"]
+        if times and table in TABLES and self._random.random() < 0.3:
+            columns = columns | {"window_start": "time", "window_end": "time"}
+            table = self._windows(table, self._random.choice(times))
         return Rows(f"{table} AS {name}", {f"{name}.{each}": type_ for each, type_ in columns.items()})
+
+    def _windows(self, table: str, time: str) -> str:
+        """Windows that close at the end of the rows only, so that none is late."""
+        length = self._random.choice(["7 SECONDS", "1 MINUTE", "1 DAY"])
+        late = "lateness := INTERVAL 30000 DAYS"
+        if self._random.random() < 0.5:
+            return f"TUMBLE({table}, {time}, INTERVAL {length}, {late})"
+        return f"HOP({table}, {time}, INTERVAL {length}, INTERVAL {_doubled(length)}, {late})"
 
     def _rows(self, depth: int) -> tuple[Rows, list[str]]:
         """One relation or several, and conditions that have to be in ``WHERE``."""
@@ -221,6 +237,9 @@ class Generator:
                 f"date_trunc('hour', {column})",
                 f"greatest({column}, {column})",
             ],
+            "small": [f"coalesce({column}, 7::INTEGER)", f"abs({column})", f"CAST({column} AS INTEGER)"],
+            "half": [f"-({column})", f"coalesce({column}, 2.5::FLOAT)", f"CAST({column} AS FLOAT)"],
+            "bool": [f"NOT {column}", f"coalesce({column}, false)", f"({self._condition(rows)})"],
         }
         moments = [each for each, kind in rows.columns.items() if kind in ("date", "time")]
         if type_ == "int" and moments and self._random.random() < 0.3:
@@ -248,8 +267,8 @@ class Generator:
         value = self._of(type_, rows)
         calls = [("count(*)", "int"), (f"count({value})", "int"), (f"count(DISTINCT {value})", "int")]
         calls += [(f"{each}({value})", type_) for each in ("min", "max")]
-        calls += [(f"avg({value})", "real"), (f"sum({value})", "int")] if type_ == "int" else []
-        calls += [(f"sum({value})", "real")] if type_ == "real" else []
+        calls += [(f"avg({value})", "real"), (f"sum({value})", "int")] if type_ in ("int", "small") else []
+        calls += [(f"sum({value})", "real")] if type_ in ("real", "half") else []
         call, result = self._random.choice(calls)
         filtered = f" FILTER (WHERE {self._condition(rows)})" if self._random.random() < 0.25 else ""
         return f"{call}{filtered}{' + 1' if result == 'int' and self._random.random() < 0.2 else ''}", result
@@ -261,3 +280,29 @@ def _bare(columns: dict[str, str]) -> dict[str, str]:
 
 def _bare_all(columns: dict[str, str]) -> list[str]:
     return [name.rpartition(".")[2] for name in columns]
+
+
+def in_duckdb(statement: str) -> str:
+    """The statement with its windows as DuckDB computes them from the definition, one row a window."""
+    return _WINDOWS.sub(_window_rows, statement)
+
+
+_WINDOWS = re.compile(
+    r"(?:TUMBLE|HOP)\((\w+), ([^,]+), INTERVAL (\d+ \w+)(?:, INTERVAL (\d+ \w+))?, lateness [^)]*\)"
+)
+
+
+def _window_rows(found: re.Match[str]) -> str:
+    """Windows begin at multiples of their slide since 1970."""
+    table, time, slide, length = found.groups()
+    last = f"time_bucket(INTERVAL {slide}, {time}, TIMESTAMP '1970-01-01')"
+    starts = ", ".join([last] if length is None else [last, f"{last} - INTERVAL {slide}"])
+    return (
+        f"(SELECT *, window_start + INTERVAL {length or slide} AS window_end FROM "
+        f"(SELECT *, unnest([{starts}]) AS window_start FROM {table} WHERE {time} IS NOT NULL))"
+    )
+
+
+def _doubled(length: str) -> str:
+    count, unit = length.split()
+    return f"{2 * int(count)} {unit}"

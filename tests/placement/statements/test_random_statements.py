@@ -14,7 +14,7 @@ from nebuli.dataflow import arrow_schema
 from placement.statements.statement import parse_statement
 from tests.nebuli.dataflow import oracle
 from tests.placement.statements import answering
-from tests.placement.statements.generator import Generator
+from tests.placement.statements.generator import Generator, in_duckdb
 from tests.support.sizes import seeds
 from topology import Column, DataType, Topology, parse_topology
 
@@ -22,6 +22,9 @@ from topology import Column, DataType, Topology, parse_topology
 _TYPES: dict[str, tuple[DataType, list[Any]]] = {
     "int": (DataType.INT64, [None, -2, 0, 1, 2, 3]),
     "text": (DataType.STRING, [None, "", "a", "é", "it's"]),
+    "small": (DataType.INT32, [None, -2, 0, 1, 2]),
+    "half": (DataType.FLOAT32, [None, -0.0, 0.5, -1.0, float("nan")]),
+    "bool": (DataType.BOOL, [None, True, False]),
     "real": (DataType.FLOAT64, [None, -0.0, 0.25, -0.5, 1.0, float("nan")]),
     "date": (DataType.DATE, [None, dt.date(2020, 2, 29), dt.date(2020, 1, 1), dt.date(1969, 12, 31)]),
     "time": (
@@ -67,7 +70,7 @@ def mismatch(seed: int, members: int) -> str | None:
     tables, others = (
         {name: rows_of(columns, random) for name, columns in generator.schemas.items()} for _ in range(2)
     )
-    expected = oracle.multiset(oracle.query(statement, tables)[1])
+    expected = oracle.multiset(oracle.query(in_duckdb(statement), tables)[1])
     query = parse_statement(f"INSERT INTO out {statement}", topology)
     _, ours = answering.free(query, topology, tables, random)
     if oracle.multiset(ours) != expected:
