@@ -80,6 +80,7 @@ class Supervisor:
                         await self._sources.changed(_LOOK_S)
             finally:
                 await self._end(set(self._kept))
+                await self._end_strays(set())  # those that it has not yet adopted
         _log.warning("the supervisor ends, as store %s was deleted", self._place)
         return "store deleted"
 
