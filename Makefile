@@ -121,25 +121,34 @@ soak-steps: $(ALL_READY)  ## Run queries in steps ON=machine or ON=workers, SEED
 
 QUICK ?=
 
-bench: $(ALL_READY)  ## Measure channels, queries and planning beside their peers; QUICK=1 for a first look
+measured:
+	@mkdir -p $@
+
+bench: $(ALL_READY) | measured  ## Measure channels, queries and planning compared with their peers; QUICK=1 for a first look
 	@$(BIN)/python examples/flights/prepare.py
-	$(BIN)/python -m benchmarks $(if $(QUICK),--quick) --json benchmark.json
+	$(BIN)/python -m benchmarks $(if $(QUICK),--quick) --json measured/channels.json
+	@$(BIN)/python -m benchmarks.plots measured/channels.json
 
-bench-storage: $(ALL_READY)  ## Measure collections beside Parquet, SQLite and Delta Lake; QUICK=1 for a first look
-	$(BIN)/python -m benchmarks.storage $(if $(QUICK),--quick) --json benchmark-storage.json
+bench-storage: $(ALL_READY) | measured  ## Measure collections compared with Parquet, SQLite and Delta Lake; QUICK=1 for a first look
+	$(BIN)/python -m benchmarks.storage $(if $(QUICK),--quick) --json measured/collections.json
+	@$(BIN)/python -m benchmarks.plots measured/collections.json
 
-bench-views: $(ALL_READY)  ## Measure views that hold only what is asked for, beside Redis and SQLite; QUICK=1 for a first look
-	$(BIN)/python -m benchmarks.views $(if $(QUICK),--quick) --json benchmark-views.json
+bench-views: $(ALL_READY) | measured  ## Measure views that hold only what is asked for, compared with Redis and SQLite; QUICK=1 for a first look
+	$(BIN)/python -m benchmarks.views $(if $(QUICK),--quick) --json measured/views.json
+	@$(BIN)/python -m benchmarks.plots measured/views.json
 
-bench-nexmark: $(ALL_READY)  ## Measure Nexmark in steps beside pathway, bytewax, Spark and DuckDB; QUICK=1 for a first look
-	$(BIN)/python -m benchmarks.nexmark $(if $(QUICK),--part 20) --json benchmark-nexmark.json
+bench-nexmark: $(ALL_READY) | measured  ## Measure Nexmark in steps compared with pathway, bytewax, Spark and DuckDB; QUICK=1 for a first look
+	$(BIN)/python -m benchmarks.nexmark $(if $(QUICK),--part 20) --json measured/nexmark.json
+	@$(BIN)/python -m benchmarks.plots measured/nexmark.json
 
-bench-spark: $(ALL_READY)  ## Measure Spark reading and writing channels; QUICK=1 for a first look
-	$(BIN)/python -m benchmarks.spark $(if $(QUICK),--quick) --json benchmark-spark.json
+bench-spark: $(ALL_READY) | measured  ## Measure Spark reading and writing channels; QUICK=1 for a first look
+	$(BIN)/python -m benchmarks.spark $(if $(QUICK),--quick) --json measured/spark.json
+	@$(BIN)/python -m benchmarks.plots measured/spark.json
 
-bench-steps: $(ALL_READY)  ## Measure circuits in steps: logs, exchanges, state, checkpoints, queries; QUICK=1 for a first look
+bench-steps: $(ALL_READY) | measured  ## Measure circuits in steps: logs, exchanges, state, checkpoints, queries; QUICK=1 for a first look
 	@$(BIN)/python examples/flights/prepare.py
-	$(BIN)/python -m benchmarks.steps $(if $(QUICK),--quick) --json benchmark-steps.json
+	$(BIN)/python -m benchmarks.steps $(if $(QUICK),--quick) --json measured/steps.json
+	@$(BIN)/python -m benchmarks.plots measured/steps.json
 
 lint: $(TESTS_READY)  ## Check style, types and who imports whom
 	@$(BIN)/python -m tests.everything --only lint

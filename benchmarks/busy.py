@@ -23,9 +23,9 @@ def alone(name: str) -> str:
     return f"{name} alone"
 
 
-def beside(name: str, company: str) -> str:
+def in_company(name: str, company: str) -> str:
     """And in company."""
-    return f"{name} beside {company}"
+    return f"{name} with {company}"
 
 
 def _targets(company: str, yardstick: str) -> tuple[Target, Target]:
@@ -34,11 +34,11 @@ def _targets(company: str, yardstick: str) -> tuple[Target, Target]:
     What processes that wake each other and those that fill memory leave to others is for the scheduler and the memory
     to say; so it is what somebody without a part of ours keeps.
     """
-    ours = beside(OURS, company)
-    ahead = AtLeast(AHEAD, (beside("pyzmq", company),), MEASURE, ours)
+    ours = in_company(OURS, company)
+    ahead = AtLeast(AHEAD, (in_company("pyzmq", company),), MEASURE, ours)
     if company in LOOPS:
         return FairShare(FAIR, 1 / (1 + LOOPS[company]), alone(OURS), MEASURE, ours), ahead
-    theirs = beside(yardstick, company), alone(yardstick)
+    theirs = in_company(yardstick, company), alone(yardstick)
     return KeepsLike(FAIR, theirs, MEASURE, (ours, alone(OURS))), ahead
 
 
@@ -46,10 +46,10 @@ def _row(name: str, size: int, peers: tuple[str, ...], yardstick: str) -> Row:
     names = (OURS, *peers)
     contestants = {alone(each): PEERS[each] for each in dict.fromkeys((OURS, "pyzmq", yardstick))}
     bases: Mapping[str, str] = {
-        beside(each, company): beside(OURS, company) for each in names for company in COMPANIES
+        in_company(each, company): in_company(OURS, company) for each in names for company in COMPANIES
     }
     for company in COMPANIES:
-        contestants |= {beside(each, company): replace(PEERS[each], company=company) for each in names}
+        contestants |= {in_company(each, company): replace(PEERS[each], company=company) for each in names}
     return Row(
         f"a busy machine: {name}",
         Work(size, seconds=0.6, warm_up=0.2),

@@ -29,7 +29,7 @@ EXAMPLE = ROOT / "examples" / "flights"
 THREE, ONE, DUCKDB, POLARS = "nebuli, three nodes", "nebuli, one node", "DuckDB", "Polars"
 PATHWAY = "pathway, a tenth of the rows"
 CONTESTANTS = (THREE, ONE, DUCKDB, POLARS, PATHWAY)
-COLUMNS = ("seconds", "rows per second", "processor seconds per million rows")
+COLUMNS = ("seconds", "rows per second", "CPU seconds per million rows")
 TIMES, ROUNDS = 50, 2
 SQL = """
 COPY (
@@ -235,10 +235,10 @@ def table(figures: dict[str, Any]) -> str:
     pairs = zip(figures["rounds"][THREE], figures["rounds"][ONE], strict=True)
     ratios = sorted(three["cpu_s"] / one["cpu_s"] for three, one in pairs)
     lines.append("")
-    lines.append(f"Of pathway, {figures['pathway']} is measured, in an environment of its own.")
+    lines.append(f"pathway is {figures['pathway']}, in an environment of its own.")
     lines.append("")
     lines.append(
-        f"Processor time over three nodes, beside one node (wanted: at most 1.3 x): {median(ratios):.2f} x "
+        f"CPU time over three nodes, compared with one node: {median(ratios):.2f} x "
         f"({ratios[0]:.2f} to {ratios[-1]:.2f})."
     )
     return "\n".join(lines)

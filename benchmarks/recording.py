@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .machine import commit
-from .report import table
+from .report import printed
 from .rounds import choose, measured
 from .row import Row
 
@@ -50,7 +50,7 @@ class Run:
         found = measured(row, rounds or row.rounds, chosen)
         settings = {name: asdict(each) for name, each in chosen.items()}
         self.data["rows"][row.name], self.data["settings"][row.name] = found, settings
-        print(table(row, found, settings), flush=True)
+        print(printed(row, found, settings), flush=True)
         self._write()
 
     def part(self, name: str, found: Any) -> None:

@@ -1,7 +1,7 @@
 """Tables in Markdown from a run's figures: medians with their spread, ratios per round, targets.
 
-`python -m benchmarks.report docs/benchmarks.json` prints them; with pages behind it, they replace what the pages have
-between their marks: `<!-- figures -->` to `<!-- end of figures -->`, and so for each of `SECTIONS`.
+`python -m benchmarks.report docs/benchmarks/channels.json` prints them. Pages that follow get them between their marks,
+`<!-- figures -->` to `<!-- end of figures -->`, and so for each of `SECTIONS`.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ def head(data: Mapping[str, Any]) -> str:
 
 
 def table(row: Row, found: Mapping[str, Rounds], settings: Choices) -> str:
-    """A row's contestants, then what was to be reached."""
+    """A row's contestants."""
     titles = ["", *(TITLES[column] for column in row.columns)]
     if len(found) > 1:
-        titles.append(f"{row.ours} beside it" if row.ours else f"beside {row.base}")
+        titles.append(f"{row.ours} / it" if row.ours else f"compared with {row.base}")
     processor = any(_processor(rounds) for rounds in found.values())
     if processor:
-        titles.append("processor s per GB: receiver + sender")
+        titles.append("CPU s per GB: receiver + sender")
     if settings:
         titles.append("setting")
     lines = [f"### {row.name[0].upper()}{row.name[1:]}", "", _line(titles), "|---" * len(titles) + "|"]
@@ -82,9 +82,19 @@ def table(row: Row, found: Mapping[str, Rounds], settings: Choices) -> str:
         if settings:
             cells.append(settings[name]["name"] if name in settings else "")
         lines.append(_line(cells))
-    # A run may be older than a contestant of today's.
-    verdicts = (f"- {each.verdict(found)}" for each in row.targets if contestants_of(each) <= found.keys())
-    return "\n".join([*lines, "", *verdicts]).strip() + "\n"
+    return "\n".join(lines) + "\n"
+
+
+def verdicts(row: Row, found: Mapping[str, Rounds]) -> str:
+    """Each target of a row, with the figures; a run may be older than a contestant of today's."""
+    return "\n".join(
+        f"- {each.verdict(found)}" for each in row.targets if contestants_of(each) <= found.keys()
+    )
+
+
+def printed(row: Row, found: Mapping[str, Rounds], settings: Choices) -> str:
+    """A row as the command that measures it prints it: the table, and each target."""
+    return f"{table(row, found, settings)}\n{verdicts(row, found)}".rstrip() + "\n"
 
 
 def _line(cells: Sequence[str]) -> str:

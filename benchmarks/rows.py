@@ -139,7 +139,7 @@ LATENCIES = tuple(
 
 ONE, THOUSAND, TEN_THOUSAND = "1 channel", "1 000 channels", "10 000 channels"
 IDLE = "idle channels"
-SEVEN, EIGHT = "seven alone", "beside a stalled one"
+SEVEN, EIGHT = "seven alone", "with a stalled one"
 STEADY, AWAY = "consumer there", "consumer away, then there"
 DURABLE, PLAIN = "durable buffer", "plain file"
 

@@ -18,9 +18,9 @@ COLUMNS = (
     "events",
     "seconds",
     "events per second",
-    "processor seconds",
+    "CPU seconds",
     "events per core-second",
-    "nebuli beside it",
+    "nebuli / it",
 )
 OURS = "nebuli"
 
@@ -41,7 +41,7 @@ def _of_query(query: str, found: Mapping[str, Any]) -> str:
         beside = "" if ours is None or name == OURS else f"{ours / per_core_s(each):.2f} x"
         speeds = f"{each['events'] / seconds:,.0f}", f"{cpu:.2f}", f"{per_core_s(each):,.0f}"
         lines.append(_line((name, f"{each['events']:,}", f"{seconds:.2f}", *speeds, beside)))
-    said = [f"{name} says: {each['refused']}" for name, each in found.items() if "refused" in each]
+    said = [f"{name} reports: {each['refused']}" for name, each in found.items() if "refused" in each]
     return "\n".join([*lines, *(f"\n{each}" for each in said)])
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.commands import parser_of
 from benchmarks.machine import commit, machine
-from benchmarks.report import head, table
+from benchmarks.report import head, printed
 from benchmarks.rounds import DIGITS
 from benchmarks.running import Measures
 from benchmarks.work import Work
@@ -85,7 +85,7 @@ def main() -> None:
                 options = {name: min(value, QUICK.get(name, value)) for name, value in work.options.items()}
                 work = replace(work, options=options)
             found[row.name] = run(spark, row, work, 1 if given.quick else given.rounds or ROUNDS)
-            print(table(row, found[row.name], {}), flush=True)
+            print(printed(row, found[row.name], {}), flush=True)
             if given.json is not None:
                 given.json.write_text(
                     json.dumps(data, separators=(",", ":")).replace("}},", "}},\n") + "\n", "utf-8"

@@ -194,7 +194,7 @@ STEP_ROWS = (
         quick={"times": 20, "checkpoint_s": 0.5, "behind": 4},
     ),
     _row(
-        "SQL over members, while steps go on",
+        "SQL over members, while steps run",
         ("", "asked_members"),
         {
             name: Contestant(

@@ -174,7 +174,7 @@ VIEW_ROWS = (
         rounds=1,
     ),
     _row(
-        "what it says that it holds",
+        "memory that is reported",
         BUDGETS,
         "said",
         {f"{NEBULI}, keys one by one": {"at_once": 1}, f"{NEBULI}, 10 000 at once": {"at_once": 10_000}},

@@ -76,4 +76,4 @@ def test_a_table_says_who_does_not_answer_and_how_many_times_as_many_events_ours
         "| Spark | does not answer it |  |  |  |  |  |",
         "",
     ]
-    assert lines[8] == "Spark says: no"
+    assert lines[8] == "Spark reports: no"

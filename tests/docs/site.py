@@ -43,6 +43,7 @@ PUBLIC = (
 OUTSIDE = {
     ROOT / "README.md": "index.md",
     DOCS / "index.md": "contents.md",
+    DOCS / "benchmarks.md": "benchmarks/index.md",
     ROOT / "CHANGELOG.md": "changelog.md",
     ROOT / "CONTRIBUTING.md": "development/contributing.md",
     ROOT / "SECURITY.md": "development/security.md",
@@ -55,6 +56,7 @@ SECTIONS = {
     "topics": "Topics",
     "reference": "Reference",
     "api": "Python API",
+    "benchmarks": "Benchmarks",
 }
 """Folders in their order, by their titles; any other one follows, by its own name."""
 

@@ -10,7 +10,7 @@ from typing import Any
 from tests.docs.markdown import ROOT
 
 _TEXT = (ROOT / "README.md").read_text("utf-8")
-_RUN: dict[str, Any] = json.loads((ROOT / "docs" / "benchmarks.json").read_text("utf-8"))
+_RUN: dict[str, Any] = json.loads((ROOT / "docs" / "benchmarks" / "channels.json").read_text("utf-8"))
 _OURS = "netchannel"
 
 

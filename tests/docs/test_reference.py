@@ -729,7 +729,7 @@ def test_every_failure_names_a_test() -> None:
 
 def test_pages_for_users_name_no_test_of_ours() -> None:
     """Pages for contributors do: users have the packages alone."""
-    contributors = ("docs/development/", "docs/protocol/", "docs/benchmarks", "CONTRIBUTING.md")
+    contributors = ("docs/development/", "docs/protocol/", "docs/benchmarks/", "CONTRIBUTING.md")
     pages = [page for page in PAGES if not str(page.relative_to(ROOT)).startswith(contributors)]
     ours = re.compile(r"`(?:tests/[^`]*|(?:\w+/)+test_\w+\.py[^`]*|test_\w+\.py::\w+)`")
     assert [(page.name, match[0]) for page in pages for match in ours.finditer(page.read_text("utf-8"))] == []
