@@ -85,7 +85,7 @@ class SourceConnector(Model):
     def grows(self) -> bool:
         """Whether a later run may find more after its end, as in a file that is appended to.
 
-        If so, its end is not the end of its event time in a query in steps, see docs/topics/event-time.md.
+        If so, its end is not the end of its event time in a query in steps, see docs/topics/event-time-in-steps.md.
         """
         return True
 
