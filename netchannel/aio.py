@@ -1,9 +1,9 @@
 """The process-wide services for coroutines, whichever event loop they run on.
 
-The names are those of `netchannel.SenderServer`, `netchannel.ReceiverServer` and their channels. What is awaited here
-runs on the services' own thread; decoding happens on the caller's.
+The names are those of `netchannel.SenderServer`, `netchannel.ReceiverServer` and their channels. Awaitables run on the
+services' own thread; decoding happens on the caller's.
 
-Written by ``make faces``: what is to be different is changed in `netchannel.servers`, or in tests/development/faces.py.
+Written by ``make faces``: to change it, edit `netchannel.servers` or tests/development/faces.py.
 """
 
 from __future__ import annotations

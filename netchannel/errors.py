@@ -8,27 +8,27 @@
     ├── ChannelClosedByPeer   the consumer closed the channel
     ├── ChannelBroken         the network, or the fault policy, gave up
     │   ├── LogBroken         a write or a sync failed: nothing more will be written
-    │   └── LogDamaged        what was durable is not what was written
-    │       └── MessagesLost  what was durable, and not acknowledged, is not there
+    │   └── LogDamaged        durable data differs from the written data
+    │       └── MessagesLost  durable messages, not acknowledged, are missing
     ├── ChannelFailed         the producer aborted the stream
     ├── EndOfChannel          the clean end was read already
-    ├── BufferFull            the buffer policy says fail
+    ├── BufferFull            the buffer policy is fail
     │   └── StorageFull       no room on disk; nothing was written, and the same can be tried again
-    ├── PositionLost          the position asked for is below what is kept
-    ├── StreamReplaced        the position asked for, or held, belongs to another stream
-    ├── SchemaMismatch        schema or codec are not the channel's
+    ├── PositionLost          the requested position is below the kept messages
+    ├── StreamReplaced        the requested or held position belongs to another stream
+    ├── SchemaMismatch        the schema or codec differs from the channel's
     ├── MessageTooLarge       the message is above the peer's limit
     ├── EpochRegressed        a later epoch of the application is committed already
-    ├── AttemptLost           an attempt that is to be committed is not there as it was sealed
-    ├── ConsumerFenced        somebody else acknowledges under the consumer's name now
+    ├── AttemptLost           an attempt to commit is missing, or not as it was sealed
+    ├── ConsumerFenced        another holder acknowledges under the consumer's name now
     ├── CallFailed            the service could not answer a call, or was closed
     ├── CallTimedOut          no answer to a call before its deadline
     ├── CertificateError      a file of ``tls=`` cannot be used
     └── ProtocolError         the peer broke the protocol
         └── HandshakeError    two sides cannot work together: version, secret, certificate or policy
 
-Four words are kept apart: *closed* (this side did), *broken* (the network or the peer's process), *failed* (the
-producer said so) and *end* (clean).
+Four words are kept apart: *closed* (this side did), *broken* (the network or the peer's process), *failed*
+(reported by the producer) and *end* (clean).
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class ChannelClosedByPeer(_Told):
 
 
 class ChannelBroken(NetChannelError):
-    """The channel was given up: says who, when, the last sequence number and the cause."""
+    """The channel was given up: names the peer, the time, the last sequence number and the cause."""
 
 
 class ChannelFailed(_Told):
@@ -143,7 +143,7 @@ class CallFailed(_Told):
 class CallTimedOut(NetChannelError):
     """There was no answer to a call before its deadline; whether it was done is not known.
 
-    ``state`` says why: the address was ``unreached``, the service was ``unregistered`` there, or it left the call
+    ``state`` shows why: the address was ``unreached``, the service was ``unregistered`` there, or it left the call
     ``unanswered``.
     """
 
@@ -156,7 +156,7 @@ class CallTimedOut(NetChannelError):
 
 
 class CertificateError(NetChannelError):
-    """A certificate, key or authority is missing, damaged, expired, or belongs to another: says which file."""
+    """A certificate, key or authority is missing, damaged, expired, or belongs to another: names the file."""
 
 
 class ProtocolError(NetChannelError):
@@ -176,7 +176,10 @@ class StorageFull(BufferFull):
 
 
 class LogBroken(ChannelBroken):
-    """A write or a sync failed at ``offset`` of ``path`` with ``errno``. What was durable before can be read."""
+    """A write or a sync failed at ``offset`` of ``path`` with ``errno``.
+
+    Messages that were durable before can be read.
+    """
 
     def __init__(self, message: str, *, path: str = "", offset: int = 0, errno: int | None = None) -> None:
         super().__init__(message)
@@ -186,7 +189,7 @@ class LogBroken(ChannelBroken):
 
     @property
     def no_descriptors(self) -> bool:
-        """Whether there was no file descriptor to open it with: there may be one a little later."""
+        """True if there was no file descriptor to open it with: there may be one a little later."""
         return self.errno in _NO_DESCRIPTORS
 
 
@@ -202,7 +205,7 @@ class LogDamaged(ChannelBroken):
 class MessagesLost(LogDamaged):
     """Messages from ``first`` to ``end`` (excluded) are gone from the folder ``path``, and were not acknowledged.
 
-    ``end`` is None where nothing tells how many there were.
+    ``end`` is None if their number is not known.
     """
 
     def __init__(self, message: str, *, path: str = "", first: int = 0, end: int | None = None) -> None:

@@ -8,15 +8,15 @@ log = logging.getLogger("netchannel")
 
 
 def because(event: str, why: object) -> str:
-    """An event as a log line says it, with its reason if there is one."""
+    """Return an event as a log line shows it, with its reason if there is one."""
     return f"{event}: {printable(str(why))}" if why else event
 
 
 def printable(text: str) -> str:
-    """What others say, as it may stand in a log or a label: on one line, and no longer than a message of ours."""
+    """Return a peer's text in a form fit for a log or a label: on one line, and no longer than our own messages."""
     return text[:1000] if text.isprintable() else ascii(text[:1000])
 
 
 def encodable(text: str) -> str:
-    """``text`` as UTF-8 can hold it: a file name from the system may have bytes in it that are none (surrogates)."""
+    """Return ``text`` as UTF-8 can hold it: a file name from the system may have invalid bytes in it (surrogates)."""
     return text.encode(errors="backslashreplace").decode()

@@ -45,17 +45,19 @@ class Timing:
 class BufferPolicy:
     """How much a sender keeps until it is acknowledged, and what ``send`` does when that is full.
 
-    ``max_bytes`` counts message bytes, ``max_messages`` messages; None is unbounded. One message is always admitted
-    to an empty buffer, whatever its size. When full, ``send`` waits (``block``), raises `BufferFull` (``fail``), drops
-    the oldest messages that were never sent (``drop_oldest``; the numbers that the consumer sees have a gap there,
-    and it waits while there is nothing to drop), or goes on in temporary files (``spill``; gone with the process).
+    ``max_bytes`` counts message bytes, ``max_messages`` messages; None is unbounded. One message is always
+    admitted to an empty buffer, whatever its size. When full, ``send`` waits (``block``), raises `BufferFull`
+    (``fail``), drops the oldest messages that were never sent (``drop_oldest``; the numbers that the consumer
+    sees have a gap there, and it waits while there is nothing to drop), or continues in temporary files
+    (``spill``; gone with the process).
 
-    ``directory`` makes the buffer durable: ``send`` returns once the message is on the disk, in a folder of the
-    channel's own, and a process that registers the channel with the same directory goes on where the last one was.
+    ``directory`` makes the buffer durable: ``send`` returns once the message is on the disk, in a folder of
+    the channel's own, and a process that registers the channel with the same directory continues where the
+    last one was.
 
-    Where messages go to disk, ``max_bytes`` bounds those that wait in memory (None: 64 MiB), up to half of it more are
-    on their way from the disk to the connection, and ``max_disk_bytes`` bounds the files; room in these comes back an
-    eighth of it at a time.
+    Where messages go to disk, ``max_bytes`` bounds those that wait in memory (None: 64 MiB), up to half of it
+    more are on their way from the disk to the connection, and ``max_disk_bytes`` bounds the files; room in
+    these comes back an eighth of it at a time.
 
     On a receiver ``max_bytes`` and ``max_messages`` bound what is received and not yet read: above them the
     channel's socket is not read.
@@ -92,10 +94,10 @@ class BufferPolicy:
 class FaultPolicy:
     """How long a channel without a connection is retried.
 
-    ``retry`` is ``"forever"``, a number of seconds counted from registration or from the last loss, or 0 to give up
-    at the first loss. ``on_failure`` is what follows then: the channel fails, or one warning is logged, and it waits
-    on. ``accept_new_stream`` lets a receiver go on with a new stream of a sender that lost its old one, which may leave
-    a gap.
+    ``retry`` is ``"forever"``, a number of seconds counted from registration or from the last loss, or 0 to
+    give up at the first loss. ``on_failure`` is what follows then: the channel fails, or one warning is
+    logged, and it waits on. ``accept_new_stream`` lets a receiver continue with a new stream of a sender that
+    lost its old one, which may leave a gap.
     """
 
     retry: Literal["forever"] | float = "forever"
@@ -109,8 +111,8 @@ class FaultPolicy:
             raise ValueError(f"on_failure is {self.on_failure!r}: expected 'fail' or 'wait'")
         if self.on_failure == "wait" and self.retry in ("forever", 0):
             raise ValueError(
-                f"on_failure='wait' does not go with retry={self.retry!r}, which says when it is told that the channel "
-                f"waits on: expected seconds above 0"
+                f"on_failure='wait' does not go with retry={self.retry!r}, after which it is reported that "
+                f"the channel still waits: expected seconds above 0"
             )
 
 
@@ -118,12 +120,12 @@ class FaultPolicy:
 class RetainPolicy:
     """How much of a stream an end keeps to be read any number of times, and where.
 
-    ``max_bytes`` bounds what is kept, in message bytes and some for each message: when that is full, the producer
-    waits. One message is always admitted where nothing is kept. ``directory`` keeps it on disk, in a folder of the
-    channel's own, from where a process that registers the channel with the same directory goes on; None keeps it in
-    memory. A consumer's name is its holder's for ``lease_s`` beyond the loss of the holder's connection. The names in
-    ``consumers`` are known before anybody comes under them: all of each stream is kept for them, until they have
-    acknowledged it or are forgotten.
+    ``max_bytes`` bounds what is kept, in message bytes and some for each message: when that is full, the
+    producer waits. One message is always admitted where nothing is kept. ``directory`` keeps it on disk, in a
+    folder of the channel's own, from which a process that registers the channel with the same directory
+    continues; None keeps it in memory. A consumer's name is its holder's for ``lease_s`` beyond the loss of
+    the holder's connection. The names in ``consumers`` are known before they are first used: all of each
+    stream is kept for them, until they have acknowledged it or are forgotten.
     """
 
     max_bytes: int = 1 << 30
@@ -153,13 +155,13 @@ class StagingPolicy:
     """The directory in which a receiver holds staged attempts, and bounds on what it holds.
 
     ``directory`` has a folder for each channel, with what is held and what is committed and not acknowledged.
-    ``max_staged_bytes`` bounds the files of what is not committed: the attempt that goes above it fails. A sealed
-    attempt that nobody commits is dropped ``orphan_s`` seconds after the last one of its group was sealed, while none
-    of it is being written, and so is one whose sender is gone for that time.
-    ``max_kept_bytes`` bounds the files of what is committed and not acknowledged: a commit that would go above it
-    waits; one of more than that waits until nothing is kept. None: no bound.
-    Of files that nobody needs any more, a fourth of ``max_staged_bytes`` is kept for up to a minute, to be written
-    again, while the disk has as much again free.
+    ``max_staged_bytes`` bounds the files of what is not committed: the attempt that goes above it fails. A
+    sealed attempt that is not committed is dropped ``orphan_s`` seconds after the last one of its group was
+    sealed, while none of it is being written, and so is one whose sender is gone for that time.
+    ``max_kept_bytes`` bounds the files of what is committed and not acknowledged: a commit that would go
+    above it waits; one of more than that waits until nothing is kept. None: no bound. A fourth of
+    ``max_staged_bytes`` of files that are no longer needed is kept for up to a minute, to be written again,
+    while the disk has as much again free.
     """
 
     directory: str | PathLike[str]

@@ -123,7 +123,9 @@ PEERS = (
         "The smallest round trip of this connection.",
         attrgetter("round_trip_min_s"),
     ),
-    Metric("control_heard_seconds", GAUGE, "How long ago the peer was heard of.", attrgetter("heard_s")),
+    Metric(
+        "control_heard_seconds", GAUGE, "Time since the last sign of life of the peer.", attrgetter("heard_s")
+    ),
 )
 SERVERS = (
     Metric("connections", GAUGE, "Open connections, control and data.", attrgetter("connections")),
@@ -155,7 +157,7 @@ NODES = (
 
 
 class Side(NamedTuple):
-    """What the metrics of senders and of receivers do not share."""
+    """The differences between the metrics of senders and of receivers."""
 
     prefix: str
     channels: Sequence[Metric]
@@ -249,7 +251,8 @@ def _labels(key: str | tuple[str, str]) -> tuple[str, ...]:
 def _peers(side: Side, peers: Iterable[PeerStatistics]) -> dict[tuple[str, ...], PeerStatistics]:
     """Peers by label: where they are dialed, or what they call themselves.
 
-    A sender that came back may still have its old connection beside the new one: the one that was heard of last counts.
+    A sender that came back may still have its old connection in addition to the new one: the one with the
+    latest sign of life counts.
     """
     if side is SENDER:
         return {(peer.address,): peer for peer in peers}

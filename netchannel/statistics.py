@@ -1,4 +1,4 @@
-"""What channels and servers count: of senders and of receivers."""
+"""Counters of channels and servers: of senders and of receivers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelStatistics:
-    """What both ends of a channel count. ``since`` is when ``state`` began (monotonic seconds).
+    """The counters of both ends of a channel. ``since`` is when ``state`` began (monotonic seconds).
 
-    ``acknowledged`` is a number of the stream: everything below is acknowledged. ``bytes`` counts message bytes and
-    notes, ``reconnects`` attachments after the first, ``dropped`` messages that ``drop_oldest`` gave up,
-    ``shared_bytes`` what went through memory that both ends have, each time that it was sent.
+    ``acknowledged`` is a number of the stream: everything below is acknowledged. ``bytes`` counts message
+    bytes and notes, ``reconnects`` attachments after the first, ``dropped`` messages that ``drop_oldest``
+    gave up, ``shared_bytes`` what went through memory that both ends have, each time that it was sent.
     ``buffered_bytes`` counts the buffered messages that are in memory. ``starved``: the producer waits for an
     acknowledgement, and the consumer for a message: acknowledge more often than the sender's buffer is full.
     """
@@ -63,12 +63,13 @@ class ReceiverChannelStatistics(ChannelStatistics):
 
 @dataclass(frozen=True, slots=True)
 class PeerStatistics:
-    """A control connection, and who is at its other end.
+    """A control connection, and the peer at its other end.
 
-    ``address`` is the one that was dialed, or where the connection came from; ``name`` what the peer calls itself,
-    empty before it has said so. ``state`` is ``waiting`` (on a sender: to dial again), ``connecting`` or ``up``.
-    ``channels`` depend on it. ``round_trip_*`` are of heartbeats, both event loops included: the last, the smallest,
-    and smoothed as TCP does; None before the first. ``heard_s`` is how long ago anything came from the peer.
+    ``address`` is the one that was dialed, or where the connection came from; ``name`` is the peer's own,
+    empty before it has sent it. ``state`` is ``waiting`` (on a sender: to dial again), ``connecting`` or
+    ``up``. ``channels`` depend on it. ``round_trip_*`` are of heartbeats, both event loops included: the
+    last, the smallest, and smoothed as TCP does; None before the first. ``heard_s`` is how long ago anything
+    came from the peer.
     """
 
     address: str
@@ -91,7 +92,7 @@ class MemberStatistics:
 
 
 class Measured(TypedDict):
-    """What is counted of a server's connections, as `ServerStatistics` has it."""
+    """Counters of a server's connections, as `ServerStatistics` has it."""
 
     at: float
     connections: int
@@ -105,10 +106,10 @@ class Measured(TypedDict):
 class ServerStatistics:
     """A server's connections. ``at`` is when it was read, on the clock of `ChannelStatistics.since`.
 
-    ``connections`` are open now; ``bytes_sent`` and ``bytes_received`` count all that went over them since the server
-    was entered, as it is on the wire. ``loop_lag_s`` is how late the event loop was when something was due last, or is
-    already if it is held up now; ``loop_lag_max_s`` the greatest lag of the last minute (two at most), whoever has read
-    it meanwhile.
+    ``connections`` are open now; ``bytes_sent`` and ``bytes_received`` count all that went over them since
+    the server was entered, as it is on the wire. ``loop_lag_s`` is how late the event loop was when something
+    was due last, or is already if it is held up now; ``loop_lag_max_s`` the greatest lag of the last minute
+    (two at most), however often it was read meanwhile.
     """
 
     at: float

@@ -1,4 +1,4 @@
-"""Certificates and keys for mutual TLS: `Tls` names the files, `Credentials` holds what they say now."""
+"""Certificates and keys for mutual TLS: `Tls` names the files, `Credentials` holds their current contents."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ _NO_CHECK_TIME = 0x200000
 class Tls:
     """Mutual TLS 1.3, by three files in PEM form.
 
-    ``certificate`` is this process' own, with those between it and its authority behind it, if there are any; ``key``
-    belongs to it and has no passphrase. ``authority`` holds the certificates of whoever signs the other sides'. A
-    sender checks that the receiver's certificate is for the host that it dials, or for ``server_name``.
+    ``certificate`` is this process' own, followed by those between it and its authority, if there are any;
+    ``key`` belongs to it and has no passphrase. ``authority`` holds the certificates of the authorities that
+    sign the other sides'. A sender checks that the receiver's certificate is for the host that it dials, or
+    for ``server_name``.
 
     The files are read when a server is made, and again for the next connection after one of them has changed.
     """
@@ -58,7 +59,10 @@ class Expiry(NamedTuple):
 
 
 class Credentials:
-    """What one role needs for its handshakes, as the files are now. Raises CertificateError if they are no good."""
+    """The material of one role for its handshakes, as the files are now.
+
+    Raises CertificateError if they are no good.
+    """
 
     def __init__(self, tls: Tls, role: Role) -> None:
         self.tls = tls
@@ -74,13 +78,13 @@ class Credentials:
             try:
                 self._context = _load(self.tls, self._role)
             except CertificateError as error:
-                log.warning("%s; what was read before stays in use", error)
+                log.warning("%s; the files as read before stay in use", error)
             else:
                 log.info("the %s's certificate %s was read again", self._role, self.tls.certificate)
         return self._context
 
     def any_name(self) -> ssl.SSLContext:
-        """A context that takes an authority's certificate for any host: to ask who is there, and for nothing else."""
+        """Return a context that accepts an authority's certificate for any host: only to identify a server."""
         context = _load(self.tls, self._role)
         context.check_hostname = False
         return context
@@ -100,7 +104,7 @@ def expiry(tls: Tls) -> Expiry:
 
 
 def _stamp(tls: Tls) -> list[tuple[int, int, int] | None]:
-    """Whether the files are still the same: three calls of the system, a few microseconds."""
+    """Return a stamp that shows if the files are still the same: three system calls, a few microseconds."""
     stamps: list[tuple[int, int, int] | None] = []
     for path in (tls.certificate, tls.key, tls.authority):
         try:
@@ -122,7 +126,7 @@ def _load(tls: Tls, role: Role) -> ssl.SSLContext:
         context.check_hostname = True
         context.hostname_checks_common_name = False
     else:
-        context.num_tickets = 0  # nothing is resumed: who comes back shows its certificate again
+        context.num_tickets = 0  # nothing is resumed: a returning peer shows its certificate again
     return context
 
 
@@ -146,18 +150,18 @@ def _check_content(name: str, path: str | PathLike[str], wanted: str) -> None:
         )
     if wanted == "PRIVATE KEY" and b"ENCRYPTED" in content:
         raise CertificateError(
-            f"the key {path} has a passphrase, and nobody is there to type it: write it without one "
+            f"the key {path} has a passphrase, and cannot be asked for here: write it without one "
             f"(openssl pkey -in {path} -out ...), readable by this user only"
         )
 
 
 def _with_certificate(tls: Tls, role: Role) -> ssl.SSLContext:
-    """A context of TLS 1.3 that shows the certificate, asks for the other side's, and trusts nobody yet."""
+    """Return a TLS 1.3 context that shows the certificate, asks for the other's, and trusts no authority yet."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT if role == "sender" else ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED
-    # Whoever is named in the authority's file is trusted, also one that is signed by somebody else.
+    # Any certificate in the authority's file is trusted, also one that is signed by another authority.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     try:
         context.load_cert_chain(tls.certificate, tls.key, password="")  # or a terminal would be asked for one
@@ -167,7 +171,7 @@ def _with_certificate(tls: Tls, role: Role) -> ssl.SSLContext:
                 f"the key {tls.key} does not belong to the certificate {tls.certificate}: give the one that it was "
                 f"made with"
             ) from error
-        _trust(context, "certificate", tls.certificate)  # says whether it is this one that is damaged
+        _trust(context, "certificate", tls.certificate)  # shows if it is this one that is damaged
         raise CertificateError(f"the key {tls.key} is damaged: {error}") from error
     return context
 
@@ -193,8 +197,8 @@ def _check_own(tls: Tls, role: Role) -> None:
     except ssl.SSLCertVerificationError as error:
         usage = "clientAuth" if role == "sender" else "serverAuth"
         raise CertificateError(
-            f"the certificate {tls.certificate} is none for a {role}: {error.verify_message}; if it has an extended "
-            f"key usage, {usage} must be in it"
+            f"the certificate {tls.certificate} is not valid for a {role}: {error.verify_message}; if it has "
+            f"an extended key usage, {usage} must be in it"
         ) from error
     except ssl.SSLError as error:
         raise CertificateError(f"the certificate {tls.certificate} cannot be used: {error}") from error
@@ -209,7 +213,7 @@ def _check_own(tls: Tls, role: Role) -> None:
 
 
 def _shown(tls: Tls, role: Role) -> dict[str, object]:
-    """What the other side will see of the certificate: one handshake with ourselves, in memory."""
+    """Return the certificate as the other side will see it: one handshake with ourselves, in memory."""
     there: Role = "receiver" if role == "sender" else "sender"
     shows, looks = _with_certificate(tls, role), _with_certificate(tls, there)
     shows.verify_mode = ssl.CERT_NONE

@@ -12,7 +12,7 @@ CONSUMERS_LIMIT = 1000
 NAME_LIMIT = 255
 """The longest name of a consumer, or of a holder, in characters."""
 LARGEST_SIZE = (1 << 63) - 1
-"""The largest size that a server may be told, in bytes: what the system takes as one, and the wire can say."""
+"""The largest size that a server may be given, in bytes: one that the system takes, and the wire can express."""
 
 
 _NOT_PRINTABLE = re.compile(
@@ -21,17 +21,18 @@ _NOT_PRINTABLE = re.compile(
     "\\U000110bd\\U000110cd\\U00013430-\\U0001343f\\U0001bca0-\\U0001bca3\\U0001d173-\\U0001d17a"
     "\\U000e0000-\\U000e00ff\\U000e01f0-\\U0010ffff]"
 )
-"""Control and format characters, spaces but U+0020, private use, halves of pairs, and what is none: fixed, where
-`str.isprintable` follows the Unicode that a Python knows, so that two peers would take different names."""
+"""Control and format characters, spaces but U+0020, private use, surrogates, and unassigned code points:
+fixed, where `str.isprintable` follows the Unicode that a Python knows, so that two peers would take different
+names."""
 
 
 def is_printable(text: str) -> bool:
-    """Whether all of it can be shown, whatever version of Unicode there is."""
+    """True if all of it can be shown, in any version of Unicode."""
     return _NOT_PRINTABLE.search(text) is None
 
 
 def is_consumer(name: str) -> bool:
-    """Whether it can be the name of a consumer, or of a holder."""
+    """True if it can be the name of a consumer, or of a holder."""
     return 0 < len(name) <= NAME_LIMIT and is_printable(name)
 
 
@@ -45,9 +46,9 @@ class Position(NamedTuple):
 class Heads(NamedTuple):
     """How far a retained stream goes: messages ``oldest`` to ``head`` (excluded) can be read.
 
-    ``rows`` and ``bytes`` are of all messages since number 0, so that the difference of two heads is what came in
-    between; a message of the codec ``bytes`` counts as one row. ``ended``: nothing comes behind ``head``;
-    ``failure`` is what the producer said if it aborted.
+    ``rows`` and ``bytes`` are of all messages since number 0, so that the difference of two heads is what
+    came in between; a message of the codec ``bytes`` counts as one row. ``ended``: nothing follows ``head``;
+    ``failure`` is the producer's message if it aborted.
     """
 
     stream: str
@@ -60,7 +61,7 @@ class Heads(NamedTuple):
 
 
 class Located(NamedTuple):
-    """The end of a range that was asked for by its size: ``until`` (excluded), behind so many rows and bytes."""
+    """The end of a range requested by its size: ``until`` (excluded), after so many rows and bytes."""
 
     until: int
     rows: int
@@ -70,8 +71,8 @@ class Located(NamedTuple):
 class Moment(NamedTuple):
     """The part of a stream that was sent around a time: from ``since`` on then or later, below ``before`` earlier.
 
-    Where the sender's clock never went back both are the same number. Where it did, ``since`` is the first message
-    of that time or a later one, and ``before`` is behind the last one that is earlier.
+    Where the sender's clock never went back both are the same number. Where it did, ``since`` is the first
+    message of that time or a later one, and ``before`` is after the last one that is earlier.
     """
 
     stream: str
@@ -106,10 +107,10 @@ class Sealed(NamedTuple):
 
 
 class Message(NamedTuple):
-    """What ``recv_message`` gives.
+    """The result of ``recv_message``.
 
-    ``batch`` is a pyarrow.RecordBatch, or a bytes-like object under the codec ``bytes``; ``timestamp`` is when the
-    sender took it, in microseconds since 1970 UTC.
+    ``batch`` is a pyarrow.RecordBatch, or a bytes-like object under the codec ``bytes``; ``timestamp`` is
+    when the sender took it, in microseconds since 1970 UTC.
     """
 
     batch: Any
@@ -120,7 +121,7 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CloseReport:
-    """What became of a stream at ``close``: numbers below ``acknowledged`` were acknowledged.
+    """The outcome of a stream at ``close``: numbers below ``acknowledged`` were acknowledged.
 
     ``undelivered`` messages from number ``undelivered_from`` on were given up; None and 0 after a clean end.
     """
@@ -158,7 +159,7 @@ def check_given(name: str, value: object, kind: type) -> None:
 
 
 def is_channel_id(text: str) -> bool:
-    """Whether it can be one: 1 to 255 bytes of printable UTF-8."""
+    """True if it can be a channel id: 1 to 255 bytes of printable UTF-8."""
     # Surrogates are not printable, so what passes can be encoded.
     return 1 <= len(text) <= 255 and is_printable(text) and len(text.encode()) <= 255
 
@@ -186,7 +187,7 @@ class Ending:
 
 
 class AttemptKey(NamedTuple):
-    """The name of an attempt; ``attempt`` tells those apart that were made for the same partition."""
+    """The name of an attempt; ``attempt`` distinguishes those that were made for the same partition."""
 
     application: str
     epoch: int

@@ -32,7 +32,7 @@ _KEPT: list[object] = []
 
 
 class Place(NamedTuple):
-    """A channel, and the address of its receiver, or of who keeps it."""
+    """A channel, and the address of its receiver, or of the process that retains it."""
 
     address: str
     channel: str
@@ -99,7 +99,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     tail = command("tail", _tail, "Follow a channel that is kept, until its stream ends.")
     tail.add_argument(
-        "of", metavar="HOST:PORT/CHANNEL", type=Place.of, help="address of who keeps it, and the channel"
+        "of",
+        metavar="HOST:PORT/CHANNEL",
+        type=Place.of,
+        help="address of the process that retains it, and the channel",
     )
     tail.add_argument("--from-start", action="store_true", help="Begin with the oldest row that is kept.")
     ping = command("ping", _ping, "Measure round trips to a receiver, by heartbeats.")
@@ -153,7 +156,7 @@ async def _send(given: argparse.Namespace, secret: str | None) -> int:
 
 
 async def _next_of(batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
-    """Wait for the next one, on a thread that nobody waits for at the end: standard input may never end."""
+    """Wait for the next one, on a thread that is not joined at exit: standard input may never end."""
     loop = asyncio.get_running_loop()
     found: asyncio.Future[pa.RecordBatch | None] = loop.create_future()
 
@@ -229,7 +232,7 @@ async def _ping(given: argparse.Namespace, secret: str | None) -> int:
         channel = sender.register_channel(f"ping-{uuid4().hex}", to=given.address)
         refused = asyncio.create_task(
             channel.attached()
-        )  # nobody attaches it: it ends with the connection's error
+        )  # it is never attached: it ends with the connection's error
         times: list[float] = []
         try:
             while len(times) < given.count:

@@ -20,7 +20,7 @@ SUFFIXES = (".csv", ".jsonl", ".parquet", ".arrow")
 
 
 class FileUnusable(Exception):
-    """A file cannot be read or written, or its name says no format."""
+    """A file cannot be read or written, or its name does not show its format."""
 
 
 class RowsWriter(Protocol):
@@ -83,7 +83,7 @@ def _read(name: str) -> Iterator[pa.RecordBatch]:
 
 
 def _arrow_reader(source: Any) -> Any:
-    """Of a file, or of a stream that was put into one."""
+    """Open a file, or a stream that was put into one."""
     try:
         return pa.ipc.open_file(source)
     except pa.ArrowInvalid:
@@ -92,11 +92,12 @@ def _arrow_reader(source: Any) -> Any:
 
 
 def suffix_of(name: str) -> str:
-    """The suffix that says the format; CSV for ``-``. Raises FileUnusable."""
+    """Return the suffix that names the format; CSV for ``-``. Raises FileUnusable."""
     suffix = ".csv" if name == "-" else Path(name).suffix.lower()
     if suffix not in SUFFIXES:
         raise FileUnusable(
-            f"{name}: its name says no format: expected one that ends with {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
+            f"{name}: the file format is not clear from the name: expected a name that ends with "
+            f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
         )
     return suffix
 

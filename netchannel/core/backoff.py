@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 class Backoff:
     """Waits that double, up to the limit of the core's timing, until a try has led somewhere.
 
-    A handshake that is done has led nowhere: whoever hangs up behind it each time would be dialed without end. A
+    A finished handshake does not count: a peer that hangs up after each one would be dialed without end. A
     connection has, that has lasted for as long as the longest wait; all else only its owner knows.
     """
 
@@ -27,7 +27,7 @@ class Backoff:
         self._since = now
 
     def lasted(self, now: float) -> bool:
-        """Whether the connection has been there for long."""
+        """True if the connection has lasted for long."""
         return self._since is not None and now - self._since >= self._core.timing.backoff_limit_s
 
     def next(self, now: float) -> float:

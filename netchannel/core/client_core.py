@@ -1,6 +1,7 @@
 """A client of receivers, without I/O: a connection to each, on which it asks of channels and is answered.
 
-What is asked can be asked again with the same outcome: all of it is, after a lost connection, until it is answered.
+A question can be repeated with the same outcome: all questions are, after a lost connection, until they are
+answered.
 """
 
 from __future__ import annotations
@@ -50,13 +51,13 @@ ANSWERS: dict[type[messages.Question], type[messages.Answer]] = {
     messages.Drop: messages.Dropped,
     messages.Epoch: messages.EpochIs,
 }
-"""What is asked, and how it is answered."""
+"""Questions, and the types of their answers."""
 
 ON_EACH_CONNECTION = (messages.Watch, messages.Hold, messages.Read)
-"""What is asked to begin with, and again on the next connection: an answer is no progress."""
+"""Questions that are repeated on each new connection: an answer to them is no progress."""
 
 TOLD = (messages.Yield, messages.Unwatch)
-"""What a client says beside, and is not answered."""
+"""Other messages of a client, which are not answered."""
 
 ERRORS: dict[str, type[NetChannelError]] = {
     "policy": NetChannelError,
@@ -99,7 +100,7 @@ class PendingQuestion:
         self.answered = answered
         self.failed = failed
         self.number = 0
-        self.refused = False  # for now: the receiver says when to ask again
+        self.refused = False  # for now: the receiver sends a notice when to ask again
 
 
 class ClientCore(Core):
@@ -139,7 +140,7 @@ class ClientCore(Core):
 
 
 class ClientChannel:
-    """A channel of a receiver, as somebody sees it who asks for it.
+    """A channel of a receiver, from the side of a client that asks for it.
 
     ``on_lost`` is called when the connection that the last answers came on is gone.
     """
@@ -185,7 +186,7 @@ class ClientChannel:
         return question
 
     def forget(self, question: PendingQuestion) -> None:
-        """Forget a question for whose answer nobody waits any more."""
+        """Forget a question whose answer is no longer wanted."""
         self.questions.pop(question.number, None)
         self.core.questions.pop(question.number, None)
 
@@ -195,7 +196,10 @@ class ClientChannel:
             raise type(self.error)(*self.error.args)
 
     def tell(self, kind: type[messages.Question], **fields: Any) -> None:
-        """Say what is not answered; where there is no connection, its loss has said it."""
+        """Send a message that is not answered.
+
+        Without a connection it is not needed, as its loss has the same effect.
+        """
         control = self.peer.control
         if control is not None and control.greeted:
             control.say(kind(channel=self.id, **fields))
@@ -313,7 +317,7 @@ class ClientPeer(Peer["ClientControl"]):
         self.idle(now)
 
     def ask(self, question: PendingQuestion, now: float) -> None:
-        """Say it, if there is a connection to say it on; else once there is."""
+        """Send it, if there is a connection; otherwise once there is one."""
         if self.control is not None and self.control.greeted:
             question.refused = False
             self.control.say(
@@ -340,7 +344,7 @@ class ClientPeer(Peer["ClientControl"]):
         """The receiver answers a question."""
         question = self.core.questions.get(answer.request)
         if question is None or question.channel.peer is not self:
-            return  # nobody waits for it any more
+            return  # its answer is no longer wanted
         channel = question.channel
         match answer:
             case messages.Deny():

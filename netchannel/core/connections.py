@@ -24,21 +24,21 @@ if TYPE_CHECKING:
     from .link import Core
 
 STRANGERS = 1024
-"""Connections that have not shown who they are: that have said nothing, or whose handshake is not done.
+"""Connections that have not identified themselves: that have sent nothing, or whose handshake is not done.
 
 A bound of their own, so that a flood of them leaves room for peers that are known.
 """
 TLS_HANDSHAKE = b"\x16\x03"
 """How a sender begins that speaks TLS."""
 TLS_ALERT = b"\x15\x03\x03\x00\x02\x02\x46"
-"""What it understands: a record of TLS with the fatal alert protocol_version (RFC 8446, 6.2)."""
+"""The answer in its own protocol: a record of TLS with the fatal alert protocol_version (RFC 8446, 6.2)."""
 
 
 class Connections:
     """All connections that a core has accepted, ``limit`` at most.
 
-    ``kinds`` has who takes a connection on, by the purpose that it says. ``farewells`` are those of channels that are
-    over, until their senders have heard of it.
+    ``kinds`` maps the purpose that a connection announces to the handler that takes it on. ``farewells`` are
+    those of channels that are over, until their senders are notified.
     """
 
     def __init__(self, core: Core, limit: int) -> None:
@@ -66,29 +66,31 @@ class Connections:
         return link
 
     def make_room(self, now: float) -> None:
-        """Drop a stranger above the limits: the oldest of those that say nothing, or of those that do not get done.
+        """Drop a stranger above the limits: the oldest of the silent ones, or of those that do not get done.
 
-        Of whichever are more: a flood of either kind drops its own, and a peer that goes through its handshake at an
-        ordinary pace is neither for long.
+        From the larger group: a flood of either kind drops its own, and a peer that goes through its
+        handshake at an ordinary pace is neither for long.
         """
         strangers = len(self.silent) + len(self.unproven)
         if strangers <= STRANGERS and len(self.links) <= self.limit:
             return
-        if strangers <= STRANGERS and self.farewells:  # whoever has had the last word would go by itself
+        if (
+            strangers <= STRANGERS and self.farewells
+        ):  # a peer that has received the last word leaves on its own
             next(iter(self.farewells)).abort()
             return
         oldest, _ = max(self.silent, self.unproven, key=len).popitem(last=False)
         self.links.discard(oldest)
         oldest.abort()
         text = (
-            "%s: %d connections are open, %d of them have not shown who they are; the limits are %d and %d: the "
-            "oldest of these are dropped, %s is the first"
+            "%s: %d connections are open, %d of them have not identified themselves; the limits are %d and "
+            "%d: the oldest of these are dropped, starting with %s"
         )
         counts = (len(self.links) + 1, strangers, self.limit, STRANGERS)
         self._core.complain("", now, text, self._core.name, *counts, oldest.remote)
 
     def take_on(self, incoming: IncomingConnection, purpose: int) -> Link:
-        """An incoming connection has said what it is for: who takes it on."""
+        """An incoming connection has announced its purpose: return the handler that takes it on."""
         self.gone(incoming)  # first: the two are one connection, and count once
         link = self.kinds[purpose](incoming.remote)
         self.links.add(link)
@@ -100,7 +102,7 @@ class Connections:
         self.unproven.pop(link, None)
 
     def gone(self, link: Link) -> None:
-        """A connection is none any more."""
+        """A connection has ended."""
         self.links.discard(link)
         self.silent.pop(link, None)
         self.unproven.pop(link, None)
@@ -109,7 +111,10 @@ class Connections:
             self.on_farewells_done()
 
     def is_newest(self, link: AcceptedControl) -> bool:
-        """Whether no newer connection of its line was there before it was through its handshake; older ones go then."""
+        """True if no newer connection of its line was there before its handshake was done.
+
+        Older ones are then dropped.
+        """
         known = self._lines.get(link.line)
         if known is not None and known.order > link.order:
             return False
@@ -130,7 +135,7 @@ class Connections:
 
 
 class IncomingConnection(Link):
-    """A connection that was accepted and has not said what it is for."""
+    """A connection that was accepted and has not announced its purpose."""
 
     def __init__(self, core: Core, connections: Connections, remote: str, purposes: Collection[int]) -> None:
         super().__init__(core, remote)
@@ -144,13 +149,13 @@ class IncomingConnection(Link):
         self._connections.make_room(now)
 
     def get_buffer(self, hint: int) -> memoryview:
-        # Exactly the greeting is read, so that nothing is left over for whoever takes the connection on. Behind one
-        # that is refused something may come, too: it goes nowhere, but the loop asks for room.
+        # Exactly the greeting is read, so that nothing is left over for the handler that takes the connection
+        # on. Bytes may also follow one that is refused: they are dropped, but the loop asks for room.
         return self._greeting[self._filled :] if self._filled < len(self._greeting) else self.core.slab
 
     def _received(self, n: int, now: float) -> None:
         self._filled += n
-        if self._filled != len(self._greeting):  # not there yet, or what comes behind one that is refused
+        if self._filled != len(self._greeting):  # not there yet, or bytes that follow one that is refused
             return
         if self._greeting[: len(TLS_HANDSHAKE)] == TLS_HANDSHAKE:
             # Not closed here: what is on its way would make that a reset, which could overtake the answer.
@@ -185,7 +190,7 @@ class IncomingConnection(Link):
         self.core.complain(self.remote, now, told, self.core.name, self.remote, printable(why))
 
     def _silent(self, now: float) -> None:
-        log.debug("%s: %s said nothing for %.1f s", self.core.name, self.remote, self.core.timing.handshake_s)
+        log.debug("%s: %s was silent for %.1f s", self.core.name, self.remote, self.core.timing.handshake_s)
         self.abort()
 
     def _lost(self, reason: str, now: float) -> None:
@@ -199,7 +204,7 @@ class AcceptedControl(ControlLink):
         super().__init__(core, remote)
         self.connections = connections
         self.order = connections.next_order()
-        """Higher than that of all connections that came before: who has dialed again has given those up."""
+        """Higher than that of all connections that came before: a peer that has dialed again has given those up."""
 
     def established(self, now: float) -> None:
         self.connections.proven(self)
@@ -215,7 +220,7 @@ class AcceptedControl(ControlLink):
             self.core.touch(self)
 
     def output(self) -> list[Buffer]:
-        """What is queued; with it gone, there is room for more answers."""
+        """Return queued bytes; once they are gone, there is room for more answers."""
         if not self.reading:
             self.reading = True
             self.core.touch(self)

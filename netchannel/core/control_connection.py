@@ -30,7 +30,7 @@ FOR_CONTROL, FOR_DATA, FOR_MEMBERS, FOR_REQUESTS, FOR_READING = 0, 1, 2, 3, 4
 
 
 def greeting(purpose: int) -> bytes:
-    """What the side that dialed sends first."""
+    """Return the first bytes from the dialing side."""
     return with_check(GREETING.pack(MAGIC, messages.VERSION, messages.VERSION, purpose, 0))
 
 
@@ -64,16 +64,16 @@ class ControlLink(Link):
     role = other_role = b""
     """The roles of this side and of the other; in the proofs, so that a peer's own cannot be sent back to it."""
     dialed = False
-    """Whether it is this side that made the connection."""
+    """True if this side made the connection."""
     features: frozenset[str] = frozenset()
-    """What this side can do that a smaller one may not."""
+    """Features of this side that a smaller implementation may lack."""
 
     def __init__(self, core: Core, remote: str) -> None:
         super().__init__(core, remote)
         self.peer = remote
         self.node = ""
         self.line = b""
-        """What the connections that one process has made to one place have in common, one after the other."""
+        """An id shared by the successive connections from one process to one place."""
         self.greeted = False
         self.peer_features: frozenset[str] = frozenset()
         self.round_trip = RoundTrip()
@@ -136,11 +136,11 @@ class ControlLink(Link):
                 raise ProtocolError(f"{self.peer} sent {message.kind!r} before its hello")
 
     def _told_off(self, message: messages.Error, now: float) -> None:
-        """The peer hangs up; only what two versions or two secrets cannot mend is for good."""
+        """The peer hangs up; only a mismatch of versions or secrets is permanent."""
         said = printable(message.message)
-        self.cause = f"the other side says: {said}"
+        self.cause = f"the other side reports: {said}"
         if message.permanent:
-            self.refused(HandshakeError(f"{self.peer} says: {said}"), now)
+            self.refused(HandshakeError(f"{self.peer} reports: {said}"), now)
         else:
             self.abort()
 
@@ -156,7 +156,8 @@ class ControlLink(Link):
         self.node = printable(message.node[:200])
         self.peer = f"{self.node} at {self.remote}"
         self._beat_s = min(self._beat_s, max(message.dead_after_ms / 3000, 0.01))
-        # Also without a secret: whoever has got this connection's nonce is at its other end, and no recording.
+        # Also without a secret: a peer that has received this connection's nonce is at its other end, and not
+        # a recording.
         self.say(messages.Proof(mac=self._mac(self.role, self._nonce, self._peer_nonce)))
 
     def _mac(self, role: bytes, own: bytes, other: bytes) -> bytes:
@@ -164,12 +165,12 @@ class ControlLink(Link):
 
     def _check_proof(self, mac: bytes, now: float) -> None:
         if self.greeted or not self._peer_nonce:
-            raise ProtocolError(f"{self.peer} sent a proof that nobody asked for")
+            raise ProtocolError(f"{self.peer} sent a proof without a challenge")
         expected = self._mac(self.other_role, self._peer_nonce, self._nonce)
         if not hmac.compare_digest(mac, expected):
             if self.core.secret is None:
                 raise ProtocolError(
-                    f"{self.peer} has not read this side's hello: what it says was said before"
+                    f"{self.peer} has not read this side's hello: its message was sent before"
                 )
             raise HandshakeError(f"{self.peer} has another secret than this side: give both the same secret=")
         self._establish(now)
@@ -189,21 +190,21 @@ class ControlLink(Link):
             # We were late ourselves: what the peer sent meanwhile is still to be read, so judge it one beat later.
             self._heard = max(self._heard, now - dead_after + self._beat_s)
         if now - self._heard >= dead_after:
-            self.abort(f"not heard of for {dead_after:.1f} s")
+            self.abort(f"no sign of life for {dead_after:.1f} s")
             return
         self.say(messages.Ping(at=int(now * 1e6)))
         self._beat_due = now + self._beat_s
         self.arm(self._beat_due, self._beat)
 
     def violated(self, error: ProtocolError, now: float) -> None:
-        """Tell the peer why before hanging up."""
+        """Send the peer the reason before hanging up."""
         self.say(
             messages.Error(message=encodable(str(error)[:1000]), permanent=isinstance(error, HandshakeError))
         )
         self.close(str(error))
 
     def lost(self, reason: str, now: float) -> None:
-        """Log it, once: who dials in vain warns once per episode."""
+        """Log it, once: a peer that dials in vain warns once per episode."""
         text = "%s: control connection with %s is down: %s"
         details = (self.core.name, self.peer, self.cause or reason)
         ordinary = logging.INFO if self.greeted else logging.DEBUG
@@ -214,7 +215,7 @@ class ControlLink(Link):
         super().lost(reason, now)
 
     def statistics(self, channels: int, now: float) -> PeerStatistics:
-        """What is known of this connection, which ``channels`` depend on."""
+        """Return the statistics of this connection, which ``channels`` depend on."""
         return PeerStatistics(
             address=self.remote,
             name=self.node,
@@ -228,7 +229,7 @@ class ControlLink(Link):
 
     @abstractmethod
     def established(self, now: float) -> None:
-        """Both sides have said hello, and shown that they know the secret."""
+        """Both sides have sent hello, and proved that they know the secret."""
 
     @abstractmethod
     def told(self, message: Message, now: float) -> None:

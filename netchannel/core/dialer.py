@@ -1,4 +1,4 @@
-"""Control connections that this side makes, and makes again as long as somebody needs them."""
+"""Control connections that this side makes, and makes again as long as they are needed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Control = TypeVar("Control", bound="DialedControl")
 
 
 class Dialer(ABC):
-    """Somebody that has a connection made, and hears what becomes of it."""
+    """The interface of an object that has a connection made, and is notified of its state."""
 
     core: Core
 
@@ -87,7 +87,7 @@ class Peer(Dialer, Generic[Control]):
     @property
     @abstractmethod
     def wanted(self) -> bool:
-        """Whether there are channels that need the connection."""
+        """True if there are channels that need the connection."""
 
     @abstractmethod
     def _make_control(self) -> Control:
@@ -95,16 +95,16 @@ class Peer(Dialer, Generic[Control]):
 
     @abstractmethod
     def _forget(self) -> None:
-        """Forget this peer, which nobody needs any more."""
+        """Forget this peer, which is no longer needed."""
 
     @property
     def is_member(self) -> bool:
-        """Whether it is not the process that was dialed first."""
+        """True if it is not the process that was dialed first."""
         return self.address != self.node
 
     @property
     def reaching(self) -> bool:
-        """Whether a control connection is up or being made, rather than waited for."""
+        """True if a control connection is up or being made, rather than waited for."""
         return self.control is not None
 
     def reach(self) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Closing(Enum):
-    """Whether a link is to be closed, and how."""
+    """The state of a link's closing: not closing, after its output, or at once."""
 
     OPEN = "open"
     FLUSH = "flush"  # once everything in its output is written
@@ -45,7 +45,7 @@ class Job(ABC):
 
     @abstractmethod
     def done(self, now: float) -> None:
-        """Go on, on the core's own thread, once it is done."""
+        """Continue, on the core's own thread, once it is done."""
 
 
 class JobOwner(ABC):
@@ -57,14 +57,14 @@ class JobOwner(ABC):
 
 
 class Core:
-    """What a core has in common with every other: the adapter reads these after each call into it.
+    """The common part of all cores: the adapter reads these after each call into it.
 
-    ``wall`` gives the time in microseconds since 1970 UTC, ``random`` bytes nobody can guess; both are handed in, so
-    that a simulation repeats itself. Peers must show that they know ``secret``, if there is one.
+    ``wall`` gives the time in microseconds since 1970 UTC, ``random`` unpredictable bytes; both are handed
+    in, so that a simulation repeats itself. Peers must show that they know ``secret``, if there is one.
 
-    While a link takes what it received, ``visit`` is there if the adapter calls what is put there as soon as the link
-    is done: who waits for it goes on while all that belongs to it is in the processor's cache, and not once the loop
-    has been through a thousand other links.
+    While a link takes what it received, ``visit`` is there if the adapter calls its entries as soon as the
+    link is done: a waiting task resumes while its data is in the CPU cache, and not after the loop has
+    visited a thousand other links.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Core:
         self.pool = Pool()
         self.frames = FrameMemory()
         self.shared_memory: SharedMemory | None = None  # memory in common with other processes of the host
-        self.sharing_is_off = False  # whether there is none because a setting says so
+        self.sharing_is_off = False  # true if a setting has disabled it
         self.dirty: dict[Link, None] = {}
         self.dials: list[Link] = []
         self.due: dict[JobOwner, None] = {}
@@ -104,7 +104,7 @@ class Core:
         log.log(logging.WARNING if is_news else repeated, text, *details)
 
     def origin(self, remote: str) -> str:
-        """The name of whoever is behind ``remote``, however often it connects."""
+        """Return the name of the peer at ``remote``, however often it connects."""
         return remote
 
     def touch(self, link: Link) -> None:
@@ -115,7 +115,7 @@ class Core:
             self.dirty[link] = None
 
     def hurry(self, link: Link) -> None:
-        """The same, and at once if the adapter can: somebody may wait for the first word of ``link``."""
+        """The same, and at once if the adapter can: the first bytes of ``link`` may be waited for."""
         if not self.on_urgent(link):
             self.touch(link)
 
@@ -126,11 +126,11 @@ class Core:
             self.on_work()
 
     def line(self, *names: str) -> bytes:
-        """What connections of this process to one place, of these ``names``, have in common with no others."""
+        """Return an id shared by the connections of this process to one place, of these ``names``, and by no others."""
         return blake2b("\0".join(names).encode(), key=self._life, digest_size=16).digest()
 
     def jitter(self) -> float:
-        """A factor from 0.5 to 1, so that many who wait do not come back together."""
+        """A factor from 0.5 to 1, so that many waiting peers do not come back together."""
         return 0.5 + int.from_bytes(self.random(2), "little") / (1 << 17)
 
     def dial(self, link: Link) -> None:
@@ -142,8 +142,8 @@ class Core:
 class Adapter(Protocol):
     """Moves the bytes of a link.
 
-    ``ends`` is what both ends of the connection know of it, and whoever stands between them does not, in ENDS_SIZE
-    bytes: if the other end knows the same, the transport vouches for the bytes. Empty where there is no such thing.
+    ``ends`` is ENDS_SIZE bytes that both ends of the connection know, and no party between them: if the other
+    end knows the same, the transport vouches for the bytes. Empty where there is no such thing.
     """
 
     @property
@@ -153,16 +153,16 @@ class Adapter(Protocol):
         """Do what the link wants: write, read or not, close."""
 
     def abort(self) -> None:
-        """Close at once, whatever the link wants."""
+        """Close at once, whatever the link has requested."""
 
 
 class Link(ABC):
     """One connection. The adapter calls the verbs below and reads the attributes after each of them.
 
-    ``connected`` comes at most once and first, ``lost`` exactly once and last, for a dial that failed too. While
-    ``writable`` the adapter writes `output`, and again if there is ``more``; ``reading`` says whether it is to read at
-    all. ``cause`` says what was wrong, if this side closes it for that; then it is the reason that counts, and not the
-    adapter's.
+    ``connected`` comes at most once and first, ``lost`` exactly once and last, for a dial that failed too.
+    While ``writable`` the adapter writes `output`, and again if there is ``more``; ``reading`` shows whether
+    it is to read at all. ``cause`` is the error for which this side closes it; it takes precedence over the
+    adapter's reason.
     """
 
     control = False
@@ -181,7 +181,7 @@ class Link(ABC):
         self.deadline: Timer | None = None
         self._output: list[Buffer] = []
 
-    def connected(self, now: float) -> None:  # noqa: B027 - not every link has something to say first
+    def connected(self, now: float) -> None:  # noqa: B027 - not every link sends first
         """The connection is made."""
 
     @abstractmethod
@@ -213,11 +213,11 @@ class Link(ABC):
 
     @property
     def ends(self) -> bytes:
-        """What tells this connection from every other, at both of its ends; empty if nothing does."""
+        """Bytes that distinguish this connection from every other, at both of its ends; empty if there are none."""
         return b"" if self.adapter is None else self.adapter.ends
 
     def is_direct(self, shown: bytes) -> bool:
-        """Whether the other end, which has ``shown`` its `ends`, is that of this very connection."""
+        """True if the other end, which has ``shown`` its `ends`, is that of this very connection."""
         return bool(shown) and shown == self.ends
 
     def send(self, *buffers: Buffer) -> None:

@@ -57,13 +57,13 @@ class Retries:
 
     def _ran_out(self, now: float) -> None:
         if self._fault.on_failure == "wait":
-            self._wait_on(now)  # the timer stays, so that this is said once
+            self._wait_on(now)  # the timer stays, so that this is reported once
         else:
             self._give_up(f"{self._fault.retry} s", now)
 
 
 class Episode:
-    """Failures without a success between them, which are told once, when they are more than a hiccup."""
+    """Failures without a success between them, which are reported once, when they last."""
 
     __slots__ = ("_since", "_told")
 
@@ -73,11 +73,11 @@ class Episode:
 
     @property
     def lasts(self) -> bool:
-        """Whether there was a failure, and no success since."""
+        """True if there was a failure, and no success since."""
         return self._since is not None
 
     def failed(self, now: float) -> float | None:
-        """There is one more; for how many seconds there are, if it is to be told now."""
+        """Count one more; returns for how many seconds they last, if that is to be reported now."""
         if self._since is None:
             self._since = now
         elif not self._told and now - self._since >= COMPLAIN_AFTER_S:

@@ -24,7 +24,10 @@ class SharedMemory(ABC):
 
     @abstractmethod
     def hand_over(self, meeting: bytes, token: bytes, size: int) -> memoryview | None:
-        """Memory of ``size`` bytes that this side writes, handed to whoever waits at ``meeting``; None if it fails."""
+        """Memory of ``size`` bytes that this side writes, handed to the process that waits at ``meeting``.
+
+        None if it fails.
+        """
 
     @abstractmethod
     def expect(self, token: bytes, take: Callable[[memoryview | None], None]) -> bytes | None:
@@ -35,11 +38,11 @@ class SharedMemory(ABC):
 
     @abstractmethod
     def expect_no_more(self, token: bytes) -> None:
-        """Expect nobody with ``token`` any more."""
+        """Stop expecting a peer with ``token``."""
 
     @abstractmethod
     def give_back(self, memory: memoryview, offset: int, size: int) -> None:
-        """Give the system a part of what was handed over that nobody reads any more, whoever has the rest."""
+        """Give the system back a part of the shared memory that is no longer read, while the rest is in use."""
 
     @abstractmethod
     def soon(self, action: Callable[[], None]) -> None:

@@ -14,7 +14,7 @@ class SenderState(StrEnum):
 
     REGISTERED = "registered"  # no request is out: no control connection, or it was just lost
     REQUESTED = "requested"  # the receiver was asked and has not answered
-    DENIED = "denied"  # the receiver said no; it tells us when that changes, and we ask again
+    DENIED = "denied"  # the receiver refused; it notifies us when that changes, and we ask again
     GRANTED = "granted"  # a token is held, the data connection is being made
     ATTACHED = "attached"  # data flows
     ENDED = "ended"  # the end, or the abort, was acknowledged
@@ -24,7 +24,7 @@ class SenderState(StrEnum):
 
 
 class SenderEvent(StrEnum):
-    """What happens to a sender's channel."""
+    """An event of a sender's channel."""
 
     OPEN = "open"  # an open request goes out
     DENY = "deny"
@@ -52,7 +52,7 @@ class ReceiverState(StrEnum):
 
 
 class ReceiverEvent(StrEnum):
-    """What happens to a receiver's channel."""
+    """An event of a receiver's channel."""
 
     ATTACH = "attach"  # a token was presented
     LOST = "lost"  # the data connection, or the sender's control connection, is gone

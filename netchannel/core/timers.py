@@ -1,4 +1,4 @@
-"""Deadlines of a core, in one heap; the adapter asks for the next one and says when it has passed."""
+"""Deadlines of a core, in one heap; the adapter asks for the next one and reports when it has passed."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 WAITING, WAITING_BYTES = 1 << 10, 1 << 22
-"""So many of them wait at most, and bytes: whoever floods the other side makes nothing grow but that."""
+"""At most so many of them wait, and bytes: a flood makes nothing else grow."""
 
 
 class Upqueries:
@@ -16,13 +16,13 @@ class Upqueries:
     def __init__(self) -> None:
         self._bodies: deque[bytes] = deque()
         self._size = 0
-        self.overflown = False  # there were too many, and that was said
+        self.overflown = False  # there were too many, and that was logged
 
     def __len__(self) -> int:
         return len(self._bodies)
 
     def fits(self, body: bytes) -> bool:
-        """Whether there is room for it."""
+        """True if there is room for it."""
         return len(self._bodies) < WAITING and self._size + len(body) <= WAITING_BYTES
 
     def add(self, body: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Who waits for something that nobody has registered, and is told once somebody has."""
+"""Clients that wait for an id that is not registered, and are notified once it is."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from netchannel.wire.declarations import Message
 
 WAITING_LIMIT = 100_000
-"""Ids that are asked for and that nobody has registered: so many are remembered, of all who ask."""
+"""Requested ids that are not registered: at most so many are remembered, over all clients."""
 
 
 class Asker(Protocol):
-    """The connection of somebody who waits until ids are ``waiting`` no more."""
+    """The connection of a client that waits for the ids in ``waiting``."""
 
     waiting: set[str]
 
@@ -23,7 +23,10 @@ class Asker(Protocol):
 
 
 class Waitlist:
-    """Askers by the ids that they wait for; ``tell`` makes what they are told when one of these is there."""
+    """Askers by the ids that they wait for.
+
+    ``tell`` makes the message that they get when one of these is registered.
+    """
 
     def __init__(self, tell: Callable[[str], Message]) -> None:
         self._tell = tell
@@ -31,14 +34,14 @@ class Waitlist:
         self._waits = 0  # of all ids together
 
     def wait(self, asker: Asker, wanted: str) -> None:
-        """Tell ``asker`` when the id is there."""
+        """Notify ``asker`` when the id is registered."""
         if self._waits < WAITING_LIMIT and wanted not in asker.waiting:
             self._waits += 1
             asker.waiting.add(wanted)
             self._waiting.setdefault(wanted, {})[asker] = None
 
     def invite(self, wanted: str) -> None:
-        """Tell whoever waits for the id to ask again."""
+        """Invite all that wait for the id to ask again."""
         for asker in self._waiting.pop(wanted, ()):
             self._waits -= 1
             asker.waiting.discard(wanted)

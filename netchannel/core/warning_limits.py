@@ -14,19 +14,20 @@ log = logging.getLogger("netchannel")
 QUIET_S = 60.0
 """An episode is over when its cause has kept quiet for so long."""
 CAUSES = 256
-"""How many causes are told apart; the rest count as one, so that a flood from many addresses is bounded too."""
+"""How many causes are distinguished; the rest count as one, so that a flood from many addresses is bounded
+too."""
 
 _OTHERS = ("", "")
 
 
 class WarningFilter:
-    """Tells which warnings are news: the first of an episode is, those that follow it are not."""
+    """Selects the warnings that are news: the first of an episode is, later ones are not."""
 
     def __init__(self) -> None:
         self._latest: OrderedDict[tuple[str, str], float] = OrderedDict()
 
     def news(self, origin: str, what: str, now: float) -> bool:
-        """Whether this is the first time in a while that ``origin`` gives cause for ``what``."""
+        """True if this is the first time in a while that ``origin`` gives cause for ``what``."""
         latest = self._latest
         while latest and now - next(iter(latest.values())) >= QUIET_S:
             latest.popitem(last=False)
@@ -41,13 +42,13 @@ class WarningFilter:
 
 
 FEW = 3
-"""So many channels are warned of one by one, of those that have the same to say."""
+"""So many channels are warned of one by one, of those with the same message."""
 TOGETHER_S = 1.0
-"""The others within this time are told in one line."""
+"""The others within this time are reported in one line."""
 
 
 class WarningDigest:
-    """What many channels may have to say in the same second, as their peer is away: a few lines, and then a number."""
+    """Warnings of many channels in the same second, as their peer is away: a few lines, and then a count."""
 
     def __init__(self, timers: Timers) -> None:
         self._timers = timers
@@ -55,7 +56,7 @@ class WarningDigest:
         self._last: dict[str, tuple[object, ...]] = {}
 
     def warn(self, now: float, text: str, *details: object) -> None:
-        """Log the warning, or have it be among those that are told together."""
+        """Log the warning, or count it among those that are reported together."""
         told = self._told.get(text, 0)
         if not told:
             self._timers.at(now + TOGETHER_S, lambda now: self._tell_others(text))

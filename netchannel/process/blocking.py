@@ -3,7 +3,7 @@
 The names are those of `netchannel.SenderServer`, `netchannel.ReceiverServer` and their channels; each call waits for
 its result, and decoding happens on the caller's thread.
 
-Written by ``make faces``: what is to be different is changed in `netchannel.servers`, or in tests/development/faces.py.
+Written by ``make faces``: to change it, edit `netchannel.servers` or tests/development/faces.py.
 """
 
 from __future__ import annotations

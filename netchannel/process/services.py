@@ -1,7 +1,7 @@
 """The process-wide services: a sender, a receiver and clients, on a background thread with a uvloop of its own.
 
-The thread is started by the first call and stopped, after leaving both servers, when the interpreter exits. A forked
-child closes what it inherited of them and starts anew.
+The thread is started by the first call and stopped, after leaving both servers, when the interpreter exits. A
+forked child closes the servers that it inherited and starts its own.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class ServiceThread:
         return future
 
     def _check(self) -> None:
-        """Raise if nobody would ever answer, where the caller is going to wait."""
+        """Raise if the caller would wait without end, as nothing would answer."""
         if os.getpid() != self._process:
             raise NetChannelError(
                 f"this was made by process {self._process}, and its thread is not in process {os.getpid()}, a fork of "
@@ -126,7 +126,7 @@ class ServiceThread:
         return future.result()
 
     def tell(self, function: Callable[..., object], *args: Any) -> None:
-        """Call ``function`` there and do not wait; where nobody is there any more, there is nothing to do."""
+        """Call ``function`` there and do not wait; if the thread has ended, there is nothing to do."""
         if os.getpid() == self._process and not self._left:
             self._loop.call_soon_threadsafe(function, *args)
 
@@ -139,7 +139,7 @@ class ServiceThread:
 
 
 def _hand_over(task: asyncio.Task[T], future: Future[T], undo: Callable[[T], None] | None) -> None:
-    """Give the result to whoever waits for it; back where it came from if nobody does any more."""
+    """Give the result to the waiting task; back where it came from if it no longer waits."""
     if not future.set_running_or_notify_cancel():
         if undo is not None and not task.cancelled() and task.exception() is None:
             undo(task.result())
@@ -152,14 +152,17 @@ def _hand_over(task: asyncio.Task[T], future: Future[T], undo: Callable[[T], Non
 
 
 class Trust(NamedTuple):
-    """What the other sides of a client must know, or show."""
+    """The secret and TLS that the other sides of a client must have."""
 
     secret: str | None = None
     tls: Tls | None = None
 
 
 class Settings(NamedTuple):
-    """What a call says of a server; of what it leaves out (None) the first has the default, a later one what is."""
+    """The settings of a server in a call.
+
+    For omitted ones (None) the first call has the default, a later one the current value.
+    """
 
     secret: str | None = None
     tls: Tls | None = None
@@ -175,7 +178,7 @@ DEFAULTS = Settings(message_limit=MESSAGE_LIMIT, shared_memory=SHARED_MEMORY)
 
 
 class Services:
-    """What this process has started of the two."""
+    """The servers that this process has started."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -209,8 +212,9 @@ class Services:
         for name, given in settings.given().items():
             if given != used[name]:
                 raise NetChannelError(
-                    f"this process' {role} is running already, {'without a' if used[name] is None else 'with another'} "
-                    f"{name}: the first call of {role}_server() decides; start a server of your own for another {name}"
+                    f"this process' {role} is running already, "
+                    f"{'without a' if used[name] is None else 'with another'} {name}: the first call of "
+                    f"{role}_server() determines it; start your own server for another {name}"
                 )
 
     def receiver(self, address: str | None, settings: Settings) -> tuple[ServiceThread, ReceiverServer]:
@@ -232,7 +236,7 @@ class Services:
             return thread, self._receiver
 
     def client(self, trust: Trust) -> tuple[ServiceThread, Client]:
-        """What asks receivers that have this secret and TLS, started if it is not."""
+        """The client of receivers that have this secret and TLS, started if it is not."""
         with self._lock:
             thread = self._started()
             client = self._clients.get(trust)
@@ -242,7 +246,7 @@ class Services:
             return thread, client
 
     def call_client(self, trust: Trust) -> tuple[ServiceThread, CallClient]:
-        """What calls receivers that have this secret and TLS, started if it is not."""
+        """The call client of receivers that have this secret and TLS, started if it is not."""
         with self._lock:
             thread = self._started()
             client = self._calling.get(trust)

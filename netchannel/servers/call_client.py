@@ -37,11 +37,11 @@ class CallClient(ClientConnections[CallerCore]):
 
 
 class Caller:
-    """A node, as somebody sees it who calls its services; an async context manager.
+    """A node, from the side of a caller of its services; an async context manager.
 
-    ``address`` is that of a `ReceiverServer`; it need not be there yet, and services that other processes of its node
-    have are found by it too. ``secret`` and ``tls`` must be its. All calls share a connection, which is made anew
-    when it is lost.
+    ``address`` is that of a `ReceiverServer`; it need not be there yet, and services that other processes of
+    its node have are found by it too. ``secret`` and ``tls`` must be its. All calls share a connection, which
+    is restored when it is lost.
     """
 
     def __init__(
@@ -102,12 +102,12 @@ class Caller:
     async def call(self, service_id: str, body: bytes, *, deadline_s: float) -> bytes:
         """The answer of a service to ``body``, at most 64 MiB each; within ``deadline_s`` seconds.
 
-        A call whose connection is lost is made again, so that the service **may do it twice**. One for a service that
-        nobody has waits for it. A call that is cancelled may have been done.
+        A call whose connection is lost is made again, so that the service **may do it twice**. A call to a
+        service that is not registered waits for it. A call that is cancelled may have been done.
 
         Raises:
             CallFailed: the service raised an error, which is ``said``, or was closed meanwhile.
-            CallTimedOut: there was no answer in time; its ``state`` says why. It may have been done.
+            CallTimedOut: there was no answer in time; its ``state`` shows why. It may have been done.
             MessageTooLarge: the body, or the answer, has more than 64 MiB.
             HandshakeError: the other side has another secret, no TLS, another version.
             ChannelClosed: the caller was closed.

@@ -70,11 +70,11 @@ class Service:
 
     @property
     def error(self) -> NetChannelError | None:
-        """Why it answers no more, though nobody has closed it: another process of the node has it. Else None."""
+        """Why it answers no more, though it was not closed: another process of the node has it. Else None."""
         return self._error
 
     async def close(self) -> None:
-        """Answer no more. Callers that wait for an answer are told, and work on it is cancelled.
+        """Answer no more. Callers that wait for an answer are notified, and work on it is cancelled.
 
         Waits for that work to end, 5 s at most (`Timing.leave_s`).
         """
@@ -85,7 +85,7 @@ class Service:
             self._tasks[task].refuse("closed", why)
 
     async def detach(self) -> None:
-        """Answer no more; who waits for an answer asks again, be it a successor."""
+        """Answer no more; callers that wait for an answer ask again, possibly a successor."""
         self._end("unregistered", f"service {self.id!r} is there no more")
         await self._ended()
 
@@ -101,7 +101,7 @@ class Service:
         for call in list(self._callee.calls):
             if call.working:
                 call.cancel(code, why)
-            else:  # it was not begun, and is for whoever has the service next
+            else:  # it was not begun, and is for the next owner of the service
                 call.cancel("unregistered", f"service {self.id!r} was closed there")
 
     async def _ended(self) -> set[asyncio.Future[Any]]:
@@ -127,7 +127,7 @@ class Service:
         """Have a call answered: at once, where that can be."""
         try:
             answer = self._answer(call.body)
-        except Exception as error:  # noqa: BLE001 - it is the caller's, who is told
+        except Exception as error:  # noqa: BLE001 - it is passed to the caller
             self._failed(call, error)
             return
         if type(answer) is bytes:
@@ -158,7 +158,7 @@ class Service:
         call.refuse("raised", text)
         is_news = self._warnings.news(self.id, text[:200], self._runner.clock())
         level = logging.WARNING if is_news else logging.DEBUG
-        trace = None if isinstance(error, NetChannelError) else error  # which says all that is to be known
+        trace = None if isinstance(error, NetChannelError) else error  # which has the full message
         log.log(level, "service %s failed to answer: %s", self.id, text, exc_info=trace)
 
 

@@ -105,7 +105,7 @@ class Client(ClientConnections[ClientCore]):
         return self.core.register(check_channel_id(channel_id), to, fault or FaultPolicy(), runner.clock())
 
     async def ask(self, channel: ClientChannel, kind: type[Question], **fields: Any) -> Any:
-        """Ask, and wait for the answer. Raises what the receiver refuses with; a cancel leaves nothing behind."""
+        """Ask, and wait for the answer. Raises the receiver's refusal; a cancel leaves no trace."""
         runner = self.running()
         check_loop(runner.loop)
         future: asyncio.Future[Answer] = runner.loop.create_future()

@@ -1,4 +1,4 @@
-"""Staged groups: `GroupChannel` sends an attempt that nobody sees, `GroupClient` commits the ones that count."""
+"""Staged groups: `GroupChannel` sends an attempt that is not visible, `GroupClient` commits the ones that count."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _check_application(application: str) -> None:
 
 
 def attempt_id(channel_id: str, group: Group, attempt: str) -> str:
-    """What the channel of an attempt is called on the wire: nobody else's is called so."""
+    """Return the id of an attempt's channel on the wire, which is unique."""
     label = f"{channel_id} {group.epoch}.{group.partition}".encode()[:_LABEL].decode(errors="ignore")
     return f"{label} {attempt}"
 
@@ -74,7 +74,7 @@ def attempt_id(channel_id: str, group: Group, attempt: str) -> str:
 class Tally(Packer):
     """A packer that sums what it takes, at the moment when that has a place in the stream.
 
-    ``rows`` says how many the body has that was encoded last; those of bodies that wait for room are in ``waiting``.
+    ``rows`` is the number of rows of the last encoded body; those of bodies that wait for room are in ``waiting``.
     """
 
     __slots__ = ("count", "digest", "encoder", "row_count", "size_in_all", "waiting")
@@ -119,7 +119,7 @@ class RowsEncoder:
         self._counts = isinstance(encoder, ArrowEncoder)
 
     def as_they_are(self, values: Sequence[Any]) -> bool:
-        """Whether values go as they are: no, each is counted."""
+        """False: values do not go as they are, each is counted."""
         return False
 
     def encode(self, value: Any) -> Body:
@@ -134,9 +134,9 @@ class RowsEncoder:
 class GroupChannel(SenderChannel):
     """An attempt at one partition of a staged group. Made by `SenderServer.register_attempt`.
 
-    What is sent is held at the receiver; nobody sees it before `GroupClient.commit` names what `seal` has returned.
-    Each registration is an attempt of its own. One that is not sealed is dropped: by `abort`, by `close`, when the
-    server is left, and when the receiver is restarted, which raises `AttemptLost`.
+    Messages are held at the receiver, invisible until `GroupClient.commit` names the result of `seal`.
+    Each registration is an attempt of its own. One that is not sealed is dropped: by `abort`, by `close`,
+    when the server is left, and when the receiver is restarted, which raises `AttemptLost`.
     """
 
     def __init__(
@@ -188,7 +188,10 @@ class GroupChannel(SenderChannel):
         return self._sealed
 
     async def close(self, grace: float | None = None) -> CloseReport:
-        """Give the attempt up, unless it is sealed; the receiver is told within ``grace`` seconds, or not at all."""
+        """Give the attempt up, unless it is sealed.
+
+        The receiver is notified within ``grace`` seconds, or not at all.
+        """
         if self._sealed is None and not self.core.terminal:
             within_s = self.core.core.timing.leave_s
             await self._fail("closed without a seal", within_s if grace is None else min(grace, within_s))
@@ -198,8 +201,8 @@ class GroupChannel(SenderChannel):
         """An attempt has no successor. Raises ChannelClosed if it is over, else NetChannelError."""
         self.core.check_open()
         raise NetChannelError(
-            f"an attempt for channel {self.id!r} cannot be left to a successor: seal or abort it; whoever tries the "
-            f"partition again registers another one"
+            f"an attempt for channel {self.id!r} cannot be left to a successor: seal or abort it; to try the "
+            f"partition again, register another one"
         )
 
 
@@ -211,7 +214,7 @@ def as_winners(sealed: Sequence[Sealed]) -> bytes:
         )
     for each in sealed:
         if not isinstance(each, Sealed):
-            raise TypeError(f"a winner is {str(each)[:80]!r}: expected what seal() has returned")
+            raise TypeError(f"a winner is {str(each)[:80]!r}: expected the result of seal()")
     ordered = sorted(sealed, key=lambda each: each.partition)
     twice = [a.partition for a, b in pairwise(ordered) if a.partition == b.partition]
     if twice:
@@ -226,15 +229,16 @@ def _as_winner(sealed: Sealed) -> bytes:
             return WINNER.pack(sealed.partition, sealed.count, sealed.bytes, sealed.checksum, attempt)
     except (TypeError, ValueError, struct.error):
         pass
-    raise ValueError(f"a winner is {str(sealed)[:300]}: expected what seal() has returned, unchanged")
+    raise ValueError(f"a winner is {str(sealed)[:300]}: expected the unchanged result of seal()")
 
 
 class GroupClient:
     """Commits groups into the channel ``channel_id`` of the receiver at ``to``; an async context manager.
 
-    Every call is repeated until the receiver has answered, after lost connections too, for as long as ``fault`` says
-    (for ever, if it is not given). A commit for which the receiver has no room yet waits however long that takes: the
-    log says once for what. All of them can be repeated by another process as well: what is done is done once.
+    Every call is repeated until the receiver has answered, after lost connections too, for as long as
+    ``fault`` allows (forever, if it is not given). A commit for which the receiver has no room yet waits
+    however long that takes: the reason is logged once. All of them can be repeated by another process as
+    well: what is done is done once.
     """
 
     def __init__(
@@ -270,7 +274,10 @@ class GroupClient:
 
     @property
     def error(self) -> NetChannelError | None:
-        """What ended this client, as all calls say from then on: another one may be made. None while it goes on."""
+        """The error that ended this client, which all calls raise from then on: another one may be made.
+
+        None while it is in use.
+        """
         return None if self._channel is None else self._channel.error
 
     async def commit(
@@ -278,15 +285,17 @@ class GroupClient:
     ) -> bool:
         """Publish the attempts that ``winners`` name, at once, in the order of their partitions.
 
-        True: that was done now, and is durable. False: this epoch was committed before, and nothing has changed. All
-        other attempts of the epoch, and of those below, are dropped. With ``end`` the stream ends behind this group.
+        True: that was done now, and is durable. False: this epoch was committed before, and nothing has
+        changed. All other attempts of the epoch, and of those below, are dropped. With ``end`` the stream
+        ends after this group.
 
         Raises:
             EpochRegressed: a later epoch of the application is committed.
-            AttemptLost: a winner is not there, not sealed, or not what was sealed: nothing of the group is published.
-            SchemaMismatch: a winner has another schema than the channel.
+            AttemptLost: a winner is not there, not sealed, or not what was sealed: nothing of the group is
+            published. SchemaMismatch: a winner has another schema than the channel.
             ChannelClosed: the stream has ended, or its consumer has closed it.
-            ChannelBroken: the receiver's disk has failed, or ``fault`` gave up: commit again to learn what holds.
+            ChannelBroken: the receiver's disk has failed, or ``fault`` gave up: commit again to learn what
+            holds.
         """
         group = check_group(Group(application, epoch, 0))
         check_given("end", end, bool)
@@ -311,7 +320,8 @@ class GroupClient:
     async def waits_for(self, application: str) -> str | None:
         """Why a commit of all that the application has sealed would wait now; None if it would not.
 
-        For whoever can wait better before the commit than in it. None of a receiver that does not say.
+        For callers that can wait better before the commit than in it. None if the receiver does not report
+        it.
         """
         return (await self._epoch(application)).full
 
@@ -321,10 +331,10 @@ class GroupClient:
         return found
 
     async def forget(self, application: str) -> None:
-        """Give the name up, of which a channel knows 10 000: its epochs begin anew, what was committed stays.
+        """Give the name up, of which a channel knows 10,000: its epochs start over, committed groups stay.
 
-        For whoever commits under the name no more, e.g. a job that is done, and sure of it: the same commit again
-        would find nothing that says that it was done. Raises ChannelClosed once the stream has ended and is read.
+        For a caller that will not commit under the name again, e.g. a finished job: repeating the same commit
+        would find no record that it was done. Raises ChannelClosed once the stream has ended and is read.
         """
         _check_application(application)
         await self._ask(messages.Forget, consumer=application)
@@ -351,7 +361,7 @@ class SharedGroupClient(GroupClient):
 def open_attempt(
     policy: BufferPolicy, channel_id: str, codec: CodecName, schema: pa.Schema | None, group: Group
 ) -> tuple[OpenedBuffer, RowsEncoder, str]:
-    """What the channel of an attempt is made with, and its id on the wire.
+    """Return the settings of an attempt's channel, and its id on the wire.
 
     Raises ValueError for a group that cannot be, and for a buffer that does not go with one.
     """

@@ -8,7 +8,7 @@ import time
 
 
 def node_name(kind: str) -> str:
-    """What this server calls itself in its peers' logs."""
+    """This server's name in its peers' logs."""
     return f"{kind} {socket.gethostname()}/{os.getpid()}"
 
 
@@ -25,5 +25,5 @@ def wall_us() -> int:
 
 
 def shown(thing: object, *parts: str) -> str:
-    """The ``repr`` of a server or a channel: its class, and what tells it from others."""
+    """The ``repr`` of a server or a channel: its class, and its distinguishing values."""
     return f"<{type(thing).__name__} {', '.join(parts)}>"

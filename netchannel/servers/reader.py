@@ -51,14 +51,14 @@ _DECODERS = 8
 
 
 class ChannelReader:
-    """A channel that keeps its stream, as somebody sees it who reads it; an async context manager.
+    """A channel that keeps its stream, from the side of its reader; an async context manager.
 
-    ``to`` is the address of the receiver, or of the sender that listens, whose `retain_channel` keeps the channel; it
-    need not be there yet. ``fault`` is how long it is waited for; then calls raise `ChannelBroken`.
-    ``secret`` and ``tls`` must be its.
+    ``to`` is the address of the receiver, or of the sender that listens, whose `retain_channel` keeps the
+    channel; it need not be there yet. ``fault`` is how long it is waited for; then calls raise
+    `ChannelBroken`. ``secret`` and ``tls`` must be its.
 
-    Reading changes nothing there: any number of readers can read any range any number of times. What consumers
-    acknowledge, each under a name of its own, may be freed.
+    Reading changes nothing there: any number of readers can read any range any number of times. Messages that
+    all consumers acknowledge, each under its own name, may be freed.
     """
 
     def __init__(
@@ -81,10 +81,8 @@ class ChannelReader:
         self._own_client = True
         self._heads: Heads | None = None
         self._schemas: dict[str, Decoder] = {}
-        self._held: dict[str, str] = {}  # consumers, and who holds them
-        self._tried: set[tuple[str, str]] = (
-            set()
-        )  # the same, whether this reader has heard that it got them or not
+        self._held: dict[str, str] = {}  # consumers, and their holders
+        self._tried: set[tuple[str, str]] = set()  # the same, confirmed to this reader or not
         self._renewing: set[tuple[str, str]] = set()
         self._name = f"{node_name('reader')} {secrets.token_hex(8)}"
         self._fenced: dict[str, NetChannelError] = {}
@@ -147,7 +145,7 @@ class ChannelReader:
     def _now(self) -> float:
         return self._client.running().clock()
 
-    # -- what the retaining end says
+    # -- messages of the retaining end
 
     def _pushed(self, answer: messages.Heads, now: float) -> None:
         if answer.codec != self._codec:
@@ -181,7 +179,7 @@ class ChannelReader:
             self._renew(consumer, holder, now)
 
     def _renew(self, consumer: str, holder: str, now: float) -> None:
-        """Keep a name over a lost connection, unless somebody else has had it since."""
+        """Keep a name over a lost connection, unless another holder has had it since."""
         if (consumer, holder) in self._renewing:
             return  # it is asked until it is answered, however many connections are lost meanwhile
         self._renewing.add((consumer, holder))
@@ -215,7 +213,10 @@ class ChannelReader:
 
     @property
     def error(self) -> NetChannelError | None:
-        """What ended this reader, as all calls say from then on: another one may be made. None while it goes on."""
+        """The error that ended this reader, which all calls raise from then on: another one may be made.
+
+        None while it is in use.
+        """
         return self._error
 
     async def heads(self, beyond: int | None = None) -> Heads:
@@ -261,11 +262,11 @@ class ChannelReader:
             if decoder.schema is not None:
                 return decoder.schema
             if heads.ended:
-                raise NetChannelError(f"channel {self.id!r} has ended, and nobody has said its schema")
+                raise NetChannelError(f"channel {self.id!r} has ended, and its schema was never sent")
             await self._changes.wait()
 
     def decoder(self, stream: str) -> Decoder:
-        """What reads the messages of ``stream``."""
+        """Return the decoder of ``stream``'s messages."""
         found = self._schemas.get(stream)
         if found is None:
             while len(self._schemas) >= _DECODERS:
@@ -383,11 +384,12 @@ class ChannelReader:
     async def hold(self, consumer: str, *, holder: str | None = None, fresh: bool = False) -> int:
         """Take the lease of a consumer's name; returns the number below which it has acknowledged everything.
 
-        A new name begins at the oldest message that is kept. ``holder`` says who takes it (this reader, if it is not
-        given; a call that is cancelled can be repeated): a process that comes back with the same one gets the name at
-        once. Raises ChannelInUse while somebody else has it, and for the time of a lease after that one's connection
-        was lost. Whoever is ``fresh`` goes on with nobody's work: raises ConsumerFenced if another holder has
-        acknowledged something under the name, and it was not forgotten since.
+        A new name begins at the oldest message that is kept. ``holder`` is its new owner (this reader, if it
+        is not given; a call that is cancelled can be repeated): a process that comes back with the same one
+        gets the name at once. Raises ChannelInUse while another holder has it, and for the time of a lease
+        after that one's connection was lost. A ``fresh`` holder does not continue the work of others: raises
+        ConsumerFenced if another holder has acknowledged something under the name, and it was not forgotten
+        since.
         """
         _check_names(consumer=consumer, **({} if holder is None else {"holder": holder}))
         who = holder or self._held.get(consumer) or self._name
@@ -404,9 +406,10 @@ class ChannelReader:
         return answer.position
 
     async def renew(self, consumer: str, holder: str) -> None:
-        """Go on with a name that ``holder`` has had there before, be it by another reader.
+        """Continue with a name that ``holder`` has had there before, possibly by another reader.
 
-        Raises ConsumerFenced if it is not known there, or another one has had it since; nothing has changed then.
+        Raises ConsumerFenced if it is not known there, or another one has had it since; nothing has changed
+        then.
         """
         await self._ask(messages.Hold, consumer=consumer, holder=holder, renew=True, fresh=False)
         self._tried.add((consumer, holder))
@@ -414,10 +417,11 @@ class ChannelReader:
         self._fenced.pop(consumer, None)
 
     async def ack(self, consumer: str, upto: Position | int) -> None:
-        """Acknowledge everything below ``upto``, which is done, and may be freed once all consumers say so.
+        """Acknowledge everything below ``upto``, which may be freed once all consumers have acknowledged it.
 
-        Takes the lease of the name if this reader has not held it yet. Returns once it is durable, where the channel
-        is kept on disk. Raises ConsumerFenced if somebody else has the name: until `hold` gets it back.
+        Takes the lease of the name if this reader has not held it yet. Returns once it is durable, where the
+        channel is kept on disk. Raises ConsumerFenced if another holder has the name: until `hold` gets it
+        back.
         """
         if (fenced := self._fenced.get(consumer)) is not None:
             raise ConsumerFenced(*fenced.args)
@@ -441,7 +445,7 @@ class ChannelReader:
             raise
 
     async def forget(self, consumer: str) -> None:
-        """Forget the name, whoever holds it: nothing need be kept for it any more."""
+        """Forget the name, even if it is held: nothing need be kept for it any more."""
         _check_names(consumer=consumer)
         await self._ask(messages.Forget, consumer=consumer)
         self._held.pop(consumer, None)

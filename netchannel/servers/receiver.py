@@ -63,19 +63,22 @@ _SPARE_PART = 4
 class ReceiverServer:
     """All streams that a process receives; an async context manager that listens at one address.
 
-    ``listen`` is ``host:port`` (port 0 takes a free one), ``unix:/path``, ``mem:name``, or of a scheme that was
-    registered (`netchannel.transports.register`); ``advertise`` is how others reach it, where that differs. Data
-    connections go to the address that the sender dialed, or to ``data_ports``: a range (``"40000-40999"``) or
-    ``"ephemeral"``, a fresh port for each. ``message_limit`` is the largest message taken, in bytes. ``secret`` must
-    be the senders'. With ``tls`` all connections are TLS, and every sender must show a certificate.
-    ``max_connections`` bounds connections of both kinds; None is three quarters of the files that the process may
-    have open. ``congestion_control`` is as of `SenderServer`, for what is read from here. Senders of the same user on
-    this host may share ``shared_memory`` bytes each with this process, at most; 0: none. With ``tls`` there is none.
+    ``listen`` is ``host:port`` (port 0 takes a free one), ``unix:/path``, ``mem:name``, or of a scheme that
+    was registered (`netchannel.transports.register`); ``advertise`` is how others reach it, where that
+    differs. Data connections go to the address that the sender dialed, or to ``data_ports``: a range
+    (``"40000-40999"``) or ``"ephemeral"``, a fresh port for each. ``message_limit`` is the largest message
+    taken, in bytes. ``secret`` must be the senders'. With ``tls`` all connections are TLS, and every sender
+    must show a certificate. ``max_connections`` bounds connections of both kinds; None is three quarters of
+    the files that the process may have open. ``congestion_control`` is as of `SenderServer`, for what is read
+    from here. Senders of the same user on this host may share ``shared_memory`` bytes each with this process,
+    at most; 0: none. With ``tls`` none is shared.
 
-    Several processes can share one address, that of the one with ``members=``, a ``unix:/path``: it sends senders on
-    to the others, which have ``node=`` with the same path, and ports of their own at the same host.
+    Several processes can share one address, that of the one with ``members=``, a ``unix:/path``: it sends
+    senders on to the others, which have ``node=`` with the same path, and ports of their own at the same
+    host.
 
-    On leaving the context its channels are detached: their senders keep what is not acknowledged for a successor.
+    On leaving the context its channels are detached: their senders keep what is not acknowledged for a
+    successor.
     """
 
     def __init__(
@@ -215,7 +218,7 @@ class ReceiverServer:
             await asyncio.gather(*(service.detach() for service in services))
 
     async def _core_left(self) -> None:
-        """Senders of channels that are over hang up once they have heard it, or are hung up on."""
+        """Senders of channels that are over hang up once they are notified, or are disconnected."""
         done = Changes()
         self._core.connections.on_farewells_done = done.notify
         while self._core.connections.farewells:
@@ -292,14 +295,15 @@ class ReceiverServer:
     ) -> ReceiverChannel:
         """Make a channel whose messages come from groups that are committed (`GroupClient`), and are numbered here.
 
-        What `recv` has read is acknowledged then, or what `ack` says; what is acknowledged is deleted, and after a
-        restart with the same directory it goes on there. Its files are opened here, which waits for the disk: for a
-        few milliseconds, and longer where much is held or not acknowledged, as the headers of all records are read.
-        Settings are otherwise those of `register_channel`.
+        Messages are acknowledged when `recv` has read them, or by `ack`; acknowledged ones are deleted, and
+        after a restart with the same directory the channel continues there. Its files are opened here, which
+        waits for the disk: for a few milliseconds, and longer where much is held or not acknowledged, as the
+        headers of all records are read. Settings are otherwise those of `register_channel`.
 
         Raises:
             ChannelInUse: the id is registered here, or its files are in use by this process or another.
-            LogDamaged, LogBroken, StorageFull, SchemaMismatch: the files cannot be opened, or hold messages of
+            LogDamaged, LogBroken, StorageFull, SchemaMismatch: the files cannot be opened, or hold messages
+            of
                 another codec or schema.
             ValueError: the buffer is one that only senders have.
         """
@@ -339,13 +343,14 @@ class ReceiverServer:
     ) -> RetainedChannel:
         """Keep the stream for `ChannelReader`s, instead of giving it out here.
 
-        What comes is acknowledged to its sender once it is kept; what is kept says where the stream goes on.
-        ``policy`` is how much is kept, and where. Its files are opened here, which waits for the disk. Settings are
-        otherwise those of `register_channel`.
+        Messages are acknowledged to their sender once they are kept; the stream continues after the kept
+        messages. ``policy`` is how much is kept, and where. Its files are opened here, which waits for the
+        disk. Settings are otherwise those of `register_channel`.
 
         Raises:
             ChannelInUse: the id is registered here, or its files are in use by this process or another.
-            LogDamaged, LogBroken, StorageFull, SchemaMismatch: the files cannot be opened, or hold messages of
+            LogDamaged, LogBroken, StorageFull, SchemaMismatch: the files cannot be opened, or hold messages
+            of
                 another codec or schema.
             ValueError: the buffer is one that only senders have.
         """
@@ -367,13 +372,13 @@ class ReceiverServer:
     ) -> Service:
         """Answer calls (`Caller`) with what ``answer`` gives for their bodies, at most 64 MiB each; returns at once.
 
-        ``answer`` is called on this server's loop, so that it must not block; what takes long it gives as an awaitable,
-        which is cancelled if the caller waits no more. A call may come twice, after a lost connection. At most 1024
-        calls of a connection are worked on at once, with 64 MiB of bodies. What it raises the caller is told, as
-        `CallFailed`.
+        ``answer`` is called on this server's loop, so that it must not block; what takes long it gives as an
+        awaitable, which is cancelled if the caller waits no more. A call may come twice, after a lost
+        connection. At most 1024 calls of a connection are worked on at once, with 64 MiB of bodies. Its exceptions
+        reach the caller as `CallFailed`.
 
-        Ids are as a channel's, and no others': a channel may have the same. On leaving the server's context callers
-        that wait are told nothing, and ask whoever has its address next.
+        Ids have the form of channel ids, and are separate: a channel may have the same. On leaving the server's
+        context waiting callers are not notified, and ask the next process at its address.
 
         Raises:
             ChannelInUse: the id of a service is registered here, or by a member of this node.
@@ -432,7 +437,7 @@ class ReceiverServer:
         )
 
     def inside(self) -> tuple[ReceiverCore, Runner]:
-        """What it is made of, for a `SenderServer` that listens by it."""
+        """Its internals, for a `SenderServer` that listens through it."""
         return self._core, self._running()
 
     def _running(self) -> Runner:
@@ -493,7 +498,8 @@ def _port(address: str) -> int:
     port = address.rpartition(":")[2]
     if scheme_of(address) in ("unix", "mem") or not (port.isascii() and port.isdigit()):
         raise ValueError(
-            f"processes of a node are told apart by their ports, and {address} has none: listen on host:port"
+            f"processes of a node are distinguished by their ports, and {address} has none: listen on "
+            f"host:port"
         )
     return int(port)
 

@@ -53,7 +53,7 @@ class ReceiverChannel:
 
     @property
     def position(self) -> Position | None:
-        """The position at which `recv` goes on, as ``resume_from`` takes it; None before a sender came."""
+        """The position at which `recv` continues, as ``resume_from`` takes it; None before a sender came."""
         core = self._core
         if core.stream is None or core.position is None:
             return None
@@ -81,7 +81,7 @@ class ReceiverChannel:
             ChannelFailed: the producer aborted, after all that was read.
             PositionLost, StreamReplaced: ``resume_from`` cannot be met.
             SchemaMismatch: the sender has another schema or codec.
-            ProtocolError: a message cannot be read; the channel ends there, and its sender is told.
+            ProtocolError: a message cannot be read; the channel ends there, and its sender is notified.
             ChannelBroken, ChannelClosed: nothing will come any more.
         """
         queue, decode = self._core.queue, self._decode
@@ -108,7 +108,7 @@ class ReceiverChannel:
     async def _more(self) -> None:
         """Wait until there is a message. Raises what ended the channel.
 
-        What went wrong once the channel's files are closed, so that it can be registered again.
+        The error is raised once the channel's files are closed, so that it can be registered again.
         """
         core = self._core
         while True:
@@ -130,7 +130,7 @@ class ReceiverChannel:
                 core.waiting -= 1
 
     def put_back(self, item: Item) -> None:
-        """Make ``item`` the next again: whoever took it was cancelled before it got it."""
+        """Make ``item`` the next again: the task that took it was cancelled before it got it."""
         self._core.put_back(item)
 
     def read(self, item: Item) -> Message:
@@ -148,7 +148,7 @@ class ReceiverChannel:
             raise
 
     def unreadable(self, number: int, error: ProtocolError) -> None:
-        """Message ``number`` could not be decoded: nothing behind it is given out, and its sender is told."""
+        """Message ``number`` could not be decoded: nothing after it is delivered, and its sender is notified."""
         self._core.unreadable(number, error, self._clock())
 
     async def ack(self, upto: int | Position) -> None:
@@ -164,11 +164,12 @@ class ReceiverChannel:
     def upquery(self, body: bytes) -> bool:
         """Ask the producer for something again: send ``body``, of at most 1 MiB, up to its `recv_upquery`.
 
-        What it answers comes as messages of the stream, in their order. Returns at once. True: it goes out on the
-        connection that there is now. It may be lost with that all the same, or be one too many for the other side,
-        and is never sent again: whoever needs an answer asks again after a while, under an id of its own. False: it
-        goes nowhere, as no producer is attached, the stream has ended, the producer takes no upqueries, or 1 024 of
-        them, or 4 MiB, are still to be written here. On a channel of groups there is nobody to be asked.
+        Its answers come as messages of the stream, in their order. Returns at once. True: it goes out on the
+        connection that there is now. It may be lost with that all the same, or be one too many for the other
+        side, and is never sent again: a consumer that needs an answer asks again after a while, under its own
+        id. False: it goes nowhere, as no producer is attached, the stream has ended, the producer takes no
+        upqueries, or 1 024 of them, or 4 MiB, are still to be written here. On a channel of groups there is
+        no producer to ask.
 
         Raises:
             MessageTooLarge: ``body`` has more than 1 MiB.
@@ -195,17 +196,17 @@ class ReceiverChannel:
     async def close(self, reason: str = "the consumer is done", grace: float | None = None) -> None:
         """Take no more, ever: what is queued is dropped, and the producer gets `ChannelClosedByPeer`.
 
-        Waits until a sender that is connected has heard it, ``grace`` seconds at most (the server's ``leave_s`` if
-        not given): behind it the process may end.
+        Waits until a connected sender is notified, ``grace`` seconds at most (the server's ``leave_s`` if not
+        given): then the process may end.
         """
         self._core.close(reason, self._clock())
         await self._settled()
         await wait_for_farewell(self._core, self._changes, grace)
 
     async def detach(self, grace: float | None = None) -> None:
-        """Leave the stream to a successor. What was received can still be read; then comes `ChannelClosed`.
+        """Leave the stream to a successor. Received messages can still be read; then comes `ChannelClosed`.
 
-        Of a staged channel with ``ack="receipt"``, what was not read is the successor's. Waits as `close` does.
+        Unread messages of a staged channel with ``ack="receipt"`` are the successor's. Waits as `close` does.
         """
         self._core.detach(self._clock())
         await self._settled()

@@ -69,8 +69,8 @@ def keep_stream(
 class RetainedChannel:
     """A stream that is received and kept. Made by `ReceiverServer.retain_channel`.
 
-    What comes is acknowledged to its sender once it is kept, and can be read with `ChannelReader`, here and elsewhere.
-    When it is full, the sender is held back, until the consumers have acknowledged more.
+    Messages are acknowledged to their sender once they are kept, and can be read with `ChannelReader`, here
+    and elsewhere. When it is full, the sender is held back, until the consumers have acknowledged more.
     """
 
     def __init__(self, core: RetainedInbound, clock: Callable[[], float]) -> None:
@@ -120,7 +120,7 @@ class RetainedChannel:
         await self._heard(grace)
 
     async def detach(self, grace: float | None = None) -> None:
-        """Leave the stream to a successor, which goes on with what is on disk. Waits as `close` does."""
+        """Leave the stream to a successor, which continues with the messages on disk. Waits as `close` does."""
         self._core.detach(self._clock())
         await self._heard(grace)
 
@@ -180,15 +180,15 @@ def offer_stream(
     try:
         if stream not in (None, history.stream):
             raise NetChannelError(
-                f"what is kept of channel {channel_id!r} in {policy.directory} is stream {history.stream!r}, and "
-                f"{stream!r} was asked for: leave stream= away to go on with it, or use another directory"
+                f"the history of channel {channel_id!r} in {policy.directory} is stream {history.stream!r}, "
+                f"and {stream!r} was requested: omit stream= to continue it, or use another directory"
             )
         if history.schema is not None and codec == "arrow":
             kept = pa.ipc.read_schema(pa.py_buffer(history.schema))
             if schema is not None and not schema.equals(kept):
                 raise SchemaMismatch(
-                    f"what is kept of channel {channel_id!r} has the schema ({kept}), and it was registered with "
-                    f"({schema}): register it with the former, or use another directory"
+                    f"the history of channel {channel_id!r} has the schema ({kept}), and it was registered "
+                    f"with ({schema}): register it with the former, or use another directory"
                 )
             schema = kept
         encoder = make_encoder(codec, schema)
@@ -245,8 +245,8 @@ class RetainedSenderChannel:
     async def send(self, batch: Any, note: bytes = b"") -> None:
         """Take a message; waits while what is kept is full, and for the disk, if that is where it is kept.
 
-        The memory of ``batch`` is kept without a copy and must not change. ``note`` (at most 32 KiB) goes with it. A
-        call that is cancelled took its number or did not: `position` tells which.
+        The memory of ``batch`` is kept without a copy and must not change. ``note`` (at most 32 KiB) goes
+        with it. A call that is cancelled took its number or did not: `position` shows which.
 
         Raises:
             SchemaMismatch: another schema than the channel's.
@@ -258,7 +258,7 @@ class RetainedSenderChannel:
     async def send_many(self, batches: Iterable[Any]) -> None:
         """Take several messages, in order, and wait for the disk once.
 
-        Raises as `send` does; then `position` tells how many were taken.
+        Raises as `send` does; then `position` shows how many were taken.
         """
         for batch in batches:
             await self._take(batch, b"")
@@ -311,8 +311,9 @@ class RetainedSenderChannel:
     async def close(self, grace: float | None = None) -> CloseReport:
         """End the stream, and wait until all known consumers have acknowledged all of it.
 
-        After ``grace`` seconds the rest is given up, and the report says what was not acknowledged; on disk it is kept
-        for whoever registers the channel again. A call that is cancelled leaves the end queued.
+        After ``grace`` seconds the rest is given up, and the report shows how much was not acknowledged; on
+        disk it is kept for the next process that registers the channel. A call that is cancelled leaves the
+        end queued.
         """
         core = self.core
         core.finish(None, self._clock())
@@ -332,7 +333,7 @@ class RetainedSenderChannel:
         return CloseReport(core.position)
 
     async def _discard(self) -> None:
-        """Delete its files, as all of it is done with. Whoever asks still hears that it has ended."""
+        """Delete its files, as all of it is done with. Clients that ask are still answered that it has ended."""
         gone = False
 
         def discarded(now: float) -> None:

@@ -50,15 +50,16 @@ FORGET_FROM = 16
 class SenderServer:
     """All streams that a process sends; an async context manager.
 
-    It holds one control connection per receiver, opened with the first channel there, and one data connection per
-    channel. On leaving the context a channel that was not closed is aborted ("producer left without closing"), so
-    that an exception never looks like a clean end; one with a durable buffer is detached: whoever registers it with
-    the same directory goes on with it. ``secret`` must be the receivers'. With ``tls`` all its receivers speak TLS.
-    ``congestion_control`` is TCP's between peers on one host, where those for networks cost throughput and do
-    nothing; None leaves the system's, and so does one that the system does not have or allow.
+    It holds one control connection per receiver, opened with the first channel there, and one data connection
+    per channel. On leaving the context a channel that was not closed is aborted ("producer left without
+    closing"), so that an exception never looks like a clean end; one with a durable buffer is detached: the
+    next process that registers it with the same directory continues it. ``secret`` must be the receivers'.
+    With ``tls`` all its receivers speak TLS. ``congestion_control`` is TCP's between peers on one host, where
+    those for networks cost throughput and do nothing; None leaves the system's, and so does one that the
+    system does not have or allow.
 
     Large messages to a receiver of the same user on this host go through memory that both processes have, of
-    ``shared_memory`` bytes at most for each; 0: none. With ``tls`` there is none.
+    ``shared_memory`` bytes at most for each; 0: none. With ``tls`` none is shared.
 
     With ``listen``, an address as `ReceiverServer` takes it, channels can be read from it directly, with
     `ChannelReader`: those of `retain_channel`.
@@ -144,19 +145,20 @@ class SenderServer:
 
         Args:
             channel_id: 1 to 255 bytes of printable UTF-8; the receiver registers the same.
-            to: the receiver's address; nobody needs to listen there yet.
+            to: the receiver's address; it need not listen yet.
             codec: ``arrow`` takes pyarrow.RecordBatch, ``bytes`` anything with the buffer protocol.
             schema: the batches' schema; if not given, the first batch's.
-            stream: the identity of the stream, 1 to 4 096 characters, to go on with one that another process has
-                detached. A durable buffer keeps it by itself.
-            replayable: the producer can start anywhere: the stream goes on at the receiver's next number, which
-                ``await channel.attached()`` tells.
-            buffer: how much is kept until it is acknowledged, and where. A durable buffer is opened here, which
+            stream: the identity of the stream, 1 to 4 096 characters, to continue one that another process
+            has detached. A durable buffer keeps it automatically. replayable: the producer can start
+            anywhere: the stream continues at the receiver's next number, which ``await channel.attached()``
+            returns. buffer: how much is kept until it is acknowledged, and where. A durable buffer is opened
+            here, which
                 waits for the disk for a few milliseconds.
             fault: how long a receiver that is away is waited for.
 
         Raises:
-            ChannelInUse: this process sends on that channel to that receiver already, or its durable buffer is open
+            ChannelInUse: this process sends on that channel to that receiver already, or its durable buffer
+            is open
                 in this process or another.
             LogDamaged, LogBroken, StorageFull: the durable buffer cannot be opened.
             SchemaMismatch: the durable buffer holds messages of another schema or codec.
@@ -167,7 +169,8 @@ class SenderServer:
         policy = buffer or BufferPolicy()
         if replayable and policy.directory is not None:
             raise ValueError(
-                f"replayable=True does not go with a durable buffer ({policy.directory}): that goes on by itself"
+                f"replayable=True does not go with a durable buffer ({policy.directory}): that continues "
+                f"automatically"
             )
         opened = open_buffer(policy, channel_id, codec, schema, stream)
         core = self._register(
@@ -333,7 +336,7 @@ class SenderServer:
             await runner.stop()
 
     async def _leave_readers(self, listening: ReceiverServer, reason: str) -> None:
-        """Tell those who watch that a stream will not go on; one on disk goes on with its successor."""
+        """Notify watching readers that a stream will not continue; one on disk continues with its successor."""
         core, runner = listening.inside()
         for service in list(core.services.offered.values()):
             if isinstance(service, RetainedOutbound):
@@ -351,7 +354,7 @@ class SenderServer:
                     await gone.wait()
         except TimeoutError:
             log.warning(
-                "%s: left %d clients that did not hear it in time", core.name, len(core.services.clients)
+                "%s: left %d clients that were not notified in time", core.name, len(core.services.clients)
             )
         await listening.__aexit__(None, None, None)
 
@@ -364,12 +367,12 @@ class SenderServer:
             await channel.changes.wait()
 
     def _reachable(self, channel: OutboundChannel) -> bool:
-        """Whether waiting may help: the receiver is there, or is being dialed, and has not said no."""
+        """True if waiting may help: the receiver is there, or is being dialed, and has not refused."""
         return channel.state is not SenderState.DENIED and self._core.peer_of(channel).reaching
 
 
 def _tell_of_loss(core: OutboundChannel) -> None:
-    """Warn of messages that did not arrive, of which whoever leaves without `close` would not hear otherwise."""
+    """Warn of messages that did not arrive: a program that leaves without `close` would not notice."""
     if core.durable is None and core.acknowledged < core.head:
         log.warning(
             "channel %s to %s: left without close(); of its %d messages those from number %d on were not acknowledged, "

@@ -48,7 +48,7 @@ class TakenUpquery(NamedTuple):
 
 
 def leave(ticket: Ticket | None) -> None:
-    """Note that nobody waits for ``ticket``: `position` has told its sender that it was taken."""
+    """Note that ``ticket`` is not waited for: `position` has shown its sender that it was taken."""
     if ticket is not None:
         ticket.final = True
 
@@ -96,16 +96,17 @@ class SenderChannel:
     def allocate(self, size: int) -> memoryview:
         """Memory for a message of at most ``size`` bytes, to be filled and sent; returns at once.
 
-        Where bodies go through shared memory, and has it room, that is where it lies: then what is sent of it is not
-        copied. It is ordinary memory else, with no other difference. What is in it is not said.
+        Where bodies go through shared memory, and has it room, that is where it lies: then what is sent of it
+        is not copied. It is ordinary memory else, with no other difference. Its initial contents are
+        undefined.
 
-        With the codec ``bytes``, send the view, or its first bytes: `send` takes the view back, and whoever writes by
-        it afterwards gets a ValueError. With ``arrow``, make columns of it (``pyarrow.py_buffer``): those of
-        primitive types without nulls go from where they are, if they lie one behind the other, each at the next
-        multiple of 8, from the first byte on; all others are copied as ever.
+        With the codec ``bytes``, send the view, or its first bytes: `send` releases the view, and later
+        writes through it raise ValueError. With ``arrow``, make columns of it (``pyarrow.py_buffer``): those
+        of primitive types without nulls go from where they are, if they are consecutive, each at the next
+        multiple of 8, from the first byte; all others are copied as usual.
 
-        What was sent must not be written to any more: the receiver may be reading it. It is free again once nothing
-        refers to it, here and there.
+        Sent memory must not be written to any more: the receiver may be reading it. It is free again once
+        nothing refers to it, here and there.
 
         Raises:
             ValueError: ``size`` is below 1.
@@ -124,11 +125,11 @@ class SenderChannel:
         return allocations.add(pa.py_buffer(bytearray(whole)) if memory is None else memory, size)
 
     async def send(self, batch: Any, note: bytes = b"") -> None:
-        """Take a message; waits while the buffer is full, as its policy says, and for the disk, if it is durable.
+        """Take a message; waits while the buffer is full, by its policy, and for the disk, if it is durable.
 
         The memory of ``batch`` is sent without a copy and must not change until it is acknowledged (`flush`).
-        ``note`` (at most 32 KiB) travels with it. A call that is cancelled took its number or did not: `position`
-        tells which.
+        ``note`` (at most 32 KiB) travels with it. A call that is cancelled took its number or did not:
+        `position` shows which.
 
         Raises:
             SchemaMismatch: another schema than the channel's.
@@ -139,7 +140,7 @@ class SenderChannel:
         try:
             body = self._encoder.encode(batch)
         except NetChannelError:
-            self.core.check_open()  # which says more
+            self.core.check_open()  # which has more detail
             raise
         taken = note == b"" and self._packer.take(body)
         ticket = self._packer.ticket if taken else await self._append(body, note)
@@ -151,7 +152,7 @@ class SenderChannel:
     async def send_many(self, batches: Iterable[Any]) -> None:
         """Take several messages, in order; a durable buffer is waited for once.
 
-        Raises as `send` does; then `position` tells how many were taken.
+        Raises as `send` does; then `position` shows how many were taken.
         """
         core = self.core
         core.gathering += 1
@@ -203,7 +204,7 @@ class SenderChannel:
         return ticket
 
     async def take(self, batch: Any) -> Ticket | None:
-        """`send` without waiting for the disk: its ticket tells when the message is durable."""
+        """`send` without waiting for the disk: its ticket shows when the message is durable."""
         body = self._encoder.encode(batch)
         ticket = self._packer.ticket if self._packer.take(body) else await self._append(body, b"")
         if self._allocations.known:
@@ -224,7 +225,7 @@ class SenderChannel:
         core.admit(body, context)
         size = core.cost(body, note, context)
         while not core.room(size):
-            self._packer.revoke()  # nobody overtakes what waits
+            self._packer.revoke()  # no message overtakes waiting ones
             if core.placed and core.buffer.when_full == "fail":
                 raise BufferFull(
                     f"channel {self.id!r} keeps {core.kept_bytes} bytes in memory and {core.disk_bytes} on disk, in "
@@ -321,10 +322,10 @@ class SenderChannel:
     async def recv_upquery(self) -> bytes:
         """Wait for the next upquery: what the consumer asks for, by `ReceiverChannel.upquery`.
 
-        Answer it by messages of the stream. Upqueries come in the order in which they were sent, of the connection
-        that there is now: what was not taken when one is lost is gone with it. So is the oldest, where more than
-        1 024 wait, or 4 MiB. Each goes to one of those who call it; a call that is cancelled took none. Nobody asks
-        the producer of a group.
+        Answer it by messages of the stream. Upqueries come in the order in which they were sent, of the
+        connection that there is now: what was not taken when one is lost is gone with it. So is the oldest,
+        where more than 1 024 wait, or 4 MiB. Each goes to one of the callers; a call that is cancelled took
+        none. The producer of a group gets none.
 
         Raises:
             ChannelClosed, ChannelClosedByPeer, ChannelBroken: nothing can be sent any more.
@@ -332,7 +333,7 @@ class SenderChannel:
         return (await self.next_upquery()).body
 
     async def next_upquery(self) -> TakenUpquery:
-        """`recv_upquery`, for faces on other threads, which may have to `put_back` what nobody waits for any more."""
+        """`recv_upquery`, for faces on other threads, which may have to `put_back` one that is no longer waited for."""
         core = self.core
         while True:
             if core.terminal:
@@ -351,9 +352,10 @@ class SenderChannel:
     async def close(self, grace: float | None = None) -> CloseReport:
         """End the stream, and wait until the end and all before it are acknowledged.
 
-        Without ``grace`` it waits as long as the fault policy does. After ``grace`` seconds the rest is given up,
-        and the report says what was not delivered; a durable buffer keeps it, and whoever registers the channel
-        again delivers it, with the end. Raises what broke the channel. A call that is cancelled leaves the end queued.
+        Without ``grace`` it waits as long as the fault policy does. After ``grace`` seconds the rest is given
+        up, and the report shows how much was not delivered; a durable buffer keeps it, and the next process
+        that registers the channel delivers it, with the end. Raises what broke the channel. A call that is
+        cancelled leaves the end queued.
         """
         core = self.core
         if not core.terminal:
@@ -376,7 +378,7 @@ class SenderChannel:
         return CloseReport(core.acknowledged)
 
     def _say_what_is_missing(self) -> None:
-        """`close` has waited for a while; where there is no connection, that is told already."""
+        """`close` has waited for a while; if there is no connection, that is reported already."""
         core = self.core
         if core.state is SenderState.ATTACHED and core.acknowledged < core.received == core.head:
             log.warning(
@@ -388,8 +390,8 @@ class SenderChannel:
     async def abort(self, error: str | BaseException) -> None:
         """Fail the stream: the consumer gets what was sent, then `ChannelFailed` with ``error``.
 
-        Waits until the receiver has heard it, as long as the server's ``leave_s`` at most; then gives up. A durable
-        buffer keeps the failure for whoever registers the channel again.
+        Waits until the receiver is notified, as long as the server's ``leave_s`` at most; then gives up. A
+        durable buffer keeps the failure for the next process that registers the channel.
         """
         await self._fail(
             error if isinstance(error, str) else f"{type(error).__name__}: {error}",
@@ -406,7 +408,7 @@ class SenderChannel:
                     while not core.terminal:
                         await self.changes.wait()
             except TimeoutError:
-                core.give_up(f"aborted ({why}), and {core.to} did not hear it in time", self._clock())
+                core.give_up(f"aborted ({why}), and {core.to} was not notified in time", self._clock())
         await self._settled()
 
     async def detach(self) -> None:

@@ -31,7 +31,7 @@ def check_loop(loop: asyncio.AbstractEventLoop) -> None:
 
 
 class Waiter(asyncio.Future[None]):
-    """A task's wait. Whoever ends it says whether the task goes on at once, or in the loop's next turn."""
+    """A task's wait. The code that ends it decides if the task continues at once, or in the loop's next turn."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop=loop)
@@ -49,7 +49,7 @@ class Waiter(asyncio.Future[None]):
         return True
 
     def end(self, visit: list[Callable[[], None]] | None) -> None:
-        """The wait is over: the task goes on at the end of ``visit``, or in the loop's next turn."""
+        """The wait is over: the task continues at the end of ``visit``, or in the loop's next turn."""
         self.set_result(None)
         if visit is None:
             self.get_loop().call_soon(self.resume)
@@ -57,13 +57,13 @@ class Waiter(asyncio.Future[None]):
             visit.append(self.resume)
 
     def resume(self) -> None:
-        """Let the task go on."""
+        """Let the task continue."""
         for fn, context in self._told:
             context.run(fn, self)
 
 
 class Changes:
-    """Lets any number of tasks wait until `notify` is called. Cancelling one leaves nothing behind."""
+    """Lets any number of tasks wait until `notify` is called. Cancelling one leaves no trace."""
 
     def __init__(self, core: Core | None = None) -> None:
         self._loop = asyncio.get_running_loop()
@@ -76,7 +76,7 @@ class Changes:
             check_loop(self._loop)
 
     def notify(self) -> None:
-        """Wake all who wait now, those first who came first; they look again at what they wait for."""
+        """Wake all tasks that wait now, in the order in which they came; they check their conditions again."""
         if self._waiters:
             visit = None if self._core is None else self._core.visit
             for waiter in self._waiters:
@@ -98,9 +98,10 @@ class Changes:
 
 
 async def wait_for_farewell(channel: InboundChannel, changes: Changes, grace: float | None) -> None:
-    """Wait until a channel's sender has heard its last word, ``grace`` seconds at most, or the server's ``leave_s``.
+    """Wait until a channel's sender has received its last word, ``grace`` seconds at most, or the server's ``leave_s``.
 
-    A process that ends before that loses it where something of the sender's was not read: its connection is reset.
+    A process that ends before that loses it where something of the sender's was not read: its connection is
+    reset.
     """
     with suppress(TimeoutError):
         async with asyncio.timeout(channel.core.timing.leave_s if grace is None else grace):

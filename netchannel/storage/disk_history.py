@@ -1,4 +1,4 @@
-"""A history on disk: records in a log, and beside it who has acknowledged what."""
+"""A history on disk: records in a log, and the consumers' positions in another file."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     _Settled = Callable[[NetChannelError | None, float], None]
 
 WAITING_BYTES = 1 << 24
-"""Bytes that wait for the disk, at most, beside one message."""
+"""Bytes that wait for the disk, at most, in addition to one message."""
 STATE = "consumers"
 """The file in a log's folder that `ConsumerState` is in."""
 
 
 class ConsumerState(NamedTuple):
-    """What is remembered beside the records, of consumers by their names.
+    """The saved state of consumers by their names, kept next to the records.
 
     Before ``base``, where a record begins, there were so many rows and bytes.
     """
@@ -61,8 +61,9 @@ class ConsumerState(NamedTuple):
 def read_state(files: FileSystem, segment_log: SegmentLog, *, is_new: bool) -> ConsumerState:
     """The state of the log's stream. Raises LogDamaged.
 
-    Of a log without one nobody has acknowledged anything, be it known from the stream before or not. A log that
-    ``is_new`` has none: what is there was left by one that was thrown away, even if that was of the same stream.
+    If a log has none, no consumer has acknowledged anything, even one known from the previous stream. A log
+    that ``is_new`` has none: what is there was left by one that was thrown away, even if that was of the same
+    stream.
     """
     path = segment_log.path / STATE
     content = file_content(files, path)
@@ -75,7 +76,7 @@ def read_state(files: FileSystem, segment_log: SegmentLog, *, is_new: bool) -> C
         consumers = {name: SavedConsumer(*each) for name, each in fields["consumers"].items()}
         state = ConsumerState(fields["stream"], fields["schema"], (first, rows, size), consumers)
     except (ValueError, TypeError, KeyError, AttributeError, msgpack.exceptions.UnpackException) as error:
-        raise damaged(path, 0, f"it is not what was written ({error!r})") from error
+        raise damaged(path, 0, f"it differs from the written data ({error!r})") from error
     if is_new or state.stream != segment_log.stream:
         start = segment_log.acknowledged
         return empty._replace(
@@ -148,7 +149,7 @@ class DiskHistory(History):
             self._appender.settle(then)
 
     def state(self) -> ConsumerState:
-        """What is to be remembered now; what is below its base is not wanted any more."""
+        """The state to save now; messages below its base are no longer needed."""
         positions = self.positions()
         lowest = min([each.position for each in positions.values()], default=0)
         return ConsumerState(self.stream, self.schema, self.index.below(max(self.oldest, lowest)), positions)
@@ -470,7 +471,7 @@ class _Locating(JobOwner):
         self._wanted = 0
 
     def step(self, record: Record | None, now: float) -> None:
-        """Go on with the record that was asked for."""
+        """Continue with the requested record."""
         try:
             self._wanted = next(self._steps) if record is None else self._steps.send(record)
         except StopIteration as found:

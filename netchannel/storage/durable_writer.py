@@ -1,4 +1,4 @@
-"""A sender's buffer on disk: nothing goes on the wire before its record is durable, and a successor goes on with it."""
+"""A sender's buffer on disk: nothing goes on the wire before its record is durable, and a successor continues it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .log import SegmentLog
 
 ENTRY_BYTES = 128
-"""What a record takes on disk beside its messages, about."""
+"""Bytes that a record takes on disk in addition to its messages, about."""
 PIECE_BYTES = 1 << 20
 """Bytes that are given to the disk at a time while producers have more at hand."""
 GROUP_BYTES = 1 << 23
@@ -30,7 +30,7 @@ GROUP_US = 10_000
 
 
 def keep_in(channel: OutboundChannel, log: SegmentLog) -> None:
-    """Make the channel's buffer durable in ``log``, and go on with what it holds."""
+    """Make the channel's buffer durable in ``log``, and continue with its messages."""
     channel.keep_in(DurableWriter(channel, log), log, log.acknowledged, log.head, log.ending)
 
 
@@ -92,7 +92,7 @@ class DurableWriter(BufferWriter, DurableStore):
 
     @property
     def _more_is_coming(self) -> bool:
-        """Whether producers are about to bring more, and nobody waits for what they have brought."""
+        """True if producers are about to bring more, and do not wait for earlier messages."""
         channel = self.channel
         waited_for = channel.awaited or channel.waiting or channel.leaving or channel.closing is not None
         return channel.gathering > 0 and not waited_for
@@ -146,9 +146,9 @@ class DurableWriter(BufferWriter, DurableStore):
             send_buffer.add(record)
 
     def _refuse(self, error: BufferFull) -> None:
-        """Tell the senders of what waits, instead of having them wait: these messages were not taken.
+        """Notify the senders of waiting messages, instead of having them wait: these messages were not taken.
 
-        Those before one whose sender has gone stay, and wait: nobody could be told that its number is another's.
+        Those before one whose sender has gone stay, and wait: its number cannot be withdrawn any more.
         """
         if self.channel.pending_final:
             return

@@ -1,4 +1,4 @@
-"""How storage says what it cannot do, or does not find."""
+"""Errors of storage: failed operations and missing data."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _RESTORE = "restore the file from a copy"
 def damaged(path: Path, offset: int, what: str, remedy: str = _RESTORE) -> LogDamaged:
     """The error for durable bytes that are not there any more."""
     return LogDamaged(
-        f"{path} is damaged at byte {offset}: {what}; {remedy}, or move its folder away to start a new stream and lose "
-        "what was not acknowledged",
+        f"{path} is damaged at byte {offset}: {what}; {remedy}, or move its folder away to start a new "
+        f"stream and lose unacknowledged messages",
         path=str(path),
         offset=offset,
     )
@@ -30,8 +30,8 @@ def lost(folder: Path, first: int, end: int | None, what: str) -> MessagesLost:
     """The error for messages that were durable: a file that held them is not there."""
     which = f"messages from number {first} on" if end is None else f"messages {first} to {end - 1}"
     return MessagesLost(
-        f"{which} are missing in {folder}, and were not acknowledged: {what}; restore its missing files from a copy, "
-        "or move the folder away to start a new stream and lose all that was not acknowledged",
+        f"{which} are missing in {folder}, and were not acknowledged: {what}; restore its missing files from "
+        "a copy, or move the folder away to start a new stream and lose all unacknowledged messages",
         path=str(folder),
         first=first,
         end=end,
@@ -41,8 +41,9 @@ def lost(folder: Path, first: int, end: int | None, what: str) -> MessagesLost:
 def broken(path: Path, offset: int, doing: str, cause: OSError) -> LogBroken:
     """The error for a failed write or sync, which may have left anything beyond what was durable."""
     return LogBroken(
-        f"{doing} {path} at byte {offset} failed: {cause.strerror or cause} (errno {cause.errno}); nothing more is "
-        "written here, what was durable can still be read; check the disk, then register the channel again",
+        f"{doing} {path} at byte {offset} failed: {cause.strerror or cause} (errno {cause.errno}); nothing "
+        f"more is written here, durable messages can still be read; check the disk, then register the "
+        f"channel again",
         path=str(path),
         offset=offset,
         errno=cause.errno,
@@ -60,7 +61,7 @@ def unreadable(path: Path, offset: int, cause: OSError) -> LogBroken:
 
 
 def no_space(directory: Path, needed_bytes: int, cause: OSError) -> StorageFull:
-    """The error for a full disk, after what was written of the record was taken back."""
+    """The error for a full disk, after the written part of the record was removed."""
     return StorageFull(
         f"no space is left on the disk of {directory} for a record of {needed_bytes} bytes "
         f"({cause.strerror or cause}); free some, or wait until the receiver has acknowledged more",

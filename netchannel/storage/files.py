@@ -23,7 +23,7 @@ _BUFFERS_PER_WRITE = 1024  # IOV_MAX on Linux
 
 
 class Locked(Exception):
-    """Another opener holds the lock; ``pid`` is its process, None if it has not said so yet."""
+    """Another opener holds the lock; ``pid`` is its process, None if it has not written it yet."""
 
     def __init__(self, pid: int | None) -> None:
         super().__init__(pid)
@@ -59,10 +59,10 @@ class File(Protocol):
 
 
 class Lock(Protocol):
-    """A lock that is held, with a note of `NOTE_BYTES` for the next holder: empty if nobody wrote one."""
+    """A lock that is held, with a note of `NOTE_BYTES` for the next holder: empty if none was written."""
 
     def note(self) -> bytes:
-        """What was written last. Raises OSError."""
+        """Return the last note. Raises OSError."""
 
     def write_note(self, note: bytes) -> None:
         """Make it the note, durably: a crash leaves any bytes of it. Raises OSError."""
@@ -183,7 +183,8 @@ class RealFile:
 
     def hasten(self, offset: int, size: int) -> None:
         """Begin to write out."""
-        # What is dirty stays in memory: it is written out, and only what is on the disk already could be dropped.
+        # Dirty pages stay in memory: they are written out, and only pages that are on the disk already could
+        # be dropped.
         with suppress(OSError):
             os.posix_fadvise(self._descriptor, offset, size, os.POSIX_FADV_DONTNEED)
 
@@ -201,11 +202,11 @@ class RealLock:
         self._descriptor = descriptor
 
     def note(self) -> bytes:
-        """Read what stands behind the process id."""
+        """Read the note after the process id."""
         return os.pread(self._descriptor, NOTE_BYTES, _PID_BYTES)
 
     def write_note(self, note: bytes) -> None:
-        """Write behind the process id."""
+        """Write the note after the process id."""
         write_all(RealFile(self._descriptor), [note], _PID_BYTES)
         os.fdatasync(self._descriptor)
 
@@ -228,7 +229,7 @@ class RealFiles:
     def make_directories(self, path: Path) -> None:
         """Make directories from the top, each synced into the one above it.
 
-        One that is there is synced too: whoever made it may have been stopped before.
+        An existing one is synced too: the process that made it may have been stopped before.
         """
         if path.is_dir():
             with suppress(
@@ -306,7 +307,7 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 class _Opened(Protocol):
     def abandon(self) -> None:
-        """Close the descriptors and do nothing else: the parent goes on with the files."""
+        """Close the descriptors and do nothing else: the parent continues with the files."""
 
 
 _opened: WeakSet[_Opened] = WeakSet()

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 
 _HOLDS, _EMPTY = b"holds messages\n", b" " * NOTE_BYTES
-"""The lock's note: whether a folder without a manifest has lost it. Of one width: a restart must not need room."""
+"""The lock's note: whether a folder without a manifest has lost it.
+
+Both have one width: a restart must not need room.
+"""
 
 
 class Folder(NamedTuple):
@@ -38,17 +41,19 @@ def lock_folder(files: FileSystem, path: Path, channel_id: str) -> Folder:
         try:
             return Folder(files, path, files.lock(path / LOCK))
         except Locked as error:
-            holder = "a process that has not said its id yet" if error.pid is None else f"process {error.pid}"
+            holder = (
+                "a process that has not written its id yet" if error.pid is None else f"process {error.pid}"
+            )
             raise ChannelInUse(
                 f"the buffer of channel {channel_id!r} in {path} is in use by {holder}; close the channel there, or "
                 "use another directory"
             ) from None
         except FileNotFoundError:
-            continue  # whoever discarded the log removed the folder in between
+            continue  # the process that discarded the log removed the folder in between
 
 
 def is_made(folder: Folder) -> bool:
-    """Whether a log is in the folder; what a crash left of one that was thrown away is removed.
+    """True if a log is in the folder; the remains of a discarded one, left by a crash, are removed.
 
     Raises LogDamaged where there was one, and its manifest is missing; OSError.
     """
@@ -69,15 +74,18 @@ def is_made(folder: Folder) -> bool:
 
 
 def claim(folder: Folder, channel_id: str, codec: str, create_stream: Callable[[], str]) -> Manifest:
-    """The manifest of the log in the folder, made if there is none. Raises LogDamaged, SchemaMismatch, OSError."""
+    """Return the manifest of the log in the folder, made if there is none.
+
+    Raises LogDamaged, SchemaMismatch, OSError.
+    """
     files, path, _ = folder
     if is_made(folder):
-        files.sync_directory(path)  # who made the manifest may have been stopped before this
+        files.sync_directory(path)  # the process that made the manifest may have been stopped before this
         manifest = _checked(path, read_manifest(files, path), channel_id, codec)
     else:
         manifest = Manifest(channel_id, create_stream(), codec)
         write_manifest(files, path, manifest)
-    # Every time: who made the manifest may have been stopped before this, too.
+    # Every time: the process that made the manifest may have been stopped before this, too.
     folder.lock.write_note(_HOLDS)
     return manifest
 
@@ -98,7 +106,7 @@ def _checked(path: Path, manifest: Manifest, channel_id: str, codec: str) -> Man
 def discard(folder: Folder, *beside: str) -> None:
     """Remove all of the log, at once even where a crash interrupts it. The lock is still held, on no file.
 
-    What others keep ``beside`` it, by these names, goes too.
+    Other files in its folder, named by ``beside``, go too.
     """
     files, path, _ = folder
     files.rename(path / MANIFEST, path / DISCARDED)
@@ -115,7 +123,7 @@ def _remove_contents(folder: Folder, *beside: str) -> None:
     for name in files.list_directory(path):
         if name in whole or name.endswith((SUFFIX, SEALED, UNSEALED, SPARE)):
             files.unlink(path / name)
-    # What says that they are to go must go after them, and after the word that there is anything.
+    # The note that they are to go must go after them, and after the note that there is anything.
     files.sync_directory(path)
     lock.write_note(_EMPTY)
     files.unlink(path / DISCARDED)

@@ -1,7 +1,7 @@
-"""What of a sender's channel goes to disk and comes back: blocking work, done in jobs beside the core.
+"""Messages of a sender's channel that go to disk and come back: blocking work, done in jobs outside the core.
 
-A core asks for work (`Core.request`); its adapter then calls `JobOwner.begin`, runs the job on another thread, and
-calls `Job.done` back on the loop. One job of an owner runs at a time.
+A core asks for work (`Core.request`); its adapter then calls `JobOwner.begin`, runs the job on another
+thread, and calls `Job.done` back on the loop. One job of an owner runs at a time.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _entries(records: Iterable[Record], schema: bytes) -> Iterator[NewRecord]:
     for record in records:
         made = record.on_the_wire()
         own = frames.kind_and_flags(made[0])
-        # Alike in what they ask of whoever receives them, and none of them in parts.
+        # They require the same features of their receiver, and none of them goes in parts.
         alike = own == kind and own[0] == frames.Kind.DATA and record.context is group[0].context
         if group and not alike:
             yield _entry(group, buffers, size, schema)
@@ -98,7 +98,7 @@ class BufferReader(JobOwner):
         self._pool = Pool()
 
     def put_off(self, error: NetChannelError, now: float) -> None:
-        """There is no descriptor to read with: say so once, and try again later."""
+        """There is no descriptor to read with: log it once, and try again later."""
         channel = self.channel
         if channel.terminal:
             return
@@ -227,7 +227,7 @@ class BufferWriter(JobOwner, Store):
         self.request()
 
     def on_full(self, error: BufferFull, now: float) -> None:
-        """There is no space on the disk: say so once, and try again later."""
+        """There is no space on the disk: log it once, and try again later."""
         if self._retry is None:
             log.warning("channel %s to %s: %s; trying again", self.channel.id, self.channel.to, error)
         self._full = True
@@ -261,7 +261,7 @@ class BufferWriter(JobOwner, Store):
 
     @abstractmethod
     def _work(self) -> Job | None:
-        """What is to be written or freed now."""
+        """Return the work of writing or freeing that is due now."""
 
     @abstractmethod
     def _leave_files(self) -> None:

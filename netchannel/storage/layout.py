@@ -2,38 +2,41 @@
 
 A channel's folder, named after its id (`folder_name`), holds::
 
-    lock                           flock'ed by the process that has the log open, its process id as text, and a note
-    manifest                       what never changes; written under another name, synced, renamed
+    lock                           flock'ed by the process that has the log open, its process id as text, and
+    a note manifest                       what never changes; written under another name, synced, renamed
     marks                          what changes often and may be stale: written in place, rarely synced
     00000000000000000000.segment   records from number 0 on, and so on: the name is the first number
     manifest.new, discarded        left by a crash while a log was made or thrown away
 
-**manifest**: a line of JSON, ``{"format": 1, "channel": id, "stream": identity, "codec": name}``, and a line with
-the CRC (seed 0) of the first line with its newline, as 8 hexadecimal digits.
+**manifest**: a line of JSON, ``{"format": 1, "channel": id, "stream": identity, "codec": name}``, and a line
+with the CRC (seed 0) of the first line with its newline, as 8 hexadecimal digits.
 
 **marks**: two slots, at bytes 0 and 4096, written in turn; the whole one with the higher counter holds::
 
     counter u64 | acknowledged u64 | base u64 | offset u64 | CRC u32
 
-The CRC's seed is the CRC of the stream identity. Everything below ``acknowledged`` is forgotten. The segment whose
-first number is ``base`` is durable up to ``offset``, and all segments before it are durable. A mark is written after
-what it tells is true, so an old one tells too little, never too much. An ``offset`` of 0 with a ``base`` announces,
-before the last segment is deleted, that the next one begins there: so a disk that one acknowledged segment fills is of
-use again; likewise where a stream begins at another number than 0.
+The CRC's seed is the CRC of the stream identity. Everything below ``acknowledged`` is forgotten. The segment
+whose first number is ``base`` is durable up to ``offset``, and all segments before it are durable. A mark is
+written after its contents are true, so an old one promises too little, never too much. An ``offset`` of 0
+with a ``base`` announces, before the last segment is deleted, that the next one begins there: so a disk that
+one acknowledged segment fills is of use again; likewise where a stream begins at another number than 0.
 
-A mark is *settled* by a sync of its own, and the next ones are written to the other slot, unsynced, until another is:
-once when a segment has become durable for the first time, before anybody hears of it, and once before segments are
-deleted. So what is trimmed is told from what is lost, whenever a crash comes, at the cost of a sync or two for each
-segment and none for an acknowledgement: a first segment that begins beyond ``acknowledged``, and a last one that
-begins below ``base``, mean that messages are lost. Once settled, a mark is written to the other slot too, so that one
-bad byte costs nothing; where neither is whole, a log that does not begin at number 0 is not opened.
+A mark is *settled* by a sync of its own, and the next ones are written to the other slot, unsynced, until
+another is: once when a segment has become durable for the first time, before that is reported, and once
+before segments are deleted. So trimmed messages are distinguished from lost ones, whenever a crash comes, at
+the cost of a sync or two for each segment and none for an acknowledgement: a first segment that begins beyond
+``acknowledged``, and a last one that begins below ``base``, mean that messages are lost. Once settled, a mark
+is written to the other slot too, so that one bad byte costs nothing; where neither is whole, a log that does
+not begin at number 0 is not opened.
 
-The lock's note, of 15 bytes behind the process id, says ``holds messages`` and a newline from when there is a manifest
-to just before the log is thrown away: a folder with such a lock and nothing else was emptied, and is not a new one.
+The lock's note, of 15 bytes after the process id, is ``holds messages`` and a newline from when there is a
+manifest to just before the log is thrown away: a folder with such a lock and nothing else was emptied, and is
+not a new one.
 
 **A segment** is a header of 40 bytes and entries, each at a multiple of 8::
 
-    magic "NCSEGMT1" | base u64 | stream 16 bytes (BLAKE2b of the stream identity) | zero u32 | CRC u32, seed 0
+    magic "NCSEGMT1" | base u64 | stream 16 bytes (BLAKE2b of the stream identity) | zero u32 | CRC u32, seed
+    0
 
 This CRC is the segment's salt. An entry is a header of 88 bytes, a payload and zeros up to the next
 multiple of 8::
@@ -41,57 +44,62 @@ multiple of 8::
     magic u32 = 0x7A3C9E15 | kind u8 | flags u8 | zero u16 | length u64 | first u64 | end u64 | timestamp i64
     size u64 | rows u64 | schema u64 | context u64 | durable u64 | payload sum u32 | header CRC u32
 
-The header's CRC is that of the 84 bytes before it; its seed is the CRC of the entry's offset as u64, seeded with the
-salt: an entry is valid in one place only, and a segment inside a payload is never taken for entries. The payload's sum
-is the lower half of XXH3-64 over it and the zeros, unless the kind says otherwise. Kinds:
+The header's CRC is that of the 84 bytes before it; its seed is the CRC of the entry's offset as u64, seeded
+with the salt: an entry is valid in one place only, and a segment inside a payload is never taken for entries.
+The payload's sum is the lower half of XXH3-64 over it and the zeros, unless the kind defines another one.
+Kinds:
 
 * 1, RECORD: messages ``first`` to ``end`` (excluded). ``flags``, ``timestamp``, ``size`` and ``rows`` are the
   caller's. ``schema`` and ``context`` are offsets of BLOB entries of the same segment, 0 for none.
-* 5, FRAMES: likewise, and the payload is frames of the wire (docs/protocol/wire.md), one behind the other, each with
-  its checksum. The sum is that of their headers of 40 bytes, one behind the other: a payload is whole if it has that
-  sum, if each frame has the checksum in its header, if they end where the payload does, and if what follows is zeros.
-* 2, BLOB: 16 bytes, the content's name (its BLAKE2b), and the content. It stands before its first use in the segment,
-  so that every segment can be read by itself.
-* 3, END, and 4, FAIL: the stream is over after ``first`` (= ``end``) messages; the payload is the producer's message.
+* 5, FRAMES: likewise, and the payload is frames of the wire (docs/protocol/wire.md), one after the other,
+  each with its checksum. The sum is that of their headers of 40 bytes, one after the other: a payload is
+  whole if it has that sum, if each frame has the checksum in its header, if they end where the payload does,
+  and if what follows is zeros.
+* 2, BLOB: 16 bytes, the content's name (its BLAKE2b), and the content. It precedes its first use in the
+  segment, so that every segment can be read alone.
+* 3, END, and 4, FAIL: the stream is over after ``first`` (= ``end``) messages; the payload is the producer's
+  message.
 
-The records of a segment follow each other without gaps, from its base to the base of the next; a segment is synced
-before the next is made. ``durable`` is how far this segment was known to be durable when the entry was written (0
-until its name was). So damage is told from a torn tail without guessing: bytes that a mark or a later entry's
-``durable`` covers were on the disk once, and what is wrong with them is an error; anything after may be torn, by a
-crash that kept any part of what was not synced in any order, and is cut off at the first entry that is not valid.
-What is valid there is written again, in place, and synced before it counts: after a sync that failed it can be read
-from the kernel's cache, and may not be on the disk. That relies on disks to leave a sector old or new, which here is
-the same.
+The records of a segment follow each other without gaps, from its base to the base of the next; a segment is
+synced before the next is made. ``durable`` is how far this segment was known to be durable when the entry was
+written (0 until its name was). So damage is distinguished from a torn tail without guessing: bytes that a
+mark or a later entry's ``durable`` covers were on the disk once, and a flaw in them is an error; anything
+after may be torn, by a crash that kept any part of what was not synced in any order, and is cut off at the
+first entry that is not valid. Valid entries there are written again, in place, and synced before it counts:
+after a sync that failed it can be read from the kernel's cache, and may not be on the disk. That relies on
+disks to leave a sector old or new, which here is the same.
 
-**A staged channel**'s folder (`groups`) has a lock, a manifest, whose codec begins with ``staged``, marks, and::
+**A staged channel**'s folder (`groups`) has a lock, a manifest, whose codec begins with ``staged``, marks,
+and::
 
-    journal                        what was committed; written anew under another name, synced, renamed
+    journal                        the committed groups; rewritten under another name, synced, renamed
     <name>.attempt                 a sealed attempt
     <name>.unsealed                an attempt that is being written; removed when the folder is opened
     <number>.spare                 a file to be written again; removed when the folder is opened
-    journal.new                    left by a crash while the journal was written anew
+    journal.new                    left by a crash while the journal was rewritten
 
-An attempt's file is a segment with base 0, in numbers of its own. What stands for a stream there is the JSON list of
-application, epoch, partition and attempt; 32 hexadecimal digits of its BLAKE2b are the file's name. ``flags`` of a
-RECORD say how its messages are packed (`netchannel.storage.groups.staged_records`). The last entry is an END: its
-payload is the same list with the checksum behind it, ``size`` the bytes of all messages, ``schema`` the BLOB with the
-schema. The file is synced before it gets the name of a sealed one: so nothing of what is found under that name can be
-torn. An attempt that goes on in a spare file has been copied to its beginning, and is cut behind its last entry before
-it is synced.
+An attempt's file is a segment with base 0, in numbers of its own. The stream's identity there is the JSON
+list of application, epoch, partition and attempt; 32 hexadecimal digits of its BLAKE2b are the file's name.
+``flags`` of a RECORD say how its messages are packed (`netchannel.storage.groups.staged_records`). The last
+entry is an END: its payload is the same list followed by the checksum, ``size`` the bytes of all messages,
+``schema`` the BLOB with the schema. The file is synced before it gets the name of a sealed one: so nothing of
+what is found under that name can be torn. An attempt that continues in a spare file has been copied to its
+beginning, and is cut after its last entry before it is synced.
 
-The journal is a header as that of a segment, with a generation in the place of the base, one more with each time that
-it is written anew, and entries, each with JSON as its payload and synced before anybody hears of it:
+The journal is a header as that of a segment, with a generation in the place of the base, one more each time
+that it is rewritten, and entries, each with JSON as its payload and synced before it is reported:
 
-* 16, STATE, the first: ``stream``, ``epochs`` (the last committed one of each application), ``head`` (the number of
-  the next message), ``acknowledged``, ``ended``, ``schema`` (base64) and ``parts``: for each attempt that holds
-  anything that is not acknowledged, in order, its first number in the channel, application, epoch, partition,
-  attempt, count, size and checksum.
-* 17, COMMIT: ``application``, ``epoch``, ``end`` and ``attempts``, in order: partition, attempt, count, size and
-  checksum; ``schema`` with the first one that has any. The messages have the numbers that follow.
+* 16, STATE, the first: ``stream``, ``epochs`` (the last committed one of each application), ``head`` (the
+  number of the next message), ``acknowledged``, ``ended``, ``schema`` (base64) and ``parts``: for each
+  attempt that holds anything that is not acknowledged, in order, its first number in the channel,
+  application, epoch, partition, attempt, count, size and checksum.
+* 17, COMMIT: ``application``, ``epoch``, ``end`` and ``attempts``, in order: partition, attempt, count, size
+  and checksum; ``schema`` with the first one that has any. The messages have the numbers that follow.
 
-In marks, ``base`` is the journal's generation, which ``offset`` and ``acknowledged`` belong to. A mark is synced
-before files are deleted of which all is acknowledged, so that one that is missing otherwise is damage. What is wrong
-with the journal behind its STATE, a mark and the ``durable`` of its entries is cut off, as that of a segment is.
+In marks, ``base`` is the journal's generation, which ``offset`` and ``acknowledged`` belong to. A mark is
+synced before files are deleted of which all is acknowledged, so that one that is missing otherwise is damage.
+An invalid part of the journal after its STATE, a mark and the ``durable`` of its entries is cut off, as that
+of a segment is.
 """
 
 from __future__ import annotations
@@ -125,7 +133,8 @@ ENTRY_MAGIC = struct.pack("<I", 0x7A3C9E15)
 SUFFIX = ".segment"
 JOURNAL = "journal"
 SEALED, UNSEALED, SPARE = ".attempt", ".unsealed", ".spare"
-"""How the files of attempts end: the name changes once the contents are on the disk, and when nobody needs them."""
+"""Suffixes of the files of attempts: the name changes once the contents are on the disk, and when they are no
+longer needed."""
 
 _SEGMENT = struct.Struct("<8sQ16sII")
 _SEGMENT_MAGIC = b"NCSEGMT1"
@@ -156,9 +165,9 @@ class Entry(NamedTuple):
 
 
 def folder_name(channel_id: str) -> str:
-    """The name of a channel's folder: its id, percent-escaped; a long one is cut and told apart by its BLAKE2b.
+    """The name of a channel's folder: its id, percent-escaped; a long one is cut and distinguished by its BLAKE2b.
 
-    What is cut contains a tilde, and nothing else does. The manifest holds the whole id.
+    A cut name contains a tilde, and nothing else does. The manifest holds the whole id.
     """
     name = quote(channel_id, safe="").replace("~", "%7E")
     if name.startswith("."):
@@ -174,7 +183,7 @@ def segment_name(base: int) -> str:
 
 
 def content_name(content: bytes) -> bytes:
-    """What stands for ``content`` in names."""
+    """Return the name of ``content``."""
     return blake2b(content, digest_size=NAME_BYTES).digest()
 
 
@@ -185,7 +194,7 @@ def pack_segment_header(base: int, stream: bytes) -> bytes:
 
 
 def is_segment_header(data: bytes) -> bool:
-    """Whether these are the first bytes of a segment, of whatever stream and numbers."""
+    """True if these are the first bytes of a segment, of any stream and numbers."""
     if len(data) != SEGMENT_HEADER:
         return False
     _, base, stream, _, _ = _SEGMENT.unpack(data)
@@ -193,7 +202,7 @@ def is_segment_header(data: bytes) -> bool:
 
 
 def salt_of(header: bytes) -> int:
-    """What every entry's CRC of the segment with this header starts from."""
+    """Return the initial value of the CRC of every entry of the segment with this header."""
     return int.from_bytes(header[-4:], "little")
 
 
@@ -227,7 +236,7 @@ def pack_entry(entry: Entry, payload: Sequence[Buffer], offset: int, salt: int) 
 
 
 def is_payload(data: Buffer, entry: Entry) -> bool:
-    """Whether ``data`` is the payload of ``entry``, with the zeros behind it."""
+    """True if ``data`` is the payload of ``entry``, with its padding zeros."""
     length, pad = entry.length, padding(entry.length)
     if nbytes(data) != length + pad:
         return False
@@ -261,12 +270,12 @@ def sum_of_headers(frames: Sequence[Buffer]) -> int:
             left = HEADER_SIZE + int(HEADER.unpack(headers[-1])[_FRAME_LENGTH])
         left -= nbytes(buffer)
     if left:
-        raise ValueError(f"the last frame is another than its header says, by {left} bytes")
+        raise ValueError(f"the size of the last frame differs from its header by {left} bytes")
     return _headers_sum(headers)
 
 
 def are_frames(data: memoryview, headers_sum: int) -> bool:
-    """Whether ``data`` is the frames with that sum, and each of them is whole."""
+    """True if ``data`` is the frames with that sum, and each of them is whole."""
     headers: list[memoryview] = []
     start, size = 0, len(data)
     while start < size:

@@ -56,13 +56,13 @@ class NewRecord(NamedTuple):
 class SegmentLog:
     """Records of a stream's messages, in segment files; made by `SegmentLog.open`.
 
-    What writes (`append`, `finish`, `sync`, `trim`, `close`) belongs to one thread at a time; iterators of `read` and
-    `outline` may be used by others meanwhile. Only what is durable is read.
+    Writing methods (`append`, `finish`, `sync`, `trim`, `close`) are called by one thread at a time;
+    iterators of `read` and `outline` may be used by others meanwhile. Only what is durable is read.
 
-    A write or sync that failed is final (`LogBroken`): after a failed sync the kernel may call pages clean that it
-    never wrote, so trying again would prove nothing. The exception is a write that finds the disk full
-    (`StorageFull`): space is taken by the write, not by the sync, so the record is cut off again and can be appended
-    later. A disk that is found full by a sync (network file systems) breaks the log.
+    A write or sync that failed is final (`LogBroken`): after a failed sync the kernel may call pages clean
+    that it never wrote, so trying again would prove nothing. The exception is a write that finds the disk
+    full (`StorageFull`): space is taken by the write, not by the sync, so the record is cut off again and can
+    be appended later. A disk that is found full by a sync (network file systems) breaks the log.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class SegmentLog:
         if self._tail is not None and not (
             marks.settled.offset and marks.settled.base == self._tail.segment.base
         ):
-            marks.settle(self._current_mark())  # whoever made the segment was stopped before this
+            marks.settle(self._current_mark())  # the process that made the segment was stopped before this
         self._mark()
         abandon_in_children(self)
 
@@ -169,7 +169,7 @@ class SegmentLog:
         return self._kept.acknowledged
 
     def room(self, length: int, *, schema: bytes = b"", context: bytes = b"") -> bool:
-        """Whether ``max_disk_bytes`` admits a record with ``length`` bytes of payload now.
+        """True if ``max_disk_bytes`` admits a record with ``length`` bytes of payload now.
 
         Errs on the side of no, by what may be stored already of ``schema`` and ``context``.
         """
@@ -177,13 +177,14 @@ class SegmentLog:
         return self._admits(first_bytes(length, contents))
 
     def append(self, records: Iterable[NewRecord]) -> int:
-        """Write the first of ``records``, and of those behind it as many as go into the same write; how many.
+        """Write the first of ``records``, and as many of the later ones as go into the same write; returns how many.
 
-        Not many more are asked for. They are durable after the next `sync`. The first begins at `head`, and each where
-        the one before it ends. Raises StorageFull, and nothing has changed: append the same later, or something else.
-        Raises LogBroken, ChannelClosed; ValueError for a number that is not due.
+        Not many more are asked for. They are durable after the next `sync`. The first begins at `head`, and
+        each where the one before it ends. Raises StorageFull, and nothing has changed: append the same later,
+        or something else. Raises LogBroken, ChannelClosed; ValueError for a number out of order.
 
-        One record is always admitted to a log whose messages are all acknowledged, whatever ``max_disk_bytes``.
+        One record is always admitted to a log whose messages are all acknowledged, whatever
+        ``max_disk_bytes``.
         """
         self._check_writable()
         due, size = self.head, 0
@@ -226,7 +227,7 @@ class SegmentLog:
         tail = self._tail_for(entry.length, contents)
         needed, count = tail.needed_bytes(entry.length, contents), 1
         for entry, _, *contents in writings[1:]:
-            # What they share counts for each: then it is written by the next write, if it fits after all.
+            # Shared contents count for each: a record that fits after all is written by the next write.
             needed += tail.needed_bytes(entry.length, contents)
             if tail.segment.size + needed > self._segment_bytes or not self._admits(needed):
                 break
@@ -241,7 +242,7 @@ class SegmentLog:
         return count
 
     def finish(self, failure: str | None = None) -> None:
-        """Write the end of the stream behind all messages: a clean one, or the producer's ``failure``.
+        """Write the end of the stream after all messages: a clean one, or the producer's ``failure``.
 
         It is durable after the next `sync`. It takes no heed of ``max_disk_bytes``. Raises as `append` does.
         """
@@ -314,7 +315,7 @@ class SegmentLog:
         return self._reading.outline(from_sequence)
 
     def close(self) -> None:
-        """Give the files and the lock back. What was appended since the last `sync` may be lost."""
+        """Give the files and the lock back. Records appended since the last `sync` may be lost."""
         if self._closed:
             return
         self._closed = True
@@ -324,7 +325,7 @@ class SegmentLog:
         self._folder.lock.release()
 
     def abandon(self) -> None:
-        """Close the descriptors and do nothing else: for a forked child, whose parent goes on with the log."""
+        """Close the descriptors and do nothing else: for a forked child, whose parent continues with the log."""
         self._closed = True
         self._close_files()
         self._folder.lock.abandon()
@@ -385,7 +386,8 @@ class SegmentLog:
     def _start_over(self) -> bool:
         """Delete the last segment too, where all of it is acknowledged: it may be what the disk is full of.
 
-        Whether anything was. No segment says any more where numbers go on, so the mark must, and durably, before.
+        Returns true if anything was deleted. No segment then shows where numbers continue, so the mark must,
+        and durably, before.
         """
         if self.head != self.acknowledged or self.disk_bytes <= SEGMENT_HEADER:
             return False
@@ -423,7 +425,7 @@ class SegmentLog:
             raise over_limit(self.path, needed, self.disk_bytes, limit)
 
     def _roll(self, needed: int) -> Tail:
-        """Go on in a new segment, once the one before is durable: recovery relies on that order."""
+        """Continue in a new segment, once the one before is durable: recovery relies on that order."""
         self.sync()
         try:
             tail = create_tail(self._files, self.path, self.stream, self.head)
@@ -455,7 +457,7 @@ class SegmentLog:
                 raise self._break(path, before, "cutting", failure) from error
             raise no_space(self.path, entry_bytes(writings[0].entry.length), error) from error
         except BaseException:
-            # A signal's exception in between: what is behind the last entry now is not known.
+            # A signal's exception in between: the bytes after the last entry are not known.
             self._break(tail.segment.path, before, "writing", InterruptedError("interrupted"))
             raise
         written = tail.segment.size - before
@@ -464,7 +466,7 @@ class SegmentLog:
             tail.file.hasten(before, written)
 
     def _settle_start(self) -> None:
-        """Say that the first segment begins where it will: nothing is missing before it."""
+        """Record where the first segment will begin: nothing is missing before it."""
         start = self.acknowledged
         if not self._marks.settle(Mark(start, start, 0)):
             assert self._marks.error is not None
@@ -479,8 +481,8 @@ class SegmentLog:
         self._marks.write(self._current_mark())
 
     def _delete_segments(self) -> None:
-        # What is acknowledged is durable first: a segment that is gone without that is a loss. A disk that does not
-        # take it keeps them.
+        # The acknowledged number is durable first: a segment that is gone without that is a loss. A disk that
+        # does not take it keeps them.
         if not self._oldest_is_done():
             return
         if self._marks.settled.acknowledged < self.acknowledged and not self._marks.settle(

@@ -1,4 +1,4 @@
-"""Records by number, while the log goes on."""
+"""Records by number, while the log grows."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _KNOWN = 16
 
 
 class LogContents:
-    """What a log holds: written by the log, read by its readers in any thread.
+    """The contents of a log: written by the log, read by its readers in any thread.
 
-    ``segments`` is replaced as a whole, so that whoever has taken it sees no change.
+    ``segments`` is replaced as a whole, so that a reader that has taken it sees no change.
     """
 
     def __init__(self, segments: tuple[Segment, ...], acknowledged: int, start: int) -> None:
@@ -82,8 +82,8 @@ class LogReader:
 
     def _lost(self, sequence: int) -> PositionLost:
         return PositionLost(
-            f"number {sequence} of stream {self._stream!r} was asked for, what is kept in {self._path} starts at "
-            f"{self._kept.acknowledged}"
+            f"number {sequence} of stream {self._stream!r} was requested, and the messages in {self._path} "
+            f"start at {self._kept.acknowledged}"
         )
 
     def _read(self, sequence: int, window: int, pool: Pool) -> Iterator[LogRecord]:

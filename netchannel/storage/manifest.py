@@ -24,7 +24,7 @@ log = logging.getLogger("netchannel")
 MANIFEST, MARKS, LOCK = "manifest", "marks", "lock"
 DISCARDED = "discarded"
 NEW = ".new"
-"""What the name of a file ends with until it is whole."""
+"""Suffix of a file's name until it is complete."""
 _LARGEST_MANIFEST = 1 << 16
 
 _MARK = struct.Struct("<QQQQ")
@@ -35,7 +35,7 @@ _SUM = struct.Struct("<Q")
 
 
 class Manifest(NamedTuple):
-    """What never changes in the life of a log."""
+    """The constant settings of a log."""
 
     channel_id: str
     stream: str
@@ -90,10 +90,10 @@ class Mark(NamedTuple):
 
 
 class Marks:
-    """The file of marks: the last one that was settled stays whole until the next one is, whatever happens.
+    """The file of marks: the last settled one stays intact until the next one is settled, even through a crash.
 
-    ``settled`` is on the disk; ``last`` is written, and may be lost. A write that failed is logged, once, and otherwise
-    borne; ``error`` is why. The next `settle` tries again.
+    ``settled`` is on the disk; ``last`` is written, and may be lost. A write that failed is logged, once, and
+    otherwise borne; ``error`` is why. The next `settle` tries again.
     """
 
     def __init__(self, files: FileSystem, folder: Path, stream: str) -> None:
@@ -106,7 +106,7 @@ class Marks:
         self._file: File = files.open(self._path) if known else files.create(self._path)
         try:
             if (size := self._file.size()) < _SIZE:
-                # Takes its space now: later the disk may be full. What is there may be all that a crash has left.
+                # Takes its space now: later the disk may be full. The file may be the remains of a crash.
                 write_all(self._file, [bytes(_SIZE - size)], size)
             if not known:
                 files.sync_directory(folder)
@@ -128,7 +128,7 @@ class Marks:
         return counter, Mark(*values)
 
     def write(self, mark: Mark) -> None:
-        """Write, not synced, beside the one that is settled."""
+        """Write, not synced, next to the settled one."""
         if mark == self.last or self.error is not None:
             return
         self._counter += 1
@@ -175,8 +175,8 @@ class Marks:
         if not self._said:
             self._said = True
             log.warning(
-                "%s cannot be written (%s): after a restart, messages that were acknowledged may be sent again, and "
-                "the disk space of what is acknowledged is kept until it can be",
+                "%s cannot be written (%s): after a restart, acknowledged messages may be sent again, and "
+                "their disk space is not freed until it can be written",
                 self._path, error,
             )  # fmt: skip
 
@@ -209,7 +209,7 @@ def replace_file(files: FileSystem, path: Path, content: bytes) -> None:
 
 
 def file_content(files: FileSystem, path: Path) -> bytes | None:
-    """What `replace_file` wrote last; None if there is none. Raises LogDamaged, LogBroken."""
+    """Return the last contents written by `replace_file`; None if there is none. Raises LogDamaged, LogBroken."""
     try:
         if path.name not in files.list_directory(path.parent):
             return None

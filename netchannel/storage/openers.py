@@ -1,4 +1,4 @@
-"""Opens a channel's files as its policies say: the store of a sender's channel, the history of a retained stream."""
+"""Opens a channel's files by its policies: the store of a sender's channel, the history of a retained stream."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class OpenedBuffer(NamedTuple):
-    """What a channel is made with; ``close`` gives the files back if it is not made after all."""
+    """The files for a channel; ``close`` gives them back if it is not made after all."""
 
     stream: str
     encoder: Encoder
@@ -50,10 +50,10 @@ class OpenedBuffer(NamedTuple):
 def open_buffer(
     policy: BufferPolicy, channel_id: str, codec: CodecName, schema: pa.Schema | None, stream: str | None
 ) -> OpenedBuffer:
-    """Open the files that ``policy`` asks for; those of a durable buffer may hold a stream to go on with.
+    """Open the files that ``policy`` asks for; those of a durable buffer may hold a stream to continue.
 
-    Raises ChannelInUse, SchemaMismatch, NetChannelError for a stream that is not the one in the directory, and what
-    `SegmentLog.open` does.
+    Raises ChannelInUse, SchemaMismatch, NetChannelError for a stream that is not the one in the directory,
+    and what `SegmentLog.open` does.
     """
     if policy.directory is not None:
         return _open_durable(policy, channel_id, codec, schema, stream)
@@ -78,8 +78,9 @@ def _open_durable(
     try:
         if stream not in (None, log.stream):
             raise NetChannelError(
-                f"the buffer of channel {channel_id!r} in {log.path} holds stream {log.stream!r}, and {stream!r} was "
-                f"asked for: leave stream= away to go on with what it holds, or use another directory"
+                f"the buffer of channel {channel_id!r} in {log.path} holds stream {log.stream!r}, and "
+                f"{stream!r} was requested: omit stream= to continue with its messages, or use another "
+                f"directory"
             )
         encoder = make_encoder(codec, _stored_schema(log, codec, schema))
     except BaseException:
@@ -89,7 +90,7 @@ def _open_durable(
 
 
 def _stored_schema(log: SegmentLog, codec: str, schema: pa.Schema | None) -> pa.Schema | None:
-    """The schema of the messages that are kept; the one that was given if there are none."""
+    """Return the schema of the kept messages; the one that was given if there are none."""
     if codec != "arrow" or log.acknowledged == log.head:
         return schema
     stored: Any = pa.ipc.read_schema(pa.py_buffer(next(log.read(log.acknowledged)).schema))
@@ -136,9 +137,11 @@ class HistoryOpener:
         self._files = files or RealFiles()
 
     def kept(self) -> History | None:
-        """What another process has left on disk, if it has. Waits for the disk; raises what `SegmentLog.open` does.
+        """Return the log that another process has left on disk, if there is one. Waits for the disk.
 
-        Where nothing is left it is tried whether something can be kept: later nobody would be there to hear of it.
+        Raises what `SegmentLog.open` does.
+
+        If there is none, a test write checks that a log can be kept: a later error could not be reported.
         """
         if self._policy.directory is None:
             return None
@@ -196,8 +199,9 @@ class HistoryOpener:
             state = read_state(self._files, log, is_new=bool(created))
             if stream and log.stream != stream:
                 raise NetChannelError(
-                    f"channel {self._channel_id!r}: another process has left stream {log.stream!r} in {log.path} "
-                    f"meanwhile, and {stream!r} came: register the channel again to go on with what is there"
+                    f"channel {self._channel_id!r}: another process has left stream {log.stream!r} in "
+                    f"{log.path} meanwhile, and {stream!r} came: register the channel again to continue with "
+                    f"its messages"
                 )
             history = DiskHistory(
                 self._core,

@@ -1,4 +1,4 @@
-"""What a restarted process finds in a channel's folder, and what of it was durable (`netchannel.storage.layout`)."""
+"""The state of a channel's folder for a restarted process, and its durable part (`netchannel.storage.layout`)."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class RecoveredLog:
 def recover(files: FileSystem, folder: Path, stream: str, mark: Mark) -> RecoveredLog:
     """Find the segments, cut off a torn tail, and make the rest durable.
 
-    Raises MessagesLost if a file with messages that ``mark`` does not say to be acknowledged is missing; LogDamaged if
-    anything else that was durable is missing or wrong, as far as headers tell; OSError.
+    Raises MessagesLost if a file with messages that are not acknowledged by ``mark`` is missing; LogDamaged
+    if anything else that was durable is missing or wrong, as far as headers show; OSError.
     """
     bases = _bases(files, folder)
     recovery = _Recovery(files, folder, stream, mark)
@@ -68,7 +68,7 @@ def recover(files: FileSystem, folder: Path, stream: str, mark: Mark) -> Recover
             raise lost(
                 folder, mark.acknowledged, None, f"{segment_name(mark.base)} was there, and no segment is"
             )
-        return recovery.result  # the mark says where numbers go on: `SegmentLog._start_over`
+        return recovery.result  # the mark shows where numbers continue: `SegmentLog._start_over`
     for base in bases:
         recovery.refuse_foreign(base)
     if bases[0] > mark.acknowledged:
@@ -103,9 +103,9 @@ def _bases(files: FileSystem, folder: Path) -> list[int]:
 def _untrimmed(folder: Path, base: int, mark: Mark) -> LogDamaged:
     """The error where the first segment starts beyond what is acknowledged: a mark is settled before one is deleted."""
     if mark == _NO_MARK:
-        what = f"it does not tell any more whether the messages below number {base} were acknowledged, or are lost"
+        what = f"it no longer shows whether the messages below number {base} were acknowledged or are lost"
         return damaged(folder / MARKS, 0, what)
-    what = f"the first segment starts at number {base}, and what is acknowledged ends at {mark.acknowledged}"
+    what = f"the first segment starts at number {base}, and acknowledged messages end at {mark.acknowledged}"
     return lost(folder, mark.acknowledged, base, what)
 
 
@@ -151,7 +151,7 @@ class _Recovery:
             raise damaged(path, size, what)
         segment.durable = size
         self.result.segments.append(segment)
-        self.result.blobs.clear()  # of use in the segment that goes on only
+        self.result.blobs.clear()  # of use only in the segment that continues
 
     def last(self, base: int) -> None:
         """The segment that was written last may end in anything, beyond what was durable of it."""
@@ -189,7 +189,7 @@ class _Recovery:
         if segment.size < size:
             log.warning(
                 "%s: cut off %d bytes after byte %d, which were not yet durable when their writer stopped; "
-                "messages go on at number %d",
+                "messages continue at number %d",
                 segment.path, size - segment.size, segment.size, segment.end,
             )  # fmt: skip
             file.truncate(segment.size)
@@ -240,7 +240,7 @@ def write_again(file: File, start: int, stop: int) -> None:
 
 
 def durable_upto(file: File, salt: int, size: int) -> int:
-    """How far the entries of a segment say that it was durable, those after a damaged place too."""
+    """Return how far a segment was durable by its entries, those after a damaged place too."""
     durable, offset = 0, SEGMENT_HEADER
     while offset < size:
         for at, entry in walk(file, salt, offset, size):
@@ -251,7 +251,7 @@ def durable_upto(file: File, salt: int, size: int) -> int:
 
 
 def _find(file: File, salt: int, start: int, size: int) -> int:
-    """The offset of the next valid header after the damaged one at ``start``; ``size`` if there is none."""
+    """Return the offset of the next valid header after the damaged one at ``start``; ``size`` if there is none."""
     for base in range(start, size, _CHUNK):
         data = read_all(file, _CHUNK + ENTRY_HEADER, base)
         at = data.find(ENTRY_MAGIC)

@@ -34,11 +34,11 @@ _INDEX_STRIDE = 1 << 16
 HEADERS = 1 << 12
 """Bytes that are read at a time where only headers are wanted."""
 WINDOW = 1 << 16
-"""Bytes that are read at a time, unless more is said to be wanted."""
+"""Bytes that are read at a time, unless more is requested."""
 
 
 class Outline(NamedTuple):
-    """A record without its payload; ``size``, ``rows`` and ``timestamp`` are what the writer said."""
+    """A record without its payload; ``size``, ``rows`` and ``timestamp`` are the writer's."""
 
     first: int
     end: int
@@ -90,7 +90,7 @@ class Segment:
 
 
 class Window:
-    """A file, read ``size`` bytes at a time, one piece behind the other, into memory of ``pool``.
+    """A file, read ``size`` bytes at a time, one piece after the other, into memory of ``pool``.
 
     ``entry`` is the size of the last entry that was met: the next is likely to be like it, and so as many are read as
     are whole.
@@ -181,7 +181,7 @@ class SegmentReader:
             raise unreadable(segment.path, offset, error) from error
 
     def outline(self, entry: Entry) -> Outline:
-        """What the header tells."""
+        """Return the contents of the header."""
         return Outline(entry.first, entry.end, entry.size, entry.rows, entry.timestamp)
 
     def record(self, offset: int, entry: Entry) -> LogRecord:

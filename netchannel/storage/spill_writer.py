@@ -1,4 +1,4 @@
-"""A sender's buffer that goes on in temporary files when the memory is full; not durable."""
+"""A sender's buffer that continues in temporary files when the memory is full; not durable."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def spill_to(
     channel: OutboundChannel, open_log: Callable[[int], SegmentLog], close: Callable[[], None]
 ) -> None:
-    """Have the channel go on in temporary files when the memory is full; see `SpillWriter`."""
+    """Have the channel continue in temporary files when the memory is full; see `SpillWriter`."""
     channel.store = SpillWriter(channel, open_log, close)
 
 
@@ -40,7 +40,7 @@ class SpillWriter(BufferWriter):
         self._open_log = open_log
         self._close = close
         self._logs: list[SegmentLog] = []
-        self._at_limit = False  # and it was said, since files were there
+        self._at_limit = False  # and it was logged, since files were there
 
     def _disk_bytes(self) -> int:
         return sum(log.disk_bytes for log in self._logs)
@@ -50,7 +50,8 @@ class SpillWriter(BufferWriter):
         if channel.kept_bytes + size <= channel.bounds.memory_bytes:
             return True
         unsent = channel.send_buffer.unsent
-        # What cannot be spilled, as it is sent and not acknowledged, must not keep a message out.
+        # Messages that cannot be spilled, as they are sent and not acknowledged, must not keep another one
+        # out.
         return not self._full and not channel.packer.size and (not unsent or unsent[-1].log is not None)
 
     def credit(self) -> int:
@@ -75,7 +76,7 @@ class SpillWriter(BufferWriter):
         return _Spill(self, self._logs, log, records, self._open_log)
 
     def _to_spill(self) -> tuple[SegmentLog | None, list[Record]]:
-        """What to write behind the last log, or into a new one: the newest half of what is in memory."""
+        """Return the records to write after the last log, or into a new one: the newest half of what is in memory."""
         records = self.channel.send_buffer.in_memory_only()
         last = self._logs[-1] if self._logs else None
         if last is None or not records or records[0].first != last.head:

@@ -37,7 +37,7 @@ NO_CONTENT = Content(b"", b"")
 
 
 class NewEntry(NamedTuple):
-    """What `Tail.write` writes: an entry but for its place, its payload, and the contents that it refers to."""
+    """The input of `Tail.write`: an entry without its place, its payload, and the contents that it refers to."""
 
     entry: Entry
     payload: Sequence[Buffer]
@@ -74,15 +74,15 @@ class Tail:
 
     @property
     def has_records(self) -> bool:
-        """Whether it holds any message."""
+        """True if it holds any message."""
         return self.segment.end > self.segment.base
 
     def needed_bytes(self, length: int, contents: Sequence[Content]) -> int:
-        """What an entry with a payload of ``length`` bytes, and contents that are not there yet, take."""
+        """Return the size of an entry with ``length`` bytes of payload, and of its contents that are not there yet."""
         return entry_bytes(length) + _contents_bytes(set(contents), self._blobs)
 
     def write(self, writings: Sequence[NewEntry]) -> None:
-        """Write entries one behind the other, in one go with the contents that they refer to."""
+        """Write entries one after the other, in one go with the contents that they refer to."""
         segment = self.segment
         added: list[Entry] = []
         buffers: list[Buffer] = []
@@ -112,7 +112,7 @@ class Tail:
         self._blobs.update(blobs)
 
     def take_back(self) -> None:
-        """Cut off what is behind the last entry: a failed `write` may have written it."""
+        """Cut off everything after the last entry: a failed `write` may have written it."""
         self.file.truncate(self.segment.size)
 
     def sync(self) -> None:
@@ -130,12 +130,12 @@ def _contents_bytes(contents: set[Content], known: dict[bytes, int]) -> int:
 
 
 def first_bytes(length: int, contents: Sequence[Content]) -> int:
-    """What `Tail.needed_bytes` is in a segment that has yet to be made, its header included."""
+    """Return `Tail.needed_bytes` for a segment that has yet to be made, its header included."""
     return SEGMENT_HEADER + entry_bytes(length) + _contents_bytes(set(contents), {})
 
 
 def create_tail(files: FileSystem, folder: Path, stream: str, base: int) -> Tail:
-    """A new segment, not durable yet. Raises OSError, and then leaves no file behind if it can."""
+    """A new segment, not durable yet. Raises OSError, and then removes the file if it can."""
     path = folder / segment_name(base)
     header = pack_segment_header(base, content_name(stream.encode()))
     file = files.create(path)

@@ -1,4 +1,4 @@
-"""A file system in files without names, for what need not outlive the process: its disk space cannot be left behind."""
+"""A file system in files without names, for data that need not outlive the process: its disk space is always freed."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class _File(RealFile):
 
 
 class _Lock:
-    """A lock on what nobody else can see."""
+    """A lock that is not needed, as no other process can see the file."""
 
     def note(self) -> bytes:
-        """Nothing: nobody was there before."""
+        """Return nothing: there was no earlier holder."""
         return b""
 
     def write_note(self, note: bytes) -> None:
-        """Nothing: nobody comes after."""
+        """Do nothing: there is no later holder."""
 
     def release(self) -> None:
         """Nothing."""
@@ -98,7 +98,7 @@ class TemporaryFiles:
             os.close(self._descriptors.popitem()[1])
 
     def abandon(self) -> None:
-        """Close the files in a forked child, whose parent goes on with them."""
+        """Close the files in a forked child, whose parent continues with them."""
         self.close()
 
 

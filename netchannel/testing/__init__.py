@@ -1,4 +1,4 @@
-"""What a transport must do to carry channels, as tests that it can be run through; faults for any transport.
+"""The requirements of a transport that carries channels, as tests to run it through; faults for any transport.
 
 Needs pytest and pytest-asyncio: ``pip install 'netchannel[testing]'``.
 """

@@ -1,4 +1,4 @@
-"""Tests of who waits for whom, and how much is held meanwhile."""
+"""Tests of backpressure: which side waits, and how much is held meanwhile."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Backpressure(Suite):
             "c", to=receiver.address, codec="bytes", buffer=BufferPolicy(max_bytes=None)
         )
         body = bytes(MIB // 4)
-        bound = self.held_by_system() + 8 * MIB  # beside it: the queue, a read, and a write on either side
+        bound = self.held_by_system() + 8 * MIB  # in addition: the queue, a read, and a write on either side
         count = (bound + 32 * MIB) // len(body)
         for _ in range(count):
             await outbox.send(body)

@@ -25,10 +25,10 @@ LONG_S = 60.0
 
 
 class Calls(Suite):
-    """Services of ``register_service``, and those who call them."""
+    """Services of ``register_service``, and their callers."""
 
     async def test_calls_are_answered_each_with_its_own(self, receiver: ReceiverServer) -> None:
-        """At once, or later, in whatever order; what a service raises is told, and it goes on."""
+        """At once, or later, in whatever order; a service's exception reaches the caller, and the service continues."""
 
         async def later(body: bytes) -> bytes:
             await asyncio.sleep(random.random() / 100)  # noqa: S311 - any order will do
@@ -70,10 +70,10 @@ class Calls(Suite):
             assert await large == body
             assert (
                 answered > 6
-            )  # of the hundreds of pieces, buffers have a part; behind them all it would be 3
+            )  # of the hundreds of pieces, buffers have a part; after all of them it would be 3
 
     async def test_calls_wait_for_a_service_and_no_longer_than_they_may(self, address: str) -> None:
-        """For the server to be there, and for somebody to have the service."""
+        """For the server to be there, and for the service to be registered."""
         async with ReceiverServer(address, timing=QUICK) as receiver, Caller(receiver.address) as caller:
             early = asyncio.create_task(caller.call("s", b"x", deadline_s=LONG_S))
             with pytest.raises(CallTimedOut, match="register_service") as failure:
@@ -83,7 +83,7 @@ class Calls(Suite):
                 assert await early == b"X"
 
     async def test_work_that_nobody_waits_for_is_stopped(self, receiver: ReceiverServer) -> None:
-        """Of a call that is cancelled, one that took too long, and those of a service that is closed."""
+        """For a cancelled call, one that took too long, and those of a closed service."""
         begun = stopped = 0
 
         async def work(body: bytes) -> bytes:

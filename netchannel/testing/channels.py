@@ -28,7 +28,7 @@ def batch(start: int, rows: int = 3) -> pa.RecordBatch:
 
 
 def body_of(number: int) -> bytes:
-    """What message ``number`` holds: up to 300 bytes that no other message holds."""
+    """Return the body of message ``number``: up to 300 bytes that no other message holds."""
     return b"%d " % number + bytes(number % 300)
 
 

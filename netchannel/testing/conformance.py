@@ -14,7 +14,7 @@ from .staged_groups import StagedGroups
 from .upstream import Upstream
 
 
-# pytest runs what comes last here first: the simplest test that fails says most.
+# pytest runs the last one here first: the simplest failing test is the most informative.
 class ChannelConformance(
     Calls,
     StagedGroups,

@@ -1,4 +1,4 @@
-"""Waiting in tests: for conditions, and never for ever."""
+"""Waiting in tests: for conditions, and never without end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STEP_S = 0.005
 _STEADY_S = 0.15
 _TRIES = 10
 _CANCELS = 5
-"""What is cancelled may wait again where it cleans up, e.g. for a transport that never says that it is over."""
+"""A cancelled task may wait again while it cleans up, e.g. for a transport that never reports its end."""
 
 
 class Limited(Protocol):

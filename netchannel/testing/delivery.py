@@ -1,4 +1,4 @@
-"""What arrives: numbers, notes, schemas, dictionaries and sizes; and what is acknowledged."""
+"""Delivery: numbers, notes, schemas, dictionaries and sizes; and acknowledgements."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Delivery(Suite):
         await outbox.close()
 
     async def test_large_messages_are_cut_and_joined(self, address: str) -> None:
-        """24 MB pass; above the receiver's limit `send` says so with both numbers."""
+        """24 MB pass; above the receiver's limit `send` raises an error with both numbers."""
         async with ReceiverServer(address, message_limit=30_000_000) as receiver, SenderServer() as sender:
             inbox = receiver.register_channel("c")
             outbox = sender.register_channel("c", to=receiver.address)

@@ -1,4 +1,4 @@
-"""How streams end: cleanly, by a failure, by a consumer that leaves, or never, and that nobody waits for ever."""
+"""How streams end: cleanly, by a failure, by a consumer that leaves, or never, and that nothing waits forever."""
 
 from __future__ import annotations
 

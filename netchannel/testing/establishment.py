@@ -1,4 +1,4 @@
-"""How channels come about: in either order, once, and only between those who may."""
+"""How channels come about: in either order, once, and only between permitted peers."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Establishment(Suite):
             assert [bytes(part) async for part in inbox] == [day]
 
     async def test_a_new_stream_waits_until_the_last_one_is_read(self, receiver: ReceiverServer) -> None:
-        """Under `accept_new_stream`: refused while messages are unread, and then told at once."""
+        """Under `accept_new_stream`: refused while messages are unread, and then notified at once."""
         inbox = receiver.register_channel("c", codec="bytes", fault=FaultPolicy(accept_new_stream=True))
         async with SenderServer(timing=QUICK) as first:
             last = first.register_channel("c", to=receiver.address, codec="bytes")
@@ -177,7 +177,7 @@ class Establishment(Suite):
         await outbox.close(grace=0)
 
     async def test_servers_know_their_connections(self, address: str) -> None:
-        """How many, with whom, what went over them, and how long a heartbeat takes."""
+        """Their number, their peers, their bytes, and how long a heartbeat takes."""
         timing = Timing(heartbeat_s=0.02)
         async with ReceiverServer(address, timing=timing) as receiver, SenderServer(timing=timing) as sender:
             inbox, outbox = pair(receiver, sender)

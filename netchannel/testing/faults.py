@@ -23,16 +23,16 @@ _numbers = count(1)
 class FaultyTransport:
     """A transport between channels and another one; an async context manager.
 
-    `at` gives the address that leads through it. Both ends of a connection should use that address. Faults are drawn
-    from ``seed``:
+    `at` gives the address that leads through it. Both ends of a connection should use that address. Faults
+    are drawn from ``seed``:
 
-    - ``lives``: after how many bytes connections are cut, in the order in which they are dialed, both directions
-      counted; those behind the last are not cut.
+    - ``lives``: after how many bytes connections are cut, in the order in which they are dialed, both
+      directions counted; those after the last are not cut.
     - ``piece``: each read and each write moves at most so many bytes, one at least.
     - ``delay_s``: each write waits up to so long, in order.
 
-    `cut`, `stall` and `resume` act on all connections at once; ``dialed`` counts them. Leaving the context ends those
-    that are open.
+    `cut`, `stall` and `resume` act on all connections at once; ``dialed`` counts them. Leaving the context
+    ends those that are open.
     """
 
     dialed: int
@@ -104,11 +104,11 @@ class FaultyTransport:
     # -- as the table of schemes sees it
 
     def check(self, address: str) -> None:
-        """Check an address as the transport behind it does."""
+        """Check an address as the wrapped transport does."""
         schemes.check(self._behind(address))
 
     async def connect(self, address: str, make_protocol: MakeProtocol) -> None:
-        """Connect by the transport behind it."""
+        """Connect by the wrapped transport."""
         life = next(self._lives, math.inf)
         self.dialed += 1
         await schemes.connect(
@@ -116,7 +116,7 @@ class FaultyTransport:
         )
 
     async def listen(self, address: str, make_protocol: MakeProtocol) -> Listener:
-        """Listen by the transport behind it."""
+        """Listen by the wrapped transport."""
         listener = await schemes.listen(
             self._behind(address), lambda: _Wire(self._network, make_protocol(), dialed=False, life=math.inf)
         )
@@ -128,7 +128,7 @@ class FaultyTransport:
 
 
 class _Network:
-    """What the connections of one `FaultyTransport` have in common."""
+    """The common state of the connections of one `FaultyTransport`."""
 
     def __init__(self, seed: int, piece: int | None, delay_s: float) -> None:
         self._random = random.Random(seed)  # noqa: S311 - faults that can be repeated
@@ -149,7 +149,7 @@ class _Network:
 
 
 class _Wire(asyncio.BufferedProtocol, asyncio.Transport):
-    """One end of a connection: the protocol of the transport behind, the transport of the protocol before."""
+    """One end of a connection: the protocol of the wrapped transport, the transport of the wrapped protocol."""
 
     def __init__(
         self, network: _Network, protocol: asyncio.BufferedProtocol, *, dialed: bool, life: float
@@ -161,17 +161,21 @@ class _Wire(asyncio.BufferedProtocol, asyncio.Transport):
         self._left = life
         self._loop = asyncio.get_running_loop()
         self._behind: asyncio.Transport
-        self._held: deque[memoryview] = deque()  # written before, and not yet behind
+        self._held: deque[memoryview] = (
+            deque()
+        )  # written by the protocol, and not yet to the wrapped transport
         self._held_bytes = 0
         self._high, self._low = 1 << 16, 1 << 14
-        self._paused = False  # the protocol before is told not to write
-        self._writable = True  # the transport behind takes more
-        self._wanted = self._reading = True  # what the protocol before wants, and how it is behind
+        self._paused = False  # the wrapped protocol is paused
+        self._writable = True  # the wrapped transport takes more
+        self._wanted = self._reading = (
+            True  # what the wrapped protocol wants, and the state of the wrapped transport
+        )
         self._closing = False
         self._over = False  # the protocol before knows that the connection is lost
         self._timer: asyncio.TimerHandle | None = None
 
-    # -- the protocol of the transport behind
+    # -- the protocol of the wrapped transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._behind = cast("asyncio.Transport", transport)
@@ -254,14 +258,14 @@ class _Wire(asyncio.BufferedProtocol, asyncio.Transport):
     def abort(self) -> None:
         self._closing = True
         if self._network.stalled:
-            self._loop.call_soon(self._lose, None)  # the peer is to find out by itself
+            self._loop.call_soon(self._lose, None)  # the peer is to find out on its own
         else:
             self._behind.abort()
 
     # -- faults
 
     def calm(self) -> None:
-        """Live for ever, and do not wait any longer."""
+        """Live without end, and do not wait any longer."""
         self._left = math.inf
         if self._timer is not None:
             self._timer.cancel()

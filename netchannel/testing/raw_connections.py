@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 HIGH, LOW = 1 << 16, 1 << 14
 MANY = 100
 BETWEEN = 64 << 20
-"""More than a machine may hold between a writer that is told to pause and a reader that does not read."""
+"""More than a machine may hold between a paused writer and a reader that does not read."""
 
 
 class Endpoint(asyncio.BufferedProtocol):
@@ -105,7 +105,7 @@ class Endpoint(asyncio.BufferedProtocol):
         await eventually(lambda: self.lost)
 
     async def fill(self) -> int:
-        """Write until told to pause; how many bytes."""
+        """Write until paused; returns how many bytes."""
         body, written = bytes(1 << 16), 0
         while self.writable and written < BETWEEN:
             self.transport.write(body)
@@ -139,7 +139,7 @@ class RawConnections(Suite):
     """Bytes, pauses and ends of single connections."""
 
     async def test_bytes_arrive_in_order_both_ways(self, address: str) -> None:
-        """Bytes are not lost, doubled, changed or reordered, whatever they are written as, and in what sizes."""
+        """Bytes are not lost, duplicated, changed or reordered, whatever their type and sizes."""
         draw = random.Random(5)  # noqa: S311 - not for secrets
         kinds: list[Any] = [bytes, bytearray, memoryview]
         async with connected(address) as ends:
@@ -204,7 +204,7 @@ class RawConnections(Suite):
         async with connected(address) as (here, there):
             there.transport.pause_reading()
             written = await here.fill()
-            assert written < BETWEEN, f"{written} bytes were taken without a pause, and nobody reads them"
+            assert written < BETWEEN, f"{written} bytes were accepted without a pause, and are not read"
             assert here.transport.get_write_buffer_size() > HIGH
             there.transport.resume_reading()
             await there.got(written)
@@ -239,7 +239,7 @@ class RawConnections(Suite):
 
     @pytest.mark.parametrize("abort", [False, True], ids=["close", "abort"])
     async def test_ending_twice_ends_once(self, address: str, abort: bool) -> None:
-        """Either side may end it once more, whoever was first."""
+        """Either side may end it once more, whichever was first."""
         async with connected(address) as (here, there):
             for end in (here, there, here):
                 end.end(abort=abort)
@@ -247,13 +247,13 @@ class RawConnections(Suite):
             await there.over()
 
     async def test_nobody_listens(self, vacant: str) -> None:
-        """Dialing raises OSError, also where somebody listened before; checking the address needs nobody there."""
+        """Dialing raises OSError, also if there was a listener before; checking the address needs no listener."""
         schemes.check(vacant)
         with pytest.raises(OSError, match=r"."):
             await schemes.connect(vacant, Endpoint)
 
     async def test_an_address_in_use_is_refused(self, vacant: str) -> None:
-        """The second listener gets an OSError that names the address, the first goes on, and then it is free."""
+        """The second listener gets an OSError that names the address, the first continues, and then it is free."""
         async with connected(vacant) as (here, there):
             with pytest.raises(OSError, match=re.escape(vacant)):
                 await schemes.listen(vacant, Endpoint)
@@ -263,7 +263,7 @@ class RawConnections(Suite):
             pass
 
     async def test_a_cancelled_connect_leaves_no_connection(self, address: str) -> None:
-        """A cancel at any point leaves nothing behind; a protocol that was given the connection hears of its end."""
+        """A cancel at any point leaves no connection; a protocol that was given one is notified of its end."""
         accepted: list[Endpoint] = []
 
         def accept() -> Endpoint:
@@ -293,7 +293,7 @@ class RawConnections(Suite):
         await listener.stop()
 
     async def test_many_come_at_once(self, address: str) -> None:
-        """Each gets a connection of its own, and answers only to what it said itself."""
+        """Each gets a connection of its own, and gets the answers to its own bytes only."""
         accepted: list[Endpoint] = []
 
         def accept() -> Endpoint:
@@ -323,7 +323,7 @@ class RawConnections(Suite):
 
     @pytest.mark.parametrize("turns", [0, 1, 2, 5])
     async def test_a_listener_may_close_while_they_come(self, address: str, turns: int) -> None:
-        """Whoever came is refused, or has a connection that ends; once it has stopped, nobody else is accepted."""
+        """Earlier peers are refused, or have a connection that ends; once it has stopped, no other is accepted."""
         accepted: list[Endpoint] = []
         ends = [Endpoint() for _ in range(MANY)]
 

@@ -1,4 +1,4 @@
-"""What all parts of the kit share: fixtures, and a time limit for each test."""
+"""Shared parts of the kit: fixtures, and a time limit for each test."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ QUICK = Timing(backoff_s=0.002, backoff_limit_s=0.05, idle_s=0.05)
 
 
 _SOCKET_BYTES = 1 << 26
-"""What a socket's buffers hold where the system does not say to what they grow."""
+"""Size of a socket's buffers if the system does not report their limit."""
 
 
 def _largest(name: str) -> int:
-    """What one buffer of a TCP socket grows to, as Linux is set."""
+    """Return the largest size of one buffer of a TCP socket, by the settings of Linux."""
     try:
         return int(Path("/proc/sys/net/ipv4", name).read_text("utf-8").split()[2])
     except (OSError, IndexError, ValueError):
@@ -41,7 +41,7 @@ class Suite:
     time_limit_s: ClassVar[float] = 20.0
 
     def held_by_system(self) -> int:
-        """Bytes that the system keeps at most of a connection that nobody reads, beyond this process: Linux's sockets.
+        """Bytes that the system keeps at most of a connection that is not read, beyond this process: Linux's sockets.
 
         To be overridden for a transport that keeps more.
         """
@@ -55,7 +55,7 @@ class Suite:
 
     @pytest.fixture
     def address(self) -> str:
-        """An address to listen at; the same or another one in each test, at which nobody listens. To be overridden."""
+        """An address to listen at; the same or another one in each test, at which nothing listens. To be overridden."""
         raise NotImplementedError(f"{type(self).__name__} has no fixture 'address': define it")
 
     @pytest_asyncio.fixture
@@ -76,7 +76,7 @@ class Suite:
 
     @pytest_asyncio.fixture
     async def vacant(self, address: str) -> str:
-        """An address at which nobody listens, but somebody can; unlike ``address`` it can be dialed."""
+        """An address at which nothing listens, but a server can; unlike ``address`` it can be dialed."""
         listener = await schemes.listen(address, asyncio.BufferedProtocol)
         listener.close()
         await listener.stop()

@@ -1,4 +1,4 @@
-"""What consumers ask their producers: against the stream's direction, beside all that goes in it."""
+"""Upqueries of consumers to producers: against the stream's direction, at the same time as messages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ AGAIN_S = 0.02
 
 
 async def answer(outbox: SenderChannel) -> None:
-    """Send what is asked for, with the question as its note; for as long as the channel goes on."""
+    """Send the requested messages, with the question as their note, for as long as the channel lasts."""
     while True:
         question = await outbox.recv_upquery()
         await outbox.send(b"the answer to " + question, question)
@@ -45,7 +45,10 @@ class Upstream(Suite):
     async def test_a_producer_is_asked_and_answers(
         self, receiver: ReceiverServer, sender: SenderServer
     ) -> None:
-        """Of any size up to 1 MiB, in the order in which they were sent; the answers are messages among others."""
+        """Upqueries have any size up to 1 MiB, and arrive in the order in which they were sent.
+
+        The answers are messages among others.
+        """
         inbox, outbox = pair(receiver, sender)
         assert not inbox.upquery(b"nobody is there yet")
         await attached(outbox, inbox)
@@ -95,7 +98,7 @@ class Upstream(Suite):
     async def test_full_connections_are_in_nobodys_way(
         self, receiver: ReceiverServer, sender: SenderServer
     ) -> None:
-        """One of messages that nobody reads lets upqueries through; one of upqueries, acknowledgements."""
+        """A connection full of unread messages lets upqueries through; one full of upqueries, acknowledgements."""
         limit = BufferPolicy(max_bytes=MIB)
         inbox = receiver.register_channel("c", codec="bytes", buffer=limit)
         outbox = sender.register_channel("c", to=receiver.address, codec="bytes", buffer=limit)
@@ -123,7 +126,7 @@ class Upstream(Suite):
     async def test_a_flood_is_bounded(
         self, receiver: ReceiverServer, sender: SenderServer, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """Of 3 000 that nobody takes, the last 1 024 are kept; the sender counts the others, and says so once."""
+        """The last 1,024 of 3,000 that are not taken are kept; the sender counts the others, and logs it once."""
         inbox, outbox = pair(receiver, sender)
         await attached(outbox, inbox)
         for number in range(3000):
@@ -137,7 +140,10 @@ class Upstream(Suite):
         await outbox.close()
 
     async def test_who_asks_again_is_answered_through_cuts(self, address: str) -> None:
-        """Each question until its answer comes; messages come once and in order, whatever is asked how often."""
+        """Each question until its answer comes.
+
+        Messages come once and in order, however often a question is repeated.
+        """
         async with (
             FaultyTransport() as network,
             ReceiverServer(network.at(address), timing=QUICK) as receiver,
@@ -172,7 +178,7 @@ class Upstream(Suite):
             assert outbox.statistics().reconnects > 0
 
     async def test_what_a_lost_connection_brought_is_gone(self, address: str) -> None:
-        """It was not taken, and who is at the other end now has not asked it."""
+        """It was not taken, and the peer at the other end now has not asked it."""
         async with (
             FaultyTransport() as network,
             ReceiverServer(network.at(address), timing=QUICK) as receiver,
@@ -238,7 +244,7 @@ class Upstream(Suite):
     async def test_the_consumer_of_groups_has_nobody_to_ask(
         self, receiver: ReceiverServer, tmp_path: Path
     ) -> None:
-        """What it reads was committed, whoever has sent it."""
+        """Its messages were committed, and have no producer to ask."""
         inbox = receiver.register_staged_channel("c", netchannel.StagingPolicy(tmp_path), codec="bytes")
         assert not inbox.upquery(b"k=1")
         await inbox.detach()

@@ -1,4 +1,4 @@
-"""What moves the bytes of links: TCP, Unix sockets and this process' memory, and whatever else is registered."""
+"""Transports, which move the bytes of links: TCP, Unix sockets, memory, and any that are registered."""
 
 from .interface import Listener, MakeProtocol, Transport
 from .schemes import register, unregister

@@ -76,8 +76,8 @@ class Acceptor:
                 self._pause(sock, error)
                 return
             if connection.family in (socket.AF_INET, socket.AF_INET6):
-                # asyncio sets it by itself where a socket says that its protocol is TCP, which accepted ones do not:
-                # without it, answers wait for the peer's delayed acknowledgements, 40 ms each.
+                # asyncio sets it automatically if a socket's protocol is TCP, which accepted ones do not
+                # have: without it, answers wait for the peer's delayed acknowledgements, 40 ms each.
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._start(self._make_protocol(), connection)
 

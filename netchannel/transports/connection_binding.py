@@ -1,7 +1,8 @@
-"""Binding of a connection: what both of its ends know of it, and nobody who stands between them.
+"""Binding of a connection: data that both of its ends know, and no party between them.
 
-Where the two agree, the bytes go from one to the other by this host's kernel alone, or under a MAC of TLS: then the
-transport vouches for them. A proxy has connections of its own, also one on this host, which may lead to another.
+Where the two agree, the bytes go from one to the other by this host's kernel alone, or under a MAC of TLS:
+then the transport vouches for them. A proxy has connections of its own, also one on this host, which may lead
+to another.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _NETNS_COOKIE = 71
 def ends_of(transport: asyncio.BaseTransport) -> bytes:
     """A digest of the ends of ``transport``'s connection, as docs/protocol/wire.md has it; empty if it has none.
 
-    One that is secured says by ``get_extra_info("ends")`` what to make it from.
+    A secured transport returns its material from ``get_extra_info("ends")``.
     """
     named = transport.get_extra_info("ends") or _within_host(transport.get_extra_info("socket"))
     return digest(*named) if named else b""
@@ -63,7 +64,7 @@ def _names(sock: socket.socket) -> list[bytes]:
 
 @cache
 def _boot() -> bytes:
-    """What this run of the kernel is called; empty if it does not say."""
+    """Return the id of this run of the kernel; empty if there is none."""
     try:
         return _BOOT.read_bytes().strip()
     except OSError:

@@ -28,19 +28,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SHARED_MEMORY = 1 << 26
-"""Bytes that are shared with a peer, unless a server says otherwise; pages that were never used cost nothing."""
+"""Bytes that are shared with a peer, unless a server sets another amount; pages that were never used cost nothing."""
 AT_ONCE = 16
-"""Messages that are read in one turn of the loop: anybody on this host may send some."""
+"""Messages that are read in one turn of the loop: any process on this host may send some."""
 
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL if hasattr(fcntl, "F_SEAL_SEAL") else 0
 _CREDENTIALS = struct.Struct("3i")
-"""Process, user and group of whoever has sent something, as the kernel says them."""
+"""Process, user and group of a message's sender, from the kernel."""
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _NAMESPACES = ("net", "pid", "user")
 
 
 def place() -> bytes | None:
-    """What processes have in common that may share memory: kernel, namespaces, user; None where there is none to share.
+    """Return the common identity of processes that may share memory: kernel, namespaces, user.
+
+    None if none can be shared.
 
     Containers of one pod have the same network, and the numbers of their users may be equal by accident.
     """
@@ -57,7 +59,7 @@ def place() -> bytes | None:
 
 
 def within_host(sock: socket.socket | None) -> bool:
-    """Whether a connection stays on this host."""
+    """True if a connection stays on this host."""
     if sock is None:
         return False
     try:
@@ -156,7 +158,7 @@ class HostMemory(SharedMemory):
         call = self._loop.call_soon
         if threading.get_ident() != self._thread:
             call = self._loop.call_soon_threadsafe
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is to be told
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing is to be notified
             call(action)
 
     def descriptors(self) -> list[int]:
@@ -179,7 +181,7 @@ def _send(address: bytes, token: bytes, descriptor: int) -> None:
 
 
 def _received(sock: socket.socket) -> tuple[bytes, list[int], int | None]:
-    """What one message says, the descriptors that came with it, and whose it is. Raises OSError."""
+    """Return the contents of one message, the descriptors that came with it, and its sender. Raises OSError."""
     descriptors = array.array("i")
     user = None
     room = socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(descriptors.itemsize)
@@ -216,7 +218,7 @@ def _mapped(descriptors: list[int], most: int) -> memoryview | None:
 
 
 def make_shared_memory(size: int) -> HostMemory | None:
-    """Shared memory for the servers of the loop that runs; None if there is none, or ``size`` is 0."""
+    """Return shared memory for the servers of the running loop; None if there is none, or ``size`` is 0."""
     where = place() if size else None
     return None if where is None else HostMemory(size, where)
 

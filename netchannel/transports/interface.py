@@ -35,20 +35,21 @@ class Listener:
 
 
 class Transport(Protocol):
-    """What carries the connections of one scheme; a module with these three functions is one too.
+    """The carrier of the connections of one scheme; a module with these three functions is one too.
 
-    A connection is an `asyncio.Transport`, given to a protocol of ``make_protocol`` on the loop that runs the call:
-    ``connection_made``, then bytes in order by ``get_buffer`` and ``buffer_updated``, then exactly one
+    A connection is an `asyncio.Transport`, given to a protocol of ``make_protocol`` on the loop that runs the
+    call: ``connection_made``, then bytes in order by ``get_buffer`` and ``buffer_updated``, then exactly one
     ``connection_lost``, which no call into the transport makes before it returns.
 
     - ``pause_reading`` stops the bytes at once, and the peer's writing before long.
     - ``pause_writing`` comes as soon as more than the high mark of ``set_write_buffer_limits`` is unsent,
-      ``resume_writing`` at the low one. What is written in between is taken too.
-    - ``close`` sends what was written first, ``abort`` does not; the peer hears of either.
-    - A `HandshakeError` from ``connect``, or in ``connection_lost``, is for good: the sender does not try again.
-    - ``get_extra_info("peername")`` names the other side in logs: text, or host and port. ``"socket"``, if there is
-      one, is closed in forked children. ``"ends"``, if its bytes are under a MAC, are byte strings that both ends of
-      this connection have, and those of no other.
+      ``resume_writing`` at the low one. Bytes written in between are taken too.
+    - ``close`` sends pending bytes first, ``abort`` does not; the peer is notified of either.
+    - A `HandshakeError` from ``connect``, or in ``connection_lost``, is for good: the sender does not try
+      again.
+    - ``get_extra_info("peername")`` names the other side in logs: text, or host and port. ``"socket"``, if
+      there is one, is closed in forked children. ``"ends"``, if its bytes are under a MAC, are byte strings
+      that both ends of this connection have, and those of no other.
     """
 
     def check(self, address: str) -> None:

@@ -1,4 +1,4 @@
-"""How late an event loop is, told by what had to wait for it anyway: no timer runs for this alone."""
+"""How late an event loop is, measured by tasks that had to wait for it anyway: no timer runs for this alone."""
 
 from __future__ import annotations
 

@@ -27,10 +27,10 @@ def check(address: str) -> None:
 
 
 async def connect(address: str, make_protocol: MakeProtocol) -> None:
-    """Connect to whoever listens at ``address``. Raises ConnectionRefusedError."""
+    """Connect to the listener at ``address``. Raises ConnectionRefusedError."""
     check(address)
     if address not in _listeners:
-        raise ConnectionRefusedError(errno.ECONNREFUSED, f"nobody listens on {address} in this process")
+        raise ConnectionRefusedError(errno.ECONNREFUSED, f"nothing listens on {address} in this process")
     loop, make_peer = _listeners[address]
     here = MemoryConnection(asyncio.get_running_loop(), address)
     there = MemoryConnection(loop, address)

@@ -1,4 +1,4 @@
-"""Runs a core on an event loop: writes what its links have to say, dials, and keeps its deadlines."""
+"""Runs a core on an event loop: writes the output of its links, dials, and keeps its deadlines."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     Connect = Callable[[str, MakeProtocol], Awaitable[None]]
 
 HIGH_WATER, LOW_WATER = 1 << 20, 1 << 18
-"""Bytes in a transport's own buffer at which it says stop, and go on."""
+"""Bytes in a transport's own buffer at which it pauses and resumes writing."""
 CROWD = 256
 """More connections than this do not fit a processor's cache: what belongs to one has left it when the loop is back."""
 NEVER = math.inf
@@ -68,7 +68,7 @@ class LinkProtocol(asyncio.BufferedProtocol):
     def _set_options(self, sock: socket.socket | None) -> None:
         if sock is None:
             return
-        with contextlib.suppress(OSError):  # of one that is lost already, as its transport is about to say
+        with contextlib.suppress(OSError):  # of one that is lost already, as its transport is about to report
             keep_alive(sock)
             if self._runner.congestion_control is not None:
                 use_congestion_control(sock, self._runner.congestion_control)
@@ -86,7 +86,7 @@ class LinkProtocol(asyncio.BufferedProtocol):
         link, runner = self._link, self._runner
         runner.bytes_received += nbytes
         visit: list[Callable[[], None]] | None = None
-        # A buffer that is full says that more is about to come, which is better taken together.
+        # After a full buffer more is about to come, which is better taken together.
         if nbytes < self._room or len(runner.protocols) > CROWD:
             visit = runner.core.visit = []
         try:
@@ -94,7 +94,7 @@ class LinkProtocol(asyncio.BufferedProtocol):
             if link.replacement is not None:
                 self._link = link.replacement
                 self._set_options(self._transport.get_extra_info("socket"))
-        finally:  # also of those for whom something came in front of what has failed
+        finally:  # also of those that received something before the failure
             runner.core.visit = None
             if visit:
                 runner.finish(visit)
@@ -127,19 +127,21 @@ class LinkProtocol(asyncio.BufferedProtocol):
 
     @property
     def ends(self) -> bytes:
-        """What both ends of the connection know of it, and nobody in between."""
+        """Return data that both ends of the connection know, and no party between them."""
         return ends_of(self._transport)
 
     def abort(self) -> None:
-        """Close at once, whatever the link wants."""
+        """Close at once, whatever the link has requested."""
         self._link.closing = Closing.ABORT
         self._transport.abort()
 
     def apply(self) -> None:
         """Do what the link wants: write, read or not, close."""
         link, transport = self._link, self._transport
-        if link.closing is Closing.ABORT:  # also one that was to be closed behind bytes that nobody takes
-            # Asyncio fails to abort what it has closed behind its last bytes.
+        if (
+            link.closing is Closing.ABORT
+        ):  # also one that was to be closed after bytes that the peer does not take
+            # Asyncio fails to abort a transport that it has closed after its last bytes.
             if self in self._runner.protocols:
                 transport.abort()
             return
@@ -165,11 +167,14 @@ class LinkProtocol(asyncio.BufferedProtocol):
 
 
 def _why(lost: Exception | None) -> str:
-    """Why a connection is lost: the system's word for what nobody acknowledges is that of a dial without an answer."""
+    """Return why a connection is lost.
+
+    The system's error for unacknowledged bytes is that of a dial without an answer.
+    """
     if lost is None:
         return "the other side hung up"
     if isinstance(lost, TimeoutError):
-        return f"what was sent to it is not acknowledged ({lost})"
+        return f"messages sent to it are not acknowledged ({lost})"
     return str(lost) or type(lost).__name__
 
 
@@ -184,7 +189,7 @@ def _remote(transport: asyncio.Transport) -> str:
             return str(TcpAddress(host, port))
         case str(name) if name:
             return name
-    # Who connects to a Unix socket comes from nowhere: it is named after where it went.
+    # A client of a Unix socket has no address: it is named after the one that it has dialed.
     own = transport.get_extra_info("sockname")
     return f"unix:{own}" if isinstance(own, str) and own else "a peer without a name"
 
@@ -251,7 +256,7 @@ class Runner:
             return False
         try:
             adapter.apply()
-        except Exception:  # noqa: BLE001 - one connection's; all others are to go on
+        except Exception:  # noqa: BLE001 - one connection's; all others continue
             log.exception("%s: a connection is given up", self.core.name)
             adapter.abort()
         return True
@@ -267,7 +272,8 @@ class Runner:
             try:
                 action()
             except BaseException as error:  # noqa: BLE001 - it is the loop's, as of any task that it wakes itself
-                # What comes out of here some loops take for a failure of the connection, and the program goes on.
+                # Some loops take an exception from here for a failure of the connection, and the program
+                # continues.
                 self.loop.call_soon(_throw, error)
                 break
         for action in left:
@@ -325,7 +331,7 @@ class Runner:
 
     def _ring(self) -> None:
         self._alarm = None
-        # The loop may ring a little early, by its clock's resolution. What it was to ring for may be cancelled since.
+        # The loop may ring a little early, by its clock's resolution. Its timer may be cancelled since.
         now, due, self._alarm_due = self.clock(), self._alarm_due, NEVER
         self.lag.note(max(0.0, now - due), now)
         now = max(now, due)
@@ -334,7 +340,10 @@ class Runner:
             self._set_alarm(when)
 
     def measured(self, now: float) -> Measured:
-        """What is known here, beside what the core and its channels know; may be called from any thread."""
+        """Return the counters kept here, in addition to those of the core and its channels.
+
+        May be called from any thread.
+        """
         # Seen from another thread while the loop is held up, what is due is not noted yet.
         overdue_s = now - min(self._pump_due, self._alarm_due)
         return Measured(
@@ -351,7 +360,7 @@ class Runner:
         return [found for protocol in self.protocols if (found := protocol.descriptor) is not None]
 
     def check_done(self) -> None:
-        """Tell `stop` when nothing is connected or dialing any more."""
+        """Notify `stop` when nothing is connected or dialing any more."""
         if self._done is not None and not (self.protocols or self._dialing or self._jobs or self.core.due):
             self._done.set()
 

@@ -1,4 +1,4 @@
-"""The table of schemes, which says what transport an address belongs to."""
+"""The table of schemes, which maps addresses to transports."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def unregister(scheme: str) -> None:
 
 
 def scheme_of(address: str) -> str:
-    """The scheme that ``address`` begins with; ``tcp`` if that is none that is known."""
+    """Return the scheme that ``address`` begins with; ``tcp`` if that is not a known one."""
     if not isinstance(address, str):
         raise TypeError(f"an address is {address!r}: expected text, such as 'host:port'")
     scheme = address.partition(":")[0]
@@ -47,12 +47,12 @@ def check(address: str) -> None:
 
 
 async def connect(address: str, make_protocol: MakeProtocol) -> None:
-    """Connect to ``address``. Raises OSError, or ValueError if it is none."""
+    """Connect to ``address``. Raises OSError, or ValueError if it is malformed."""
     await _table[scheme_of(address)].connect(address, make_protocol)
 
 
 async def listen(address: str, make_protocol: MakeProtocol) -> Listener:
-    """Accept connections at ``address``. Raises OSError naming it, or ValueError if it is none."""
+    """Accept connections at ``address``. Raises OSError naming it, or ValueError if it is malformed."""
     try:
         return await _table[scheme_of(address)].listen(address, make_protocol)
     except UnicodeError as error:  # a host that cannot be a name
@@ -60,5 +60,9 @@ async def listen(address: str, make_protocol: MakeProtocol) -> Listener:
     except OSError as error:
         # The loop's own text names the address again; the system's is enough. Names that are not known have no number.
         why = os.strerror(error.errno) if error.errno is not None and error.errno > 0 else str(error)
-        hint = "; stop what listens there, or choose another port" if error.errno == errno.EADDRINUSE else ""
+        hint = (
+            "; stop the process that listens there, or choose another port"
+            if error.errno == errno.EADDRINUSE
+            else ""
+        )
         raise OSError(error.errno, f"cannot listen on {address}: {why}{hint}") from error

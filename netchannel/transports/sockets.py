@@ -1,4 +1,4 @@
-"""What transports over sockets share."""
+"""Shared code of transports over sockets."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class _Accepting(Listener):
 async def connect_with(create: Callable[[Make], Coroutine[Any, Any, Any]], make_protocol: Make) -> None:
     """Connect by a function of the event loop, e.g. ``partial(loop.create_unix_connection, path=path)``.
 
-    When it is cancelled, a protocol that was given the connection hears of its end. Under uvloop, which closes what
-    it has connected and tells nobody, ``create`` by itself does not see to that.
+    When it is cancelled, a protocol that was given the connection is notified of its end. Under uvloop, which
+    closes its connection without a notice, ``create`` alone does not ensure that.
     """
     beginning = _Beginning(make_protocol)
     creating = asyncio.ensure_future(create(lambda: beginning))

@@ -24,7 +24,8 @@ PORT_TRIES = 10
 KEEP_IDLE_S, KEEP_INTERVAL_S, KEEP_COUNT = 30, 10, 3
 """A connection on which nothing goes is probed after so long, so often, and given up after so many in vain."""
 UNSENT_BYTES = 256 << 10
-"""What the kernel keeps of a control connection beyond what the network takes: as much as one piece of a body."""
+"""Bytes that the kernel keeps of a control connection beyond those that the network takes: as much as one
+piece of a body."""
 
 
 def check(address: str) -> None:
@@ -43,7 +44,7 @@ async def connect(address: str, make_protocol: MakeProtocol) -> None:
 
 
 async def dial(where: TcpAddress) -> socket.socket:
-    """A socket that is connected to ``where``, for whoever reads and writes it himself."""
+    """Return a socket that is connected to ``where``, for a caller that reads and writes it."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM)
     for left, (family, kind, proto, _, name) in zip(reversed(range(len(found))), found, strict=True):
@@ -109,7 +110,7 @@ def limit_silence(sock: socket.socket, limit_s: float) -> None:
 
 
 def keep_little_unsent(sock: socket.socket) -> None:
-    """Let the kernel take no more than it can send soon: what is written behind it would wait for all of that."""
+    """Let the kernel take no more than it can send soon: later bytes would wait for all of that."""
     if _is_tcp(sock):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
 
@@ -134,7 +135,7 @@ def use_congestion_control(sock: socket.socket, name: str) -> None:
 
 
 def is_within_host(sock: socket.socket) -> bool:
-    """Whether a connection is one of TCP from an address to itself."""
+    """True if a TCP connection leads from an address to itself."""
     return _is_tcp(sock) and bool(sock.getpeername()[0] == sock.getsockname()[0])
 
 

@@ -1,7 +1,9 @@
-"""One end of a connection that is encrypted: OpenSSL reads and writes the socket, and the event loop says when.
+"""One end of a connection that is encrypted.
 
-By way of a transport of the event loop's, each byte would be copied twice more in either direction, and records be
-handed to the kernel in memory that is new each time.
+OpenSSL reads and writes the socket, and the event loop reports when it is ready.
+
+By way of a transport of the event loop's, each byte would be copied twice more in either direction, and
+records be handed to the kernel in memory that is new each time.
 """
 
 from __future__ import annotations
@@ -26,12 +28,14 @@ RECORD = 1 << 14
 PIECE = 1 << 18
 """Bytes that are encrypted by one call, which waits for room in the kernel's buffer with all of them."""
 RECORDS = 1 << 24
-"""A key of AES-GCM is good for so many records (RFC 8446, 5.5), a quarter of a TB. Python cannot change it; so the
-connection ends then, and another one takes its place."""
+"""A key of AES-GCM is good for so many records (RFC 8446, 5.5), a quarter of a TB. Python cannot change it.
+
+So the connection ends then, and another one takes its place.
+"""
 
 
 class TlsConnection(asyncio.Transport):
-    """One end: the transport of whoever sends and receives, on a socket that it is given by `adopt`.
+    """One end: a transport, on a socket that it is given by `adopt`.
 
     The end of TLS (``close_notify``) and that of TCP are the same here: a stream has an end of its own.
     """
@@ -51,9 +55,9 @@ class TlsConnection(asyncio.Transport):
         self._piece: Data = b""  # what OpenSSL has begun with, and is to be given again
         self._high, self._low = 1 << 16, 1 << 14
         self._blocked = False  # the kernel's buffer is full
-        self._held = False  # the protocol was told to wait
+        self._held = False  # the protocol was paused
         self._reading = True
-        self._watched = False  # the loop says when there is something to read
+        self._watched = False  # the loop reports when there is something to read
         self._closing = False
         self._over = True  # there is no connection: not yet, or not any more
 
@@ -91,7 +95,7 @@ class TlsConnection(asyncio.Transport):
         """There is a connection."""
 
     def _finish(self, error: Exception | None = None) -> None:
-        """Close the socket, and tell the protocol in the next turn of the loop."""
+        """Close the socket, and notify the protocol in the next turn of the loop."""
         if self._over:
             return
         self._over = self._closing = True
@@ -128,7 +132,7 @@ class TlsConnection(asyncio.Transport):
         try:
             if self._established:
                 self._deliver()
-            elif self._error is not None:  # what comes behind a failure is dropped, up to its end
+            elif self._error is not None:  # bytes after a failure are dropped, up to the end
                 if not socket.socket.recv(self._tls, READ_SIZE):
                     self._finish()
             elif self._recognized():
@@ -140,10 +144,10 @@ class TlsConnection(asyncio.Transport):
 
     @abstractmethod
     def _recognized(self) -> bool:
-        """Whether it is TLS that comes, as far as it is here."""
+        """True if the bytes are TLS so far."""
 
     def _shake(self) -> None:
-        """Go on with the handshake."""
+        """Continue the handshake."""
         try:
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
@@ -168,13 +172,13 @@ class TlsConnection(asyncio.Transport):
             self._unwatch()
 
     def _fail(self, error: Exception) -> None:
-        """End a connection of which nothing will come; its protocol hears why."""
+        """End a connection that has failed; its protocol gets the reason."""
         self._error = error
         self._finish()
 
     @abstractmethod
     def _explained(self, error: ssl.SSLError) -> Exception:
-        """What went wrong, as this side's protocol is to hear it."""
+        """Return the error for this side's protocol."""
 
     # -- reading
 
@@ -261,7 +265,7 @@ class TlsConnection(asyncio.Transport):
             self._govern()
 
     def _govern(self) -> None:
-        """Tell the protocol to wait, or to go on, if that is news."""
+        """Pause or resume the protocol, if that is a change."""
         if self._protocol is None or self._over:
             return
         if not self._held and self._waiting_size > self._high:
@@ -326,7 +330,10 @@ class TlsConnection(asyncio.Transport):
         self._unblock()
 
     def _take_piece(self) -> Data:
-        """What is encrypted next: a whole number of records, unless that is all. What is small is joined for that."""
+        """Return the bytes to encrypt next: a whole number of records, unless that is all.
+
+        Small pieces are joined for that.
+        """
         waiting = self._waiting
         first = waiting.popleft()
         if (size := len(first)) >= RECORD or not waiting:
@@ -375,7 +382,7 @@ class TlsConnection(asyncio.Transport):
             self._end()
 
     def _end(self) -> None:
-        """Close behind everything that was written."""
+        """Close after everything that was written."""
         if self._established and not self._over:
             with contextlib.suppress(OSError):  # it would like to read the other side's end
                 self._tls.unwrap()

@@ -1,4 +1,4 @@
-"""What goes wrong in TLS, one sentence for each cause, and whether trying again can help."""
+"""Errors of TLS, one sentence for each cause, and whether trying again can help."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ OLD_TLS = "the other side does not speak TLS 1.3: is it without tls=, or another
 EXPIRED, NOT_YET_VALID, WRONG_PURPOSE = 10, 9, 26
 WRONG_NAME = {62, 64}  # host, IP address
 UNKNOWN_AUTHORITY = {2, 7, 18, 19, 20, 21, 24, 30}
-"""OpenSSL's X509_V_ERR codes: no issuer, of whatever kind, or one whose key is another."""
+"""OpenSSL's X509_V_ERR codes: no issuer, of whatever kind, or one with another key."""
 
 ALERTS = {
     "UNKNOWN_CA": "{refused}, whose authority it does not know: give both sides certificates of one authority",
     "CERTIFICATE_EXPIRED": "{refused}, as expired: renew it here, or look at that machine's clock",
     "CERTIFICATE_REQUIRED": "it asks for a certificate, and got none that it can use: {certificate}",
-    "BAD_CERTIFICATE": "{refused}: not for the host that was dialed, or not valid yet; its error or log says which",
-    "UNSUPPORTED_CERTIFICATE": "{refused}, whose extended key usage has not what it needs",
+    "BAD_CERTIFICATE": "{refused}: not for the host that was dialed, or not valid yet; see its error or log",
+    "UNSUPPORTED_CERTIFICATE": "{refused}, whose extended key usage lacks the needed one",
     "CERTIFICATE_REVOKED": "{refused}, as revoked",
-    "CERTIFICATE_UNKNOWN": "{refused}; its error or log says why",
-    "ACCESS_DENIED": "{refused}; its error or log says why",
+    "CERTIFICATE_UNKNOWN": "{refused}; see its error or log",
+    "ACCESS_DENIED": "{refused}; see its error or log",
 }
-"""What the other side's alert says of our certificate, by the alert's name (RFC 8446, 6.2)."""
+"""Meanings of the other side's alert about our certificate, by the alert's name (RFC 8446, 6.2)."""
 
 NO_BASIS = {
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it has shown no certificate: give it tls=, with one",
@@ -49,11 +49,11 @@ class WrongName(HandshakeError):
 
 
 class Unproven(HandshakeError):
-    """A refusal that stood on the wire as anybody could write it, and as a bit that flips could have made it."""
+    """A refusal in clear text on the wire, which any party could have written, and a flipped bit could have made."""
 
 
 def explain(error: ssl.SSLError, tls: Tls, *, established: bool = False) -> tuple[str, bool]:
-    """A sentence about the other side, and whether it holds until somebody mends something."""
+    """Return a sentence about the other side, and whether it holds until something is fixed."""
     code = getattr(error, "verify_code", None)
     if code is not None:
         return _of_certificate(code, getattr(error, "verify_message", ""), tls), True
@@ -90,7 +90,7 @@ def _of_certificate(code: int, message: str, tls: Tls) -> str:
 
 
 def of_names(host: str, names: Sequence[str] | None) -> str:
-    """What is wrong with a certificate that is for other hosts, as far as it is known for which."""
+    """Return the error for a certificate that is for other hosts, which are named if they are known."""
     if names is not None and not names:
         return (
             f"its certificate names no host, and so not {host} (subject alternative names count, common names do "

@@ -1,7 +1,8 @@
 """TLS 1.3 over TCP, the same on every event loop.
 
-In place of the event loops' own TLS, which drops the alert that says why a handshake failed (CPython issue 98078;
-uvloop has its code from there): a sender whose certificate is refused would see a reset, and dial for ever.
+In place of the event loops' own TLS, which drops the alert with the reason why a handshake failed (CPython
+issue 98078; uvloop has its code from there): a sender whose certificate is refused would see a reset, and
+dial forever.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from .interface import MakeProtocol
 
 HANDSHAKE, ALERT, MAJOR = 0x16, 0x15, 0x03
-"""What TLS begins with: the first byte, or the second one from somebody who refuses it; and what follows."""
+"""The first bytes of TLS: the first one, or the second one from a peer that refuses it; and the next one."""
 PLAIN = "the sender speaks no TLS, and this receiver asks for it: is the sender without tls=?"
 
 
@@ -45,10 +46,10 @@ def check_scheme(address: str) -> None:
 
 
 def tls_protocol_factory(credentials: Credentials, make_protocol: MakeProtocol) -> MakeProtocol:
-    """What makes the protocols of connections that come in, by way of TLS.
+    """Return a factory for the protocols of incoming connections over TLS.
 
-    They have their connection at once, and so count as strangers while they are in the handshake. What they write
-    waits for its end.
+    They have their connection at once, and so count as strangers while they are in the handshake. Their
+    output waits for its end.
     """
     # No protocols themselves: an `Acceptor` gives them the sockets.
     return cast("MakeProtocol", lambda: AcceptedConnection(credentials, make_protocol()))
@@ -61,7 +62,7 @@ class TlsDialer:
         self._credentials = credentials
 
     def check(self, address: str) -> None:
-        """Raise ValueError if ``address`` cannot be dialed, or is none that TLS is for."""
+        """Raise ValueError if ``address`` cannot be dialed, or is not one for TLS."""
         check_scheme(address)
         schemes.check(address)
 
@@ -71,7 +72,7 @@ class TlsDialer:
         try:
             try:
                 await self._dial(address, make_protocol)
-            except Unproven:  # believed if it is said twice
+            except Unproven:  # believed if it is received twice
                 await self._dial(address, make_protocol)
         except Unproven as error:
             raise HandshakeError(str(error)) from None
@@ -156,7 +157,7 @@ class DialedConnection(TlsConnection):
         return [name for _, name in certificate.get("subjectAltName", ())]
 
     def _open(self) -> None:
-        if self.done.done():  # nobody waits for it any more
+        if self.done.done():  # it is no longer waited for
             self.abort()
             return
         self.done.set_result(None)
@@ -169,11 +170,11 @@ class DialedConnection(TlsConnection):
         if not self.done.done():
             how = "the other side hung up" if error is None else str(error)
             self.done.set_exception(self._error or ConnectionError(f"{how} in the TLS handshake"))
-            self.done.exception()  # is known, should nobody wait for it any more
+            self.done.exception()  # is retrieved, even if it is no longer waited for
 
     def _explained(self, error: ssl.SSLError) -> Exception:
         if not self._is_tls and error.reason == "WRONG_VERSION_NUMBER":
-            # It spoke first, and OpenSSL has read that right behind its own first words.
+            # It spoke first, and OpenSSL has read that right after its own first bytes.
             return _failed(self._address, NO_TLS, Unproven)
         why, is_final = explain(error, self._credentials.tls, established=self._established)
         code = getattr(error, "verify_code", None)
@@ -181,7 +182,7 @@ class DialedConnection(TlsConnection):
             return WrongName(why)
         if not is_final:
             return ConnectionError(f"TLS failed: {why}")
-        # Certificates are encrypted, and so is what comes behind the handshake.
+        # Certificates are encrypted, and so is everything after the handshake.
         is_proven = code is not None or self._established
         return _failed(self._address, why, HandshakeError if is_proven else Unproven)
 
@@ -194,14 +195,14 @@ class AcceptedConnection(TlsConnection):
         self._credentials = credentials
         self._protocol = protocol
         self._is_tls = False  # what comes, as is known
-        self._greeting = b""  # of somebody who does not speak it, as far as it is here
+        self._greeting = b""  # of a peer that does not speak it, as far as it has arrived
 
     def _begun(self) -> None:
         assert self._protocol is not None
         self._protocol.connection_made(self)
 
     def _recognized(self) -> bool:
-        """Whether it is TLS that begins so. A sender without it is told, in words that it understands."""
+        """True if TLS begins like this. A sender without it is answered in its own protocol."""
         if self._is_tls:
             return True
         if not self._greeting and self._peek(1) == bytes([HANDSHAKE]):
@@ -223,8 +224,9 @@ class AcceptedConnection(TlsConnection):
         if self._established or self._closing:
             super()._fail(error)
             return
-        # Closed while bytes of the other side are on their way, the connection would be reset, and what says why be
-        # lost. So the other side closes; if it does not, the protocol's own deadline for silence does.
+        # Closed while bytes of the other side are on their way, the connection would be reset, and the
+        # message with the reason be lost. So the other side closes; if it does not, the protocol's own
+        # deadline for silence does.
         self._error = error
         self._tls.shutdown(socket.SHUT_WR)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from netchannel.wire.frames import Buffer
 
 NEVER_PAUSES = (3, 12) <= sys.version_info < (3, 12, 9) or (3, 13) <= sys.version_info < (3, 13, 2)
-"""asyncio's own `writelines` takes any amount, and never tells its protocol to wait (CPython issue 127655)."""
+"""asyncio's own `writelines` takes any amount, and never pauses its protocol (CPython issue 127655)."""
 
 
 def write_all(transport: asyncio.Transport, buffers: Sequence[Buffer]) -> None:

@@ -31,7 +31,7 @@ _CONTINUATION = 0xFFFFFFFF
 
 
 class _Allocation:
-    """What one `add` has given out; ``header`` is what was put in front of it, once something was."""
+    """The memory of one `add`; ``header`` is the header written in front of it, if any."""
 
     __slots__ = ("header", "view", "whole")
 
@@ -42,7 +42,7 @@ class _Allocation:
 
 
 class Allocations:
-    """What the producer of a channel has been given, each with ``room`` bytes before it, by their addresses."""
+    """Memory given to the producer of a channel, each piece with ``room`` bytes before it, by their addresses."""
 
     def __init__(self, room: int = 0) -> None:
         self.room = room
@@ -61,7 +61,7 @@ class Allocations:
         return view
 
     def _forget(self, address: int, watch: weakref.ref[pa.Buffer]) -> None:
-        """Note that nobody refers to it; called on any thread, in the middle of anything."""
+        """Note that it has no references left; called on any thread, in the middle of anything."""
         known = self.known.get(address)
         if known is not None and known.whole is watch:
             del self.known[address]
@@ -69,7 +69,7 @@ class Allocations:
     def sent(self, value: Any) -> None:
         """Take views back from the producer that has sent them, or a part: a write by one of them raises ValueError.
 
-        What else refers to the memory, an array of numpy's for instance, stays as it is.
+        Other references to the memory, such as a numpy array, stay as they are.
         """
         whole = value.obj if isinstance(value, memoryview) else None
         if not isinstance(whole, pa.Buffer):
@@ -85,9 +85,9 @@ class Allocations:
     def in_one_piece(self, pieces: Sequence[Buffer], columns: int) -> memoryview | None:
         """A batch of Arrow's, which is ``pieces`` long, where its columns lie; None if it is to be sent as it is.
 
-        That takes columns of one buffer each, one behind the other from the beginning of an allocation on, as the
-        format has them. The header is written in front of them, and never another one: a message that was sent
-        before, a slice of the batch say, may have it still.
+        That takes columns of one buffer each, one after the other from the beginning of an allocation, as the
+        format has them. The header is written in front of them, and never another one: a message that was
+        sent before, such as a slice of the batch, may still have it.
         """
         places = [address_of(piece) if len(piece) >= PADDING else None for piece in pieces]
         index = next((at for at, place in enumerate(places) if place in self.known), 0)
@@ -113,7 +113,7 @@ def address_of(piece: Buffer) -> int:
 
 
 def _extent(pieces: Sequence[Buffer], places: Sequence[int | None], columns: int) -> int:
-    """The length of so many columns with what is between them, if they lie one behind the other; 0 else."""
+    """Return the length of so many columns with the gaps between them, if they are consecutive; otherwise 0."""
     size, start = 0, places[0] or 0
     for piece, place in zip(pieces, places, strict=True):
         if place is not None:
@@ -125,5 +125,5 @@ def _extent(pieces: Sequence[Buffer], places: Sequence[int | None], columns: int
 
 
 def _padded(header: bytes, size: int) -> bytes:
-    """The same metadata in ``size`` bytes, so that the message's body begins behind these."""
+    """The same metadata in ``size`` bytes, so that the message's body begins after these."""
     return (_PREFIX.pack(_CONTINUATION, size - _PREFIX.size) + header[_PREFIX.size :]).ljust(size, b"\0")

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 
 def is_arrow(value: object) -> bool:
-    """Whether it gives rows by the interface: tables of pyarrow, polars, pandas, DuckDB and others do."""
+    """True if it gives rows by the interface: tables of pyarrow, polars, pandas, DuckDB and others do."""
     return hasattr(value, "__arrow_c_array__") or hasattr(value, "__arrow_c_stream__")
 
 
@@ -23,6 +23,6 @@ def one_batch(value: Any) -> pa.RecordBatch:
     batches = table.to_batches()
     if not batches:
         return pa.record_batch([pa.nulls(0, field.type) for field in table.schema], schema=table.schema)
-    if len(batches) > 1:  # columns of text that are longer than their offsets can say
+    if len(batches) > 1:  # columns of strings that are longer than their offsets can express
         raise pa.ArrowInvalid(f"its {table.num_rows:,} rows are too many for one batch: send them in parts")
     return batches[0]

@@ -41,9 +41,12 @@ class Encoder(Protocol):
     """The sender's side of a codec."""
 
     schema: bytes | None
-    """What describes all bodies of the stream; None until it is known."""
+    """The description of all bodies of the stream; None until it is known."""
     context: bytes
-    """What the last encoded body needs beside the schema; the same object while it does not change."""
+    """The context that the last encoded body needs in addition to the schema.
+
+    The same object while it does not change.
+    """
     allocations: Allocations
     """Memory that was given to the producer, to make bodies in."""
 
@@ -51,17 +54,17 @@ class Encoder(Protocol):
         """Make a message's body. Its memory must not change until the message is acknowledged."""
 
     def as_they_are(self, values: Sequence[Any]) -> bool:
-        """Whether each of ``values`` is its own body: then it need not be encoded."""
+        """True if each of ``values`` is its own body: then it need not be encoded."""
 
 
 class Decoder(Protocol):
     """The receiver's side of a codec."""
 
     learned: bytes
-    """The sender's schema; empty before it is known, and where there is none."""
+    """The sender's schema; empty before it is known, and if there is none."""
 
     def compare(self, schema: bytes) -> None:
-        """Check what is said to be the sender's schema. Raises SchemaMismatch if it is not the one that is wanted."""
+        """Check the schema that the sender has sent. Raises SchemaMismatch if it is not the one that is wanted."""
 
     def learn(self, schema: bytes) -> None:
         """Learn the sender's schema. Raises SchemaMismatch if another one is declared."""
@@ -69,16 +72,17 @@ class Decoder(Protocol):
     def check(self, bodies: Sequence[memoryview], context: memoryview | None, limit: int) -> None:
         """Look at bodies that have come, before they are taken: whether they have the form that `decode` needs.
 
-        Raises ProtocolError for what nobody could read, or would have more than ``limit`` bytes when it is.
+        Raises ProtocolError for a body that could not be read, or would have more than ``limit`` bytes when
+        it is.
         """
 
     def check_context(self, context: bytes, limit: int) -> None:
-        """The same of what bodies need beside the schema."""
+        """Do the same for the context that bodies need in addition to the schema."""
 
     def decode(self, body: memoryview, context: memoryview | None, limit: int) -> Any:
         """Read a body; the value may refer to its memory.
 
-        Raises ProtocolError for one that is none, or whose values have more than ``limit`` bytes.
+        Raises ProtocolError for a malformed one, or one whose values have more than ``limit`` bytes.
         """
 
 
@@ -118,7 +122,7 @@ class BytesEncoder:
         return _flat(value)
 
     def as_they_are(self, values: Sequence[Any]) -> bool:
-        """Whether all are bytes, and of no class of somebody's own."""
+        """True if all are bytes, and not of a subclass."""
         return set(map(type, values)) == {bytes}
 
 
@@ -159,7 +163,7 @@ class BytesDecoder:
         """Take any bytes."""
 
     def check_context(self, context: bytes, limit: int) -> None:
-        """There is none."""
+        """Raise: there is no context."""
         raise ProtocolError(f"a context of {len(context)} bytes came, and the codec bytes has none")
 
     def decode(self, body: memoryview, context: memoryview | None, limit: int) -> memoryview:
@@ -212,7 +216,7 @@ class ArrowEncoder:
         self._schema = schema
         self.schema = schema.serialize().to_pybytes()
         self._dictionaries = any(_has_dictionary(field.type) for field in schema)
-        # Whatever bytes are in such columns, nobody who reads them can be led out of them.
+        # Whatever bytes are in such columns, readers cannot be led out of them.
         self._primitive = all(pa.types.is_primitive(field.type) for field in schema)
         self._writer = pa.ipc.new_stream(pa.PythonFile(self._sink, "w"), schema)
         self._unwritten = len(self.schema)
@@ -229,7 +233,7 @@ class ArrowEncoder:
                 f"cast it, or use another channel"
             )
         try:
-            # As the receiver does: it would not take the message, and could not say so any more.
+            # As the receiver does: it would refuse the message, and could not report it any more.
             value.validate(full=True)
             return self._body(value)
         except pa.ArrowException as error:  # e.g. text that is no UTF-8; lists in lists, more than 64 deep
@@ -238,7 +242,7 @@ class ArrowEncoder:
             ) from error
 
     def as_they_are(self, values: Sequence[Any]) -> bool:
-        """Whether values go as they are: never."""
+        """False: values never go as they are."""
         return False
 
     def _body(self, batch: pa.RecordBatch) -> Body:
@@ -279,7 +283,7 @@ class ArrowEncoder:
 
 
 def _batch_of(value: Any) -> pa.RecordBatch:
-    """What another object than a batch stands for. Raises SchemaMismatch."""
+    """Return the batch that another object stands for. Raises SchemaMismatch."""
     given = with_article(type(value))
     if not is_arrow(value):
         raise SchemaMismatch(
@@ -334,7 +338,7 @@ class ArrowDecoder:
         return theirs
 
     def check(self, bodies: Sequence[memoryview], context: memoryview | None, limit: int) -> None:
-        """Whether each is a record batch that is all there; what compression hides counts as what it becomes."""
+        """Check that each is a complete record batch; compressed data counts with its decompressed size."""
         if self.schema is None:
             raise ProtocolError("a batch came before its schema")
         if self._dictionaries and context is None:
@@ -358,7 +362,7 @@ class ArrowDecoder:
         _check_size("a body", len(body), size or 0, limit)
 
     def check_context(self, context: bytes, limit: int) -> None:
-        """Whether it is the channel's schema and dictionaries; these count as what they become."""
+        """Check that it is the channel's schema and dictionaries; these count with their decompressed size."""
         if self.schema is None or not self._dictionaries:
             why = "and no schema before it" if self.schema is None else "and no column has a dictionary"
             raise ProtocolError(f"a context of {len(context)} bytes came, {why}")
@@ -380,7 +384,7 @@ class ArrowDecoder:
         _check_size("a context", len(context), size, limit)
 
     def decode(self, body: memoryview, context: memoryview | None, limit: int) -> pa.RecordBatch:
-        """Read one batch. Raises ProtocolError if it is none, or refers to its bytes too often to look at them all."""
+        """Read one batch. Raises ProtocolError if it is malformed, or has too many references to its bytes."""
         if self.schema is None:
             raise ProtocolError("a batch came before its schema")
         try:
@@ -400,17 +404,15 @@ class ArrowDecoder:
 
 def _check_size(what: str, size: int, becomes: int, limit: int) -> None:
     if becomes > limit:
-        raise ProtocolError(
-            f"{what} of {size} bytes has {becomes} once it is decompressed: the limit here is {limit}"
-        )
+        raise ProtocolError(f"{what} of {size} bytes decompresses to {becomes}: the limit here is {limit}")
 
 
 def _check_values(batch: pa.RecordBatch, body: memoryview, limit: int) -> None:
     size = bytes_of_values(batch)
     if size > limit:
         raise ProtocolError(
-            f"the values in a body of {len(body)} bytes have {size}, each as long as its view says: the limit here is "
-            f"{limit}"
+            f"the values in a body of {len(body)} bytes have {size}, by the lengths in their views: the "
+            f"limit here is {limit}"
         )
 
 

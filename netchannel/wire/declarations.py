@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a field may hold beside its Python type; ``name`` and ``says`` are as in docs/protocol/wire.md."""
+    """The values that a field may hold, in addition to its Python type.
+
+    ``name`` and ``says`` are as in docs/protocol/wire.md.
+    """
 
     name: str
     says: str
@@ -50,7 +53,7 @@ class Message:
     fields: ClassVar[tuple[Field, ...]] = ()
 
     def flaw(self) -> str:
-        """What is wrong with fields that are each as declared; nothing if they go together."""
+        """Return the flaw of fields that are each as declared; nothing if they are consistent."""
         return ""
 
 

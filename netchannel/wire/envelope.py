@@ -1,8 +1,8 @@
-"""Control messages as bytes: a prefix and a msgpack map. What comes in is checked here, and nowhere else.
+"""Control messages as bytes: a prefix and a msgpack map. Input is checked here, and nowhere else.
 
-The prefix is the map's length (u32, little-endian), a check of it (u16, the lowest quarter of XXH3-64 over the four
-bytes of the length) and a checksum (u32, the lower half of XXH3-64 over the map). The map has the message's type
-under ``t``, and its fields.
+The prefix is the map's length (u32, little-endian), a check of it (u16, the lowest quarter of XXH3-64 over
+the four bytes of the length) and a checksum (u32, the lower half of XXH3-64 over the map). The map has the
+message's type under ``t``, and its fields.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MESSAGE_LIMIT = 4 << 20
 """The largest control message in bytes; an open request carries a schema."""
 
 STRANGER_LIMIT = 64 << 10
-"""The same before the peer has said who it is."""
+"""The same before the peer has identified itself."""
 
 FIELDS_LIMIT = 64
 """The most fields in a control message, known or not."""
@@ -40,7 +40,7 @@ _SMALL = 4 << 10
 _CONTAINERS = frozenset(bytes([first]) for first in [*range(0x80, 0xA0), *range(0xDC, 0xE0)])
 """First bytes of maps and arrays in msgpack."""
 _NESTED = frozenset((dict, list))
-"""What they are in Python."""
+"""Their types in Python."""
 
 
 def encode(message: Message) -> bytes:
@@ -49,7 +49,7 @@ def encode(message: Message) -> bytes:
 
 
 def enclosed(payload: bytes) -> bytes:
-    """A msgpack map behind its prefix."""
+    """Return a msgpack map after its prefix."""
     return _PREFIX.pack(len(payload), _check(len(payload)), _checksum(payload)) + payload
 
 
@@ -103,7 +103,7 @@ def _unpacked(payload: bytes) -> dict[Any, Any]:
             small = None
         if type(small) is dict and _NESTED.isdisjoint(map(type, small.values())):
             return small
-    # Field by field: what is large, or wrong, of which it is to be said what.
+    # Field by field: large or wrong ones, for which the error has to name the flaw.
     size = max(1, len(payload))
     unpacker = msgpack.Unpacker(read_size=size, max_buffer_size=size)
     unpacker.feed(payload)
@@ -129,7 +129,7 @@ def _scalar(unpacker: msgpack.Unpacker, payload: bytes) -> Any:
 class MessageParser:
     """Bytes in, control messages out. A claim above ``limit`` bytes is refused before anything is allocated.
 
-    Each message may change the limit for those behind it, be they in the same bytes.
+    Each message may change the limit for later ones, even in the same bytes.
     """
 
     def __init__(self, limit: int = MESSAGE_LIMIT) -> None:
@@ -163,8 +163,8 @@ class MessageParser:
         if check != _check(length):
             if not self._spoken:
                 raise ProtocolError(
-                    f"its first bytes, {bytes(self._kept[:16])!r}, begin no control message: what answers there is no "
-                    f"netchannel, is the port right? If it is, they were changed on the way"
+                    f"its first bytes, {bytes(self._kept[:16])!r}, are not a control message: the server "
+                    f"there is not netchannel, is the port right? If it is, they were changed on the way"
                 )
             raise ProtocolError(
                 "a control message's length does not match its check: it was changed on the way"

@@ -1,6 +1,7 @@
-"""Memory for frames that many messages are packed into, used again once nobody refers to it.
+"""Memory for frames that many messages are packed into, reused once it has no references left.
 
-Pages that are touched for the first time cost ten times as much as the copy and the checksum that they are for.
+Pages that are touched for the first time cost ten times as much as the copy and the checksum that they are
+for.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ class FrameMemory:
         self._known: deque[BytesIO] = deque()
 
     def take(self) -> BytesIO:
-        """One to write to from its beginning, with anything in it: nobody else refers to it, or to a view of it."""
+        """Return one to write to from its beginning, with undefined contents.
+
+        There are no other references to it, or to a view of it.
+        """
         known = self._known
         for _ in range(min(_LOOKED_AT, len(known))):
             known.rotate(-1)
@@ -31,13 +35,13 @@ class FrameMemory:
                 file.seek(0)
                 return file
         if len(known) == KEPT:
-            known.pop()  # whoever has it may keep it for long, as a buffer does whose consumer is away
+            known.pop()  # its owner may keep it for long, as a buffer does whose consumer is away
         known.append(BytesIO())
         return known[-1]
 
 
 def _count() -> int:
-    """What `sys.getrefcount` says of one to which a deque alone refers."""
+    """Return `sys.getrefcount` of an object that is referred to by a deque only."""
     known = deque([BytesIO()])
     return sys.getrefcount(known[-1])
 

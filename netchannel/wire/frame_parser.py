@@ -30,8 +30,11 @@ if TYPE_CHECKING:
 SLAB = 1 << 19
 """One receive buffer for all connections of a core, in bytes."""
 DIRECT = 1 << 14
-"""Larger payloads are received into memory of their own. Behind one of them no more is read than a header, with it or
-into the slab, so that nothing of the next payload has to be copied."""
+"""Larger payloads are received into memory of their own.
+
+After one of them no more is read than a header, with it or into the slab, so that nothing of the next payload has to
+be copied.
+"""
 
 _DATA, _PART, _REFUSED = int(Kind.DATA), int(Kind.PART), int(Kind.REFUSED)
 _MESSAGES = frozenset((_DATA, _PART, int(Kind.SHARED)))
@@ -43,10 +46,11 @@ _KIND, _LENGTH = 2, 5
 class FrameParser:
     """Bytes in, frames out; large payloads are received straight into memory of their own.
 
-    ``slab`` is shared by all parsers of a core: a reader asks for a buffer, fills it and reports it before another
-    reader asks. ``pool`` gives payloads their memory. What is left of an incomplete frame is stashed until the next
-    read. ``message_limit`` bounds what comes in pieces, ``payload_limit`` each frame's payload, in bytes. Unless
-    ``summed``, checksums are not looked at: the transport vouches for what it carries.
+    ``slab`` is shared by all parsers of a core: a reader asks for a buffer, fills it and reports it before
+    another reader asks. ``pool`` gives payloads their memory. The rest of an incomplete frame is stashed
+    until the next read. ``message_limit`` bounds what comes in pieces, ``payload_limit`` each frame's
+    payload, in bytes. Unless ``summed``, checksums are not looked at: the transport vouches for what it
+    carries.
     """
 
     def __init__(
@@ -63,7 +67,7 @@ class FrameParser:
         self._digest = xxh3_64()
         self._target: memoryview | None = None  # where the payload is received of the frame of `_header`
         self._filled = 0
-        self._whole = _NONE  # of what comes in pieces, and a header behind it
+        self._whole = _NONE  # of a body in pieces, and a header after it
         self._extent = 0
         self._joined = 0
         self._piece = 0  # the piece that must come next; 0: nothing is begun
@@ -103,7 +107,10 @@ class FrameParser:
         return frames
 
     def _scan(self, end: int) -> list[Frame]:
-        """The frames in the first ``end`` bytes of the slab; what is left of another is put where it goes on."""
+        """Return the frames in the first ``end`` bytes of the slab.
+
+        The beginning of another is put where it continues.
+        """
         frames: list[Frame] = []
         slab, start = self._slab, 0
         self._stash = b""
@@ -150,7 +157,7 @@ class FrameParser:
         self._target, self._header = target, header
 
     def _place(self, header: tuple[int, ...]) -> memoryview:
-        """Memory for the payload, with room for a header behind it."""
+        """Return memory for the payload, with room for a header after it."""
         _, _, kind, _, piece, length, sequence, *_ = header
         if kind in IN_PIECES and piece:
             return self._room(piece, length, (kind, sequence))
@@ -219,7 +226,7 @@ class FrameParser:
 
 
 def _wrong(header: tuple[int, ...], check: int, limit: int) -> ProtocolError:
-    """What is wrong with a header."""
+    """Return the flaw of a header."""
     _, expected, kind, _, _, length, sequence, timestamp, _ = header
     if check != expected:
         return ProtocolError("a frame's header does not match its check: it was changed on the way")

@@ -1,22 +1,25 @@
 """The wire format of data connections: frames with a fixed header, packed on one side and parsed on the other.
 
-A frame is a header of 40 bytes, little-endian, and a payload (docs/protocol/wire.md, section Data connection)::
+A frame is a header of 40 bytes, little-endian, and a payload (docs/protocol/wire.md, section Data
+connection)::
 
     checksum u32 | check u16 | kind u8 | flags u8 | count u32 | length u32
     sequence u64 | timestamp i64 (microseconds since 1970 UTC) | extent u64
 
-``checksum`` is the lower half of XXH3-64 over the rest of the header and the payload: what TCP's own sixteen bits let
-pass, and what a middlebox breaks, ends the connection, and the message is sent again. ``check`` is the lowest quarter
-of XXH3-64 over the header behind it, so that a length is believed before its payload has come.
+``checksum`` is the lower half of XXH3-64 over the rest of the header and the payload: what TCP's own sixteen
+bits let pass, and what a middlebox breaks, ends the connection, and the message is sent again. ``check`` is
+the lowest quarter of XXH3-64 over the rest of the header, so that a length is believed before its payload has
+come.
 
-The payload of ``DATA`` is a table of ``count`` body lengths (u32), with the flag ``NOTES`` a table of as many note
-lengths and the notes, then the bodies; each of these parts is padded with zeros to a multiple of 8, so that Arrow
-bodies keep their alignment. What may be too large for one frame goes in pieces, numbered by ``count``: a message as
-``PART`` frames, schemas and contexts as ``SCHEMA`` and ``CONTEXT``. Piece 0 has in ``extent`` the size of the whole,
-and a message's note as its payload; the others carry the whole, up to its last byte.
+The payload of ``DATA`` is a table of ``count`` body lengths (u32), with the flag ``NOTES`` a table of as many
+note lengths and the notes, then the bodies; each of these parts is padded with zeros to a multiple of 8, so
+that Arrow bodies keep their alignment. Data that may be too large for one frame goes in pieces, numbered by
+``count``: a message as ``PART`` frames, schemas and contexts as ``SCHEMA`` and ``CONTEXT``. Piece 0 has in
+``extent`` the size of the whole, and a message's note as its payload; the others carry the whole, up to its
+last byte.
 
-``SHARED`` is a message whose body lies in memory that both sides have: the payload is its offset there (u64), its
-length (u64) and the note.
+``SHARED`` is a message whose body lies in memory that both sides have: the payload is its offset there (u64),
+its length (u64) and the note.
 """
 
 from __future__ import annotations
@@ -63,11 +66,11 @@ ALONE = 1 << 15
 COPIED = 1 << 12
 """A body up to this many bytes is copied into its frame: that costs less than a write of several pieces."""
 GATHERED = 1 << 14
-"""A larger frame of several messages is put together in memory that is used again."""
+"""A larger frame of several messages is assembled in memory that is reused."""
 NOTE_LIMIT = 1 << 15
 UPQUERY_LIMIT = 1 << 20
 ACK_BYTES = 1 << 17
-"""Bytes of messages whose acknowledgement a receiver does not put off, though nobody asks for it."""
+"""Bytes of messages whose acknowledgement a receiver does not delay, even without a request."""
 PAYLOAD_LIMIT = FRAME_LIMIT + PACK_LIMIT
 TOKEN_FRAME_LIMIT = 1 << 10
 HEAD = struct.Struct("<Q")
@@ -88,14 +91,14 @@ class Kind(IntEnum):
 
     ATTACH = 1  # payload: token; sequence: the first number that the sender still has
     SCHEMA = 2  # the codec's description of all bodies, in pieces
-    CONTEXT = 3  # what the bodies that follow need beside the schema (dictionaries), likewise
+    CONTEXT = 3  # context of the next bodies in addition to the schema (dictionaries), likewise
     DATA = 4
     PART = 5  # one message, likewise
     END = 6  # sequence: the number of messages of the stream
     FAIL = 7  # sequence: as END; payload: the producer's message
     GAP = 8  # count messages from sequence on were dropped before they were sent
     BLOCKED = 9  # the producer waits: all below sequence is received, count of it not acknowledged
-    ASK = 10  # somebody waits until all below sequence is acknowledged
+    ASK = 10  # the sender waits until all below sequence is acknowledged
     SHARED = 11  # one message, whose body is in shared memory; payload: offset there, length, note
     ATTACHED = 16  # sequence: the next number that the receiver wants; payload: the last note it has
     ACK = 17  # sequence: everything below is acknowledged
@@ -104,9 +107,11 @@ class Kind(IntEnum):
     CLOSED = 20  # the consumer wants no more; payload: why
     REFUSED = 21  # what came is not taken; payload: a code, a space, and why
     STARVED = 22  # the consumer waits too, for what only its own acknowledgement lets through
-    RELEASED = 23  # nobody refers to the bodies in shared memory at these count offsets; payload: the offsets
+    RELEASED = (
+        23  # the bodies in shared memory at these count offsets have no references left; payload: the offsets
+    )
     UPQUERY = 24  # the consumer asks its producer for something again; payload: between these two
-    REQUEST = 32  # a client wants messages from sequence on; payload: the number behind the last
+    REQUEST = 32  # a client wants messages from sequence; payload: the number after the last
 
 
 KINDS = frozenset(int(kind) for kind in Kind)
@@ -117,7 +122,7 @@ IN_PIECES = frozenset((int(Kind.SCHEMA), int(Kind.CONTEXT), int(Kind.PART)))
 class Frame(NamedTuple):
     """A received frame; ``payload`` is memory that nothing else will write to.
 
-    What comes in pieces comes out once, as its last frame, with the whole as its payload, and of a message the
+    Data in pieces comes out once, as its last frame, with the whole as its payload, and of a message the
     ``note``.
     """
 
@@ -144,7 +149,7 @@ class Scattered:
 
 
 Body = Buffer | Scattered
-"""What a codec makes of a message. Its length is in bytes."""
+"""The body that a codec makes of a message. Its length is in bytes."""
 
 
 def _fields(
@@ -207,7 +212,7 @@ def _padded(part: bytes) -> bytes:
 
 
 _PADS = [_PAD[:missing] for missing in (0, 7, 6, 5, 4, 3, 2, 1)]
-"""What follows a body, by the length of the body modulo 8."""
+"""Padding of a body, by the length of the body modulo 8."""
 
 
 def _tables(lengths: Sequence[int], notes: Mapping[int, bytes]) -> tuple[bytes, int]:
@@ -262,12 +267,12 @@ def pack(
 
 
 def refused(code: str, text: str) -> bytes:
-    """The frame that says no."""
+    """Return the frame of a refusal."""
     return signal(Kind.REFUSED, payload=f"{code} {text}".encode()[:1000])
 
 
 def alone(body: Body, note: bytes, sequence: int, timestamp: int, *, summed: bool = True) -> list[Buffer]:
-    """What `pack` makes of one message, in as few steps as there are."""
+    """Return the same as `pack` for one message, in as few steps as there are."""
     if note:
         return pack([body], {0: note}, sequence, timestamp, summed=summed)
     size = len(body)
@@ -339,7 +344,7 @@ _OFFSET_SIZE = 8
 
 
 def packed_offsets(offsets: Sequence[int]) -> bytes:
-    """Offsets in shared memory as they go on the wire."""
+    """Return offsets in shared memory as they go on the wire."""
     return struct.pack(f"<{len(offsets)}Q", *offsets)
 
 
@@ -442,12 +447,12 @@ _ONE = struct.Struct("<II")
 
 
 def kind_of(frame: Buffer) -> int:
-    """The kind of a frame as it goes on the wire."""
+    """Return the kind of a frame as it goes on the wire."""
     return int(frame[CHECKED_FROM])
 
 
 def kind_and_flags(frame: Buffer) -> tuple[int, int]:
-    """What a frame is, as it goes on the wire."""
+    """Return a frame's kind and flags, as they go on the wire."""
     return frame[CHECKED_FROM], frame[CHECKED_FROM + 1]
 
 
@@ -478,4 +483,4 @@ def from_number(frames: memoryview, first: int, number: int) -> tuple[int, memor
         if kind != _DATA or sequence + count > number:
             return sequence if start else first, frames[start:]
         start += HEADER_SIZE + length
-    raise ValueError(f"number {number} is behind all of these frames, which begin at {first}")
+    raise ValueError(f"number {number} is after all of these frames, which begin at {first}")

@@ -12,7 +12,7 @@ from netchannel.values import is_channel_id
 from .declarations import Message, Rule, declare
 
 VERSION = 1
-"""The version of the protocol; what a ``hello`` of another one looks like beside its version is not ours to say."""
+"""The version of the protocol; the other fields of another version's ``hello`` are not defined here."""
 
 TEXT_LIMIT = 4096
 """The longest text in a control message, in characters."""
@@ -23,7 +23,7 @@ SCHEMA_LIMIT = 1 << 20
 CALL_LIMIT = 64 << 20
 """The largest body of a call, or of its answer, in bytes."""
 PIECE_LIMIT = 256 << 10
-"""The most bytes of such a body in one message: what else is to be said comes in between."""
+"""The most bytes of such a body in one message: other messages come in between."""
 
 TOKEN_SIZE = 16
 ENDS_SIZE = 16
@@ -41,7 +41,7 @@ MEMORY = "memory"
 ENDS = "ends"
 """A feature of a side that takes connections for data: it looks at what an ATTACH shows of its connection's ends."""
 CALLS = "calls"
-"""A feature of a side that clients call services at, and that members tell of theirs."""
+"""A feature of a side that clients call services at, and to which members announce theirs."""
 ELSEWHERE, PORTS = "elsewhere", "ports"
 """Features of a side that asks for channels: it dials another process of the node, or another port for its data."""
 UPQUERIES = "upqueries"
@@ -192,7 +192,7 @@ class Share(Message):
 
 @declare
 class Meet(Message):
-    """Says where the memory is to be handed over."""
+    """Names the place where the memory is to be handed over."""
 
     kind: ClassVar[str] = "meet"
     meeting: Meeting
@@ -219,7 +219,7 @@ class Holds(Message):
 
 @declare
 class Released(Message):
-    """Says what is not in use any more of what connections that are gone referred to."""
+    """Lists memory of lost connections that is no longer in use."""
 
     kind: ClassVar[str] = "released"
     offsets: Offsets
@@ -227,7 +227,7 @@ class Released(Message):
 
 @declare
 class Answer(Message):
-    """What answers a question, or an ``open``."""
+    """The answer to a question, or to an ``open``."""
 
     channel: ChannelId
     request: Integer
@@ -272,7 +272,7 @@ class Elsewhere(Answer):
 
 @declare
 class Ready(Message):
-    """Somebody has registered the channel now."""
+    """The channel is registered now."""
 
     kind: ClassVar[str] = "ready"
     channel: ChannelId
@@ -283,7 +283,7 @@ class Ready(Message):
 
 @declare
 class Member(Message):
-    """Says where senders reach the member."""
+    """The address at which senders reach the member."""
 
     kind: ClassVar[str] = "member"
     port: Port
@@ -365,7 +365,7 @@ class Provided(Message):
 
 @declare
 class Question(Message):
-    """What a client says about a channel."""
+    """A client's message about a channel."""
 
     channel: ChannelId
     request: Integer
@@ -419,7 +419,7 @@ class Hold(Question):
 
 @declare
 class Acknowledge(Question):
-    """Says that everything below ``upto`` is done."""
+    """Everything below ``upto`` is done."""
 
     kind: ClassVar[str] = "acknowledge"
     consumer: Name
@@ -536,7 +536,7 @@ class Returned(Message):
 
 @declare
 class Available(Message):
-    """Somebody has the service now."""
+    """The service is registered now."""
 
     kind: ClassVar[str] = "available"
     service: ChannelId
@@ -601,7 +601,7 @@ class Held(Answer):
 
 @declare
 class Acknowledged(Answer):
-    """Says that a position is remembered."""
+    """A position is saved."""
 
     kind: ClassVar[str] = "acknowledged"
     position: Number
@@ -609,7 +609,7 @@ class Acknowledged(Answer):
 
 @declare
 class Forgotten(Answer):
-    """Says that a name is forgotten."""
+    """A name is forgotten."""
 
     kind: ClassVar[str] = "forgotten"
 

@@ -1,8 +1,8 @@
-"""What an encapsulated Arrow message says of itself, read from its metadata without making anything of its body.
+"""The self-description of an encapsulated Arrow message, read from its metadata without decoding its body.
 
-The format: https://arrow.apache.org/docs/format/Columnar.html#encapsulated-message-format and its Message.fbs, as
-FlatBuffers: a table begins with the distance back to its vtable, which holds its fields' distances from it, behind two
-lengths of 2 bytes.
+The format: https://arrow.apache.org/docs/format/Columnar.html#encapsulated-message-format and its
+Message.fbs, as FlatBuffers: a table begins with the distance back to its vtable, which holds its fields'
+distances from it, after two lengths of 2 bytes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class NoMessage(ValueError):
 
 
 class Header(NamedTuple):
-    """A message: where the table is that says what it is, and where its body begins and ends."""
+    """A message: where the table that describes it is, and where its body begins and ends."""
 
     kind: int
     table: int
@@ -53,7 +53,7 @@ def header_of(data: Buffer, at: int = 0) -> Header:
     kind = _field(data, message, _HEADER_TYPE)
     table = _field(data, message, _HEADER)
     if kind is None or table is None:
-        raise NoMessage("the message does not say what it is")
+        raise NoMessage("the message has no kind")
     length = _field(data, message, _BODY_LENGTH)
     body_length = 0 if length is None else int(_LONG.unpack_from(data, length)[0])
     if not 0 <= body_length <= len(data) - start:
@@ -85,7 +85,7 @@ def decompressed(data: Buffer, header: Header) -> int | None:
 
 
 def _claims(data: Buffer, table: int, header: Header) -> Iterator[int]:
-    """What each buffer of a compressed batch becomes."""
+    """Return the decompressed size of each buffer of a compressed batch."""
     buffers, size = _field(data, table, _BUFFERS), header.end - header.start
     if buffers is None:
         return
@@ -109,10 +109,10 @@ def _claims(data: Buffer, table: int, header: Header) -> Iterator[int]:
 
 
 class BodyTemplate:
-    """What a body that is a record batch without compression has in common with all others of its writer.
+    """The common part of all uncompressed record batches of one writer.
 
-    Reading where each field is takes longer than all else that is done with a small batch on its way: the bytes that
-    say so are compared in one go instead.
+    Reading where each field is takes longer than all other work on a small batch: the bytes that hold the
+    positions are compared in one go instead.
     """
 
     __slots__ = ("_body_length", "_expected", "_start", "_struct")
@@ -152,7 +152,7 @@ class BodyTemplate:
 
 
 def _steps(data: Buffer, table: int, *slots: int) -> list[tuple[int, int]]:
-    """The bytes that say where the fields of a table are."""
+    """Return the bytes that hold the positions of a table's fields."""
     vtable = table - int(struct.unpack_from("<i", data, table)[0])
     (size,) = struct.unpack_from("<H", data, vtable)
     return [(table, 4), (vtable, 2), *((vtable + slot, 2) for slot in slots if slot + 2 <= size)]
@@ -184,5 +184,5 @@ def _field(data: Buffer, table: int, slot: int) -> int | None:
         return None
     (distance,) = struct.unpack_from("<H", data, vtable + slot)
     if table + distance >= len(data):
-        raise struct.error("behind the last byte")
+        raise struct.error("after the last byte")
     return table + distance if distance else None

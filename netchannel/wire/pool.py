@@ -1,4 +1,4 @@
-"""Memory for what is received, used again once nobody refers to it.
+"""Memory for what is received, reused once it has no references left.
 
 Pages that are touched for the first time cost more than all that is done with them.
 """
@@ -65,7 +65,7 @@ def _rounded(size: int) -> int:
 
 
 def _counts() -> tuple[int, int]:
-    """What `sys.getrefcount` says of a buffer to which a deque alone refers, and of one that a loop is at."""
+    """Return `sys.getrefcount` of a buffer that is referred to by a deque only, and of one that a loop is at."""
     known = deque([pa.allocate_buffer(1)])
     return sys.getrefcount(known[-1]), next(sys.getrefcount(buffer) for buffer in known)
 

@@ -18,7 +18,7 @@ ROWS_LIMIT = 1 << 40
 
 
 def count_rows(body: Buffer) -> int:
-    """The rows of an encapsulated Arrow message that is a record batch. Raises SchemaMismatch if it is none."""
+    """The rows of an encapsulated Arrow message that is a record batch. Raises SchemaMismatch if it is not one."""
     try:
         header = header_of(body)
         rows = rows_in(body, header) if header.kind == RECORD_BATCH else -1
@@ -35,7 +35,7 @@ def rows_of(codec: str, body: Buffer) -> int:
 
 
 def unpacked(frames: Buffer) -> tuple[list[memoryview], list[bytes], int]:
-    """The bodies, notes and timestamp of a DATA frame as it goes on the wire."""
+    """Return the bodies, notes and timestamp of a DATA frame as it goes on the wire."""
     frame = memoryview(frames)
     _, _, kind, flags, count, length, sequence, timestamp, _ = HEADER.unpack_from(frame)
     payload = frame[HEADER_SIZE : HEADER_SIZE + length]

@@ -1,8 +1,9 @@
 """String views: columns of text whose values may share their bytes, and what looking at all of them takes.
 
-A view of Arrow's says where its value is, and any number of views may say the same. A body of 1 MiB then has 16 GiB of
-text, and making sure that it is text takes as long as if all were there. No other type has this: validation looks once
-at what lists, runs, dictionaries and unions refer to, however often they do, and nothing at columns without memory.
+An Arrow view refers to its value, and any number of views may refer to the same. A body of 1 MiB then has 16
+GiB of text, and making sure that it is text takes as long as if all were there. No other type has this:
+validation looks once at what lists, runs, dictionaries and unions refer to, however often they do, and
+nothing at columns without memory.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _VIEW = 16
 
 
 def has_string_views(schema: pa.Schema) -> bool:
-    """Whether there are views of text in any of its columns."""
+    """True if any of its columns has string views."""
     return any(_has_views(field.type) for field in schema)
 
 
@@ -69,5 +70,5 @@ def _lengths(column: pa.Array) -> int:
 
 
 def _bits(validity: pa.Buffer) -> Iterator[int]:
-    """Whether each value is one: what is none may have any length."""
+    """Return the validity of each value: a null may have any length."""
     return (byte >> place & 1 for byte in memoryview(validity).cast("B") for place in range(8))

@@ -218,8 +218,8 @@ TEMPLATES_FOR_THREADS = {
 
 DOC_OF_AIO = """The process-wide services for coroutines, whichever event loop they run on.
 
-The names are those of `netchannel.SenderServer`, `netchannel.ReceiverServer` and their channels. What is awaited here
-runs on the services' own thread; decoding happens on the caller's."""
+The names are those of `netchannel.SenderServer`, `netchannel.ReceiverServer` and their channels. Awaitables run on the
+services' own thread; decoding happens on the caller's."""
 DOC_OF_BLOCKING = """The process-wide services as blocking objects, for code without an event loop (a Spark task).
 
 The names are those of `netchannel.SenderServer`, `netchannel.ReceiverServer` and their channels; each call waits for
@@ -228,7 +228,7 @@ its result, and decoding happens on the caller's thread."""
 MODULE = '''
 """{doc}
 
-Written by ``make faces``: what is to be different is changed in `netchannel.servers`, or in tests/development/faces.py.
+Written by ``make faces``: to change it, edit `netchannel.servers` or tests/development/faces.py.
 """
 
 from __future__ import annotations

@@ -602,7 +602,7 @@ def test_limits_are_those_of_the_code() -> None:
         "channels that denied senders wait for": [waitlist.WAITING_LIMIT],
         "tokens that are out": [offers.OFFERS_LIMIT],
         "senders that are awaited with a token": [offers.COMING],
-        "connections that have not shown who they are": [connections.STRANGERS],
+        "connections that have not identified themselves": [connections.STRANGERS],
         "ranges asked for ahead on a connection": [read_server.REQUESTS_LIMIT],
         "consumers of a channel": [consumers.CONSUMERS_LIMIT],
         "name of a consumer or holder": [consumers.NAME_LIMIT],

@@ -23,7 +23,7 @@ from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.processes
 
-LOST = re.compile(r"control connection with .* is down: (not heard of for 5.0 s|what was sent)")
+LOST = re.compile(r"control connection with .* is down: (no sign of life for 5.0 s|messages sent)")
 
 
 @pytest.fixture(scope="module")

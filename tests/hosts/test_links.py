@@ -37,7 +37,7 @@ def consumer(
 
 def wait_until_lost(actor: Actor, times: int) -> None:
     """Until it has found out so often: it heard nothing, or what it sent (heartbeats) was not acknowledged by TCP."""
-    lost = re.compile(r"control connection with .* is down: (not heard of for 1.0 s|what was sent)")
+    lost = re.compile(r"control connection with .* is down: (no sign of life for 1.0 s|messages sent)")
     wait_for(lambda: len(lost.findall(actor.logged)) >= times, f"loss {times}: {actor.logged}")
 
 

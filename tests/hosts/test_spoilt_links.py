@@ -25,7 +25,7 @@ ALL = Faults(loss=1.0)
 PATIENT_S = 5.0
 """How long servers wait for a word by default."""
 IMPATIENT_S = 1.0
-SILENCE = r"not heard of for \d\.0 s|what was sent to it is not acknowledged"
+SILENCE = r"no sign of life for \d\.0 s|messages sent to it are not acknowledged"
 ENDED = "closed by this side|the other side hung up|reset by peer"
 
 

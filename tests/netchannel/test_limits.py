@@ -100,7 +100,7 @@ def test_a_flood_of_strangers_drops_its_own_oldest(said: bytes, caplog: pytest.L
     assert [is_open(link) for link in flood] == [False] * 100 + [True] * STRANGERS
     assert len(receiver.connections.links) == STRANGERS
     assert (
-        len([record for record in caplog.records if "have not shown who they are" in record.getMessage()])
+        len([record for record in caplog.records if "have not identified themselves" in record.getMessage()])
         == 1
     )
 

@@ -54,7 +54,7 @@ async def until(condition: Callable[[], object], what: str) -> None:
         (
             {"listen": "unix:/c", "members": "unix:/a"},
             ValueError,
-            "told apart by their ports",
+            "distinguished by their ports",
         ),
         ({"listen": "mem:1", "node": "unix:/a"}, ValueError, "and mem:1 has none"),
         ({"advertise": "unix:/c", "node": "unix:/a"}, ValueError, "and unix:/c has none"),

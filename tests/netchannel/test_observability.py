@@ -604,10 +604,10 @@ def test_a_silent_peer_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> No
     world.stalled.add(receiver)
     world.pass_time(120)
     warnings = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert warnings[0] == "S: control connection with receiver r:1 at r:1 is down: not heard of for 5.0 s"
+    assert warnings[0] == "S: control connection with receiver r:1 at r:1 is down: no sign of life for 5.0 s"
     assert len(warnings) == 2
     assert "channel c to r:1 is not attached for" in warnings[1]
-    dead = "control lost: the control connection to r:1 failed: not heard of for 5.0 s"
+    dead = "control lost: the control connection to r:1 failed: no sign of life for 5.0 s"
     assert any(f"attached -> registered ({dead}; next 0" in record.getMessage() for record in caplog.records)
 
 
@@ -643,7 +643,7 @@ def test_a_peer_of_another_kind_is_warned_of_once(caplog: pytest.LogCaptureFixtu
     world.pass_time(120)
     ((_, level, reason),) = lines(caplog, "channel c to r:1 is not attached for . s: (.*)")
     assert level == "WARNING"
-    assert "is no netchannel, is the port right?" in reason
+    assert "is not netchannel, is the port right?" in reason
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == [caplog.records[-1]]
 
 

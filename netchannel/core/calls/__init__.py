@@ -1,1 +1,1 @@
-"""Calls: who asks a service of a receiver, and what goes on where it answers."""
+"""Calls: the side that calls a receiver's service, and the side that answers."""

@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SMALL = 16 << 10
-"""A body of up to so many bytes is said at once: it holds up nothing else for long, and memory neither."""
+"""A body of up to so many bytes is sent at once: it delays nothing else for long, and takes little memory."""
 
 
 def large(size: int) -> int:
-    """What a body counts where bytes of bodies are bounded: those that are small are bounded by their number."""
+    """Return a body's share of the bound on bytes of bodies; small ones are bounded by their number."""
     return size if size > SMALL else 0
 
 
 class _Parcel:
-    """A body of which not everything is said."""
+    """A body that is not sent completely."""
 
     __slots__ = ("body", "first", "gone", "said")
 
@@ -36,12 +36,12 @@ class _Parcel:
 
 
 class PieceQueue:
-    """Bodies that are being said, by the number of their calls: a piece of each in turn."""
+    """Bodies that are being sent, by the number of their calls: a piece of each in turn."""
 
     def __init__(self) -> None:
         self._parcels: OrderedDict[int, _Parcel] = OrderedDict()
         self.bytes = 0
-        """Those that are not said yet."""
+        """Bytes that are not sent yet."""
 
     def __bool__(self) -> bool:
         return bool(self._parcels)
@@ -53,12 +53,12 @@ class PieceQueue:
         body: bytes,
         gone: Callable[[], None] = lambda: None,
     ) -> None:
-        """Say ``body``, with its ``first`` piece in a message of its own; ``gone`` is called when all is said."""
+        """Send ``body``, with its ``first`` piece in its own message; ``gone`` is called when all is sent."""
         self._parcels[request] = _Parcel(first, body, gone)
         self.bytes += len(body)
 
     def drop(self, request: int) -> int | None:
-        """Say no more of a body; how many bytes of it were said. None if there is no such body."""
+        """Stop sending a body; returns how many bytes of it were sent. None if there is no such body."""
         parcel = self._parcels.pop(request, None)
         if parcel is None:
             return None
@@ -66,7 +66,7 @@ class PieceQueue:
         return parcel.said
 
     def next(self) -> list[bytes]:
-        """What is said next: the pieces of some bodies, or one of PIECE_LIMIT bytes."""
+        """Return the next part to send: the pieces of some bodies, or one of PIECE_LIMIT bytes."""
         said: list[bytes] = []
         room = PIECE_LIMIT
         while self._parcels and room > 0:
@@ -85,7 +85,7 @@ class PieceQueue:
 
 
 class Reassembly:
-    """A body that comes in pieces, the first of them with the message that says its ``size``."""
+    """A body that comes in pieces, the first of them with the message that has its ``size``."""
 
     __slots__ = ("_come", "_size")
 

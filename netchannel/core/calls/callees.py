@@ -47,7 +47,7 @@ class Callee:
 
 
 class Callees:
-    """The services of this process by id, and those who want one that is not there.
+    """The services of this process by id, and the clients that want one that is not registered.
 
     ``member`` gives the port of the process of this node that has a service.
     """
@@ -95,7 +95,7 @@ class IncomingCall:
             self._calls.answer(self, body)
 
     def refuse(self, code: str, text: str) -> None:
-        """Say why there is no answer."""
+        """Answer with the reason why there is no answer."""
         if not self.over:
             self._calls.refuse(self, code, text)
 
@@ -117,7 +117,7 @@ class IncomingCalls:
         self.waiting: set[str] = set()
         self.pieces = PieceQueue()
         self.collecting = False
-        """Whether what is said now is written at once by whoever has this taken, with all that there is."""
+        """True while answers are written together at once by the caller that has this taken."""
         self._unanswered: dict[int, IncomingCall] = {}
         self._bytes = 0  # of their large bodies
         self._turns: OrderedDict[IncomingCall, None] = OrderedDict()
@@ -129,7 +129,7 @@ class IncomingCalls:
 
     @property
     def has_turns(self) -> bool:
-        """Whether a call could be begun that waits."""
+        """True if a waiting call can begin."""
         return bool(self._turns) and self.pieces.bytes <= UNSENT_LIMIT
 
     def say(self, message: Message) -> None:
@@ -137,7 +137,7 @@ class IncomingCalls:
         self._link.say(message)
 
     def told(self, message: messages.Call | messages.CallPiece | messages.Cancel) -> None:
-        """The client calls, or says more of a call that it has made. Raises ProtocolError."""
+        """The client calls, or sends more of a call that it has made. Raises ProtocolError."""
         match message:
             case messages.Call():
                 self._asked(message)
@@ -231,13 +231,13 @@ class IncomingCalls:
         self._link.core.touch(self._link)
 
     def refuse(self, call: IncomingCall, code: str, text: str) -> None:
-        """Say that there is no answer to ``call``, or no more of it."""
+        """Answer that there is no answer to ``call``, or no more of it."""
         self._end(call)
         self.pieces.drop(call.request)
         self._deny(call.callee.id, call.request, code, text)
 
     def _tell(self, message: Message) -> None:
-        """Say it: with others that are taken now, or at once, if it is the last that somebody waits for."""
+        """Send it: with others that are being collected, or at once, if it is the last that is waited for."""
         if self.collecting:
             self._link.send_later(encode(message))
         elif self._unanswered:
@@ -253,7 +253,7 @@ class IncomingCalls:
             self._bytes -= large(call.size)
 
     def lost(self) -> None:
-        """The connection is gone: nobody waits for an answer, and whoever called asks again."""
+        """The connection is lost: no client waits for an answer, and each client repeats its call."""
         self._callees.waitlist.leave(self)
         calls, self._unanswered = self._unanswered, {}
         self.pieces = PieceQueue()
@@ -264,5 +264,5 @@ class IncomingCalls:
 
 
 def at_port(what: str, port: int) -> str:
-    """What is said to whoever does not go to another process of the node by itself."""
-    return f"{what} is with another process of this node: ask at port {port}"
+    """Return the answer for a client that does not go to another process of the node automatically."""
+    return f"{what} is at another process of this node: call port {port}"

@@ -65,7 +65,7 @@ class OutgoingCall:
         self.control: CallerControl | None = None  # on which it is not answered
         self.request = 0
         self.reassembly: Reassembly | None = None
-        self.refusal: tuple[State, str] | None = None  # why it waits, although somebody was there
+        self.refusal: tuple[State, str] | None = None  # why it waits, although the server was there
         self.timer: Timer
 
 
@@ -140,7 +140,7 @@ class CallerCore(Core):
         self.give_up(call, CallTimedOut(text, state))
 
     def give_up(self, call: OutgoingCall, error: NetChannelError) -> None:
-        """End ``call`` with ``error``, and tell the service if it may be working on it."""
+        """End ``call`` with ``error``, and notify the service if it may be working on it."""
         if not call.over:
             call.peer.withdraw(call)
             call.error = error
@@ -201,7 +201,7 @@ class CallerPeer(Peer["CallerControl"]):
         self.reach()
 
     def _line(self, call: OutgoingCall) -> OrderedDict[OutgoingCall, None]:
-        """Where a call waits: one with a small body not behind those with large ones, which have less room."""
+        """Return the queue of a call: small bodies do not wait for large ones, which have less room."""
         return self._large if large(len(call.body)) else self._small
 
     def make_more(self) -> None:
@@ -215,7 +215,7 @@ class CallerPeer(Peer["CallerControl"]):
                 control.ask(call)
 
     def withdraw(self, call: OutgoingCall) -> None:
-        """Nobody waits for the answer any more."""
+        """The caller no longer waits for the answer."""
         self._line(call).pop(call, None)
         if (refused := self._refused.get(call.service)) is not None:
             refused.pop(call, None)
@@ -229,7 +229,7 @@ class CallerPeer(Peer["CallerControl"]):
         if call.refusal is not None:
             return call.refusal
         if self.control is None or not self.control.greeted:
-            return "unreached", f"nobody answers at {self.address}: {self._failure}"
+            return "unreached", f"no process answers at {self.address}: {self._failure}"
         if not self._open:
             return "unregistered", f"{self.control.peer} takes no calls: start a newer version of it"
         text = f"{self.control.unanswered} calls before it are not answered, by any service at {self.address}"
@@ -244,7 +244,7 @@ class CallerPeer(Peer["CallerControl"]):
             _end(call)
 
     def denied(self, call: OutgoingCall, code: str, text: str, now: float) -> None:
-        """There is none."""
+        """The call is refused."""
         if call.over:
             return
         if code in FOR_GOOD:
@@ -265,7 +265,7 @@ class CallerPeer(Peer["CallerControl"]):
         self._refused.setdefault(call.service, {})[call] = None
 
     def available(self, service: str) -> None:
-        """Somebody has the service now, or it is time to ask again."""
+        """The service is registered now, or it is time to ask again."""
         for call in self._refused.pop(service, ()):
             self.ask(call)
 
@@ -378,7 +378,7 @@ class CallerControl(DialedControl):
         super().__init__(peer, peer.address, peer.node)
         self.pieces = PieceQueue()
         self._owner = peer
-        # Also those that nobody waits for: they take room there.
+        # Also abandoned calls: they take room there.
         self._unanswered: dict[int, OutgoingCall] = {}
         self._bytes = 0  # of their large bodies
 
@@ -388,7 +388,7 @@ class CallerControl(DialedControl):
         return len(self._unanswered)
 
     def has_room(self, call: OutgoingCall) -> bool:
-        """Whether the other side has room for one more."""
+        """True if the other side has room for one more."""
         size = large(len(call.body))
         return len(self._unanswered) < CALLS_LIMIT and (not size or self._bytes + size <= BODIES_LIMIT)
 
@@ -411,14 +411,14 @@ class CallerControl(DialedControl):
             self.send(said)
 
     def cancel(self, call: OutgoingCall) -> None:
-        """Nobody waits for the answer: it comes all the same, or what says that there is none."""
+        """The caller stops waiting: the answer comes all the same, or a refusal."""
         if self.pieces.drop(call.request) == 0:
             self._close(call.request)
         elif call.request in self._unanswered:
             self.say(messages.Cancel(request=call.request))
 
     def output(self) -> list[Buffer]:
-        """What is queued, then some pieces of what is large."""
+        """Return queued messages, then some pieces of large bodies."""
         buffers = super().output()
         if self.pieces:
             buffers += self.pieces.next()
@@ -441,7 +441,7 @@ class CallerControl(DialedControl):
                 self._owner.available(message.service)
             case _:
                 raise ProtocolError(
-                    f"{self.peer} sent {message.kind!r}, which a receiver does not send to who calls it"
+                    f"{self.peer} sent {message.kind!r}, which a receiver does not send to a caller"
                 )
 
     def _received(self, n: int, now: float) -> None:
@@ -451,7 +451,7 @@ class CallerControl(DialedControl):
     def _returned(self, message: messages.Returned) -> None:
         call = self._unanswered.get(message.request)
         if call is None:
-            return  # nobody has asked, or it was answered before
+            return  # it was not requested, or it was answered before
         if call.reassembly is not None:
             raise ProtocolError(f"{self.peer} begins to answer call {message.request} twice")
         if len(message.body) == message.size:
@@ -472,7 +472,7 @@ class CallerControl(DialedControl):
             self._owner.answered(call, body)
 
     def _close(self, request: int) -> OutgoingCall | None:
-        """The call of this number, which takes no room any more; None if there is none."""
+        """Close the call of this number, which takes no room any more; None if there is none."""
         call = self._unanswered.pop(request, None)
         if call is not None:
             self._bytes -= large(len(call.body))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Attempt(Protocol):
-    """What comes on ``channel``, which nobody else knows by its id, and is written to a file of ``bytes`` so far."""
+    """The messages on ``channel``, whose id no other peer knows, written to a file of ``bytes`` so far."""
 
     channel: InboundChannel
     bytes: int
@@ -40,7 +40,7 @@ class SealedFile(Protocol):
 
     @property
     def checksum(self) -> int:
-        """What their sender knows them by."""
+        """Return the checksum by which their sender knows them."""
 
     @property
     def schema(self) -> bytes:
@@ -52,14 +52,14 @@ class SealedFile(Protocol):
 
 
 class AttemptDecoder:
-    """Checks a sender's schema as a channel's own decoder does, and keeps it: nobody reads the messages yet."""
+    """Checks a sender's schema as a channel's own decoder does, and keeps it: the messages are not read yet."""
 
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
         self.learned = b""
 
     def compare(self, schema: bytes) -> None:
-        """Check what is said to be the sender's schema. Raises SchemaMismatch."""
+        """Check the schema that the sender has sent. Raises SchemaMismatch."""
         self._decoder.compare(schema)
 
     def learn(self, schema: bytes) -> None:
@@ -76,5 +76,5 @@ class AttemptDecoder:
         self._decoder.check_context(context, limit)
 
     def decode(self, body: memoryview, context: memoryview | None, limit: int) -> Any:
-        """Decode a body, for which nobody asks."""
+        """Never called: messages of an attempt are not read here."""
         return self._decoder.decode(body, context, limit)

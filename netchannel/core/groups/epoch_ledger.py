@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def answered_by(
     epochs: Mapping[str, int], channel_id: str, client: RequestControl, message: messages.Commit
 ) -> bool:
-    """Whether the last epochs that are committed answer this commit; then they have."""
+    """True if the last committed epochs answer this commit; then they have."""
     application, epoch = message.application, message.epoch
     last = epochs.get(application)
     if last == epoch:
@@ -38,7 +38,7 @@ def regression(epochs: Mapping[str, int], application: str, epoch: int) -> str |
 
 
 class EpochLedger(CommitService):
-    """What is left of a channel: the last epoch of each application, and ``why`` nothing is taken any more."""
+    """The remains of a channel: the last epoch of each application, and ``why`` nothing is taken any more."""
 
     def __init__(self, channel_id: str, epochs: Mapping[str, int], why: str) -> None:
         self._channel_id = channel_id

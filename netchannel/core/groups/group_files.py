@@ -1,4 +1,4 @@
-"""What a staged channel wants of its files. `netchannel.storage.groups.staged_files` has them."""
+"""The interface of a staged channel's files. `netchannel.storage.groups.staged_files` has them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Feeder(Feed, Protocol):
 
     @property
     def at_head(self) -> bool:
-        """Whether the channel has got all that is committed."""
+        """True if the channel has received all committed messages."""
 
     def request(self) -> None:
         """There may be more to read, and room for it."""
@@ -61,7 +61,7 @@ class Files(Protocol):
 
     @property
     def ended(self) -> bool:
-        """Whether the stream has its end."""
+        """True if the stream has its end."""
 
     @property
     def schema(self) -> bytes | None:
@@ -85,7 +85,7 @@ class Files(Protocol):
 
     @property
     def doubtful(self) -> bool:
-        """Whether the disk has failed: nothing is freed any more."""
+        """True if the disk has failed: nothing is freed any more."""
 
     def begin_attempt(self, key: AttemptKey, channel: InboundChannel, decoder: AttemptDecoder) -> Attempt:
         """Write what comes on ``channel``."""

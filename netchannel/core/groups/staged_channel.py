@@ -68,7 +68,7 @@ def winners_of(data: bytes) -> list[Winner]:
 
 
 class StagedChannel(CommitService):
-    """What a staged channel has beside its consumer's side (``channel``): its attempts and its files."""
+    """The parts of a staged channel other than its consumer's side (``channel``): its attempts and its files."""
 
     def __init__(
         self,
@@ -108,9 +108,9 @@ class StagedChannel(CommitService):
         self.look(now)
 
     def _misplaced(self) -> NetChannelError | None:
-        """What stands against ``resume_from``."""
+        """Return the objection to ``resume_from``."""
         channel, files = self.channel, self.files
-        place = f"channel {channel.id!r} is to go on at number {channel.expected}"
+        place = f"channel {channel.id!r} has to continue at number {channel.expected}"
         if channel.stream not in (None, files.stream):
             return StreamReplaced(
                 f"{place} of stream {channel.stream!r}, and its files hold {files.stream!r}"
@@ -135,12 +135,12 @@ class StagedChannel(CommitService):
 
     @property
     def finished(self) -> bool:
-        """Whether the stream has ended, and all of it is done."""
+        """True if the stream has ended, and all of it is done."""
         return self._ended and not self._over and self.acknowledged == self.files.head
 
     @property
     def busy(self) -> bool:
-        """Whether files are in use that are to be closed: nobody needs an attempt any more then."""
+        """True if files are in use that are to be closed: no attempt is needed any more then."""
         return self.files.feeder.busy or bool(self._attempts)
 
     def look(self, now: float) -> None:
@@ -184,7 +184,7 @@ class StagedChannel(CommitService):
 
     @property
     def _awaits_successor(self) -> bool:
-        """Whether another one can go on with what is on the disk."""
+        """True if a successor can continue from the files on disk."""
         return self.channel.state in (ReceiverState.DETACHED, ReceiverState.BROKEN)
 
     # -- attempts
@@ -195,7 +195,7 @@ class StagedChannel(CommitService):
         return None if known is None else known.channel
 
     def verdict(self, request: messages.Open) -> Tombstone | Refusal | None:
-        """What stands against somebody who wants to send an attempt, if anything does."""
+        """Return the objection to a sender of an attempt, if there is one."""
         key = _key(request)
         if (known := self._attempts.get(key)) is not None:
             return self._again(known, request.channel)
@@ -228,7 +228,7 @@ class StagedChannel(CommitService):
         return self._unreadable(request)
 
     def _unreadable(self, request: messages.Open) -> Refusal | None:
-        """What stands against an attempt that could not be read."""
+        """Return the objection to an attempt that could not be read."""
         if request.codec != self.channel.codec:
             text = f"channel {self.channel.id!r} has the codec {self.channel.codec!r}, the attempt {request.codec!r}"
             return Refusal("codec", text)
@@ -243,10 +243,12 @@ class StagedChannel(CommitService):
         return regression(self.files.epochs, application, epoch)
 
     def begin(self, request: messages.Open, kept: Available, now: float) -> InboundChannel | Refusal:
-        """A channel for somebody who has come to send an attempt, if what is missing was not taken elsewhere."""
+        """Return a channel for a sender with an attempt, unless data that it lacks was taken elsewhere."""
         if kept.oldest:
             text = f"{kept.oldest} messages of the attempt were taken by a receiver that has been restarted"
-            return Refusal("attempt", f"{text}: what was not sealed is gone; begin another attempt")
+            return Refusal(
+                "attempt", f"{text}: messages that were not sealed are lost; begin another attempt"
+            )
         key = _key(request)
         decoder = AttemptDecoder(self._make_decoder())
         channel = InboundChannel(
@@ -278,14 +280,14 @@ class StagedChannel(CommitService):
         return written + sum(sealed.file_bytes for sealed, _ in list(self._sealed.values()))
 
     def over_limit(self, attempt: Attempt) -> str:
-        """Why ``attempt`` cannot go on, if it cannot."""
+        """Return why ``attempt`` cannot continue, or None."""
         staged, limit = self.staged_bytes, self._policy.max_staged_bytes
         if staged <= limit:
             return ""
         return (
             f"with {attempt.bytes} bytes of the attempt for partition {attempt.key.partition} of epoch "
-            f"{attempt.key.epoch}, {staged} bytes are staged, and max_staged_bytes is {limit}: commit or drop what is "
-            f"there, make smaller groups, or raise it"
+            f"{attempt.key.epoch}, {staged} bytes are staged, and max_staged_bytes is {limit}: commit or "
+            f"drop staged groups, make smaller groups, or raise it"
         )
 
     def sealed(self, attempt: Attempt, sealed: SealedFile, now: float) -> None:
@@ -313,7 +315,7 @@ class StagedChannel(CommitService):
             self._orphaned(key)
 
     def _orphaned(self, key: AttemptKey) -> None:
-        """Remove an attempt that nobody has named; it may be committed all the same before its turn comes."""
+        """Remove an attempt that was not named; it may still be committed before its turn comes."""
 
         def step() -> Job | None:
             if key in self._sealed:
@@ -347,7 +349,7 @@ class StagedChannel(CommitService):
         match message:
             case messages.Commit():
                 if (group := (message.application, message.epoch)) in self._grew:
-                    self._grew[group] = now  # no orphan: who waits for room asks again and again
+                    self._grew[group] = now  # no orphan: a client that waits for room repeats its question
                 self._ask(lambda: self._commit(client, message))
             case messages.Drop():
                 self._ask(lambda: self._drop(client, message))
@@ -410,7 +412,7 @@ class StagedChannel(CommitService):
     def _written(
         self, client: RequestControl, message: messages.Question, then: Callable[[float], None]
     ) -> Then:
-        """What is done once it is on the disk what ``message`` asks for, or is not."""
+        """``message`` is durable on disk, or has failed to be: answer it."""
 
         def written(error: NetChannelError | None, now: float) -> None:
             if error is None:
@@ -428,7 +430,7 @@ class StagedChannel(CommitService):
         known = self.files.epochs
         if application in known or len(known) < APPLICATIONS_LIMIT:
             return None
-        advice = "forget those that will not commit again (GroupClient.forget), or go on under their names"
+        advice = "forget those that will not commit again (GroupClient.forget), or continue under their names"
         text = f"{len(known)} applications have committed here, the limit is {APPLICATIONS_LIMIT}: {advice}"
         return Refusal("policy", text)
 
@@ -438,7 +440,7 @@ class StagedChannel(CommitService):
         if limit is None or not size or not kept or kept + size <= limit:
             return ""
         if self.files.doubtful:
-            return ""  # nothing is freed any more: the commit is to say why
+            return ""  # nothing is freed any more: the commit reports why
         return (
             f"{kept} bytes of groups are not yet acknowledged, and with {size} more max_kept_bytes, {limit}, is "
             f"exceeded: the consumer is to acknowledge some first"
@@ -465,11 +467,11 @@ class StagedChannel(CommitService):
         )
 
     def _objections(self, keys: list[AttemptKey], winners: list[Winner]) -> Iterator[Refusal]:
-        """What stands against a commit."""
+        """Return the objections to a commit."""
         epoch = f"of epoch {keys[0].epoch} of application {keys[0].application!r}" if keys else ""
         for before, key in pairwise(keys):
             if key.partition <= before.partition:
-                text = f"partition {key.partition} {epoch} is named behind partition {before.partition}"
+                text = f"partition {key.partition} {epoch} is listed after partition {before.partition}"
                 yield Refusal("policy", f"{text}: name one attempt of each, in their order")
         decoder = self._make_decoder()
         schema = self.files.schema
@@ -535,7 +537,7 @@ class StagedChannel(CommitService):
         )
 
     def close_attempts(self, application: str, epoch: int, why: str, now: float) -> None:
-        """Tell the senders of attempts that are being written that nobody wants them."""
+        """Notify the senders of attempts in progress that they are no longer wanted."""
         for attempt in list(self._attempts.values()):
             key = attempt.key
             if key.application == application and key.epoch <= epoch:

@@ -1,1 +1,1 @@
-"""The receiving side: channels, who may send on them, and who asks for what they offer."""
+"""The receiving side: channels, which senders may use them, and clients of their services."""

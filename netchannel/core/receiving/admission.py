@@ -1,7 +1,7 @@
-"""Whether a receiver's channel takes the sender that asks for it.
+"""Decides if a receiver's channel accepts a sender that asks for it.
 
-What is said here changes nothing: an `open` may be of any age, its sender long gone or elsewhere. Only whoever comes
-with the token that it was answered with has shown that it is there, and what holds then is done.
+An answer changes nothing: an `open` may be of any age, its sender long gone or elsewhere. Only a sender that
+comes with the token of its answer has proved that it is there, and is then judged again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Refusal(NamedTuple):
     """Why a sender is not taken: a code for its core, a sentence for its owner.
 
-    ``error`` is what the consumer is told, whose channel ends in it, if no other sender can mend it; but only once the
+    ``error`` ends the consumer's channel, if no other sender can fix it; but only once the
     sender has shown that it is there.
     """
 
@@ -31,7 +31,10 @@ class Refusal(NamedTuple):
 
 
 class Available(NamedTuple):
-    """What a sender has when it comes: from its oldest message to its next one; None if it starts anywhere."""
+    """The messages that a sender has when it comes: from its oldest message to its next one.
+
+    None if it starts anywhere.
+    """
 
     oldest: int
     head: int | None
@@ -40,7 +43,7 @@ class Available(NamedTuple):
 def refusal(
     channel: InboundChannel, session: Session[InboundChannel], request: messages.Open
 ) -> Refusal | None:
-    """What stands against the sender; None takes it. Whoever has the channel is not disturbed by another one."""
+    """Return the objection to the sender; None accepts it. A connected sender is not disturbed by another one."""
     rival = channel.session is not None and channel.session.line != session.line
     if request.codec != channel.codec:
         ours, theirs = channel.codec, request.codec
@@ -61,14 +64,16 @@ def refusal(
 
 
 def _rivalry(channel: InboundChannel, request: messages.Open) -> Refusal | None:
-    """What stands against a sender where another one, which is connected, has had the channel last."""
+    """Return the objection to a sender if another, connected one has had the channel last."""
     if request.schema is not None:
         try:
             channel.decoder.compare(request.schema)
         except SchemaMismatch as error:
             return Refusal("schema", str(error))
     if channel.stream == request.stream and channel.link is None:
-        return None  # it has left the stream to a successor, or lost its connection: who comes first goes on
+        return (
+            None  # it has left the stream to a successor, or lost its connection: the first to come continues
+        )
     return Refusal("held", f"channel {channel.id!r} is held by {channel.holder}, whose stream has not ended")
 
 
@@ -87,19 +92,19 @@ def _other_stream(channel: InboundChannel, stream: str) -> Refusal | None:
         return None
     how = "without resume_from" if channel.retainer is None else "with FaultPolicy(accept_new_stream=True)"
     text = (
-        f"channel {channel.id!r} was at number {channel.expected or 0} of stream {channel.stream!r}; its sender came "
-        f"back as stream {stream!r}, which begins anew: what the old one may not have delivered is lost with it. "
-        f"Register the channel again, {how}, to take the new stream"
+        f"channel {channel.id!r} was at number {channel.expected or 0} of stream {channel.stream!r}; its "
+        f"sender came back with a new stream {stream!r}: messages that the old stream had not delivered are "
+        f"lost with it. Register the channel again, {how}, to take the new stream"
     )
     return Refusal("replaced", text, StreamReplaced(text))
 
 
 def position_refusal(channel: InboundChannel, stream: str, kept: Available) -> Refusal | None:
-    """What stands against a sender that has what it has, where the channel is to go on with ``stream``."""
+    """Return the objection to a sender's available messages, if the channel is to continue ``stream``."""
     expected = channel.expected_of(stream)
     if expected is None or kept.head is None:
         return None
-    place = f"channel {channel.id!r} is to go on at number {expected} of stream {stream!r}"
+    place = f"channel {channel.id!r} has to continue at number {expected} of stream {stream!r}"
     error: NetChannelError
     if expected > kept.head:
         error = StreamReplaced(f"{place}, which has only got to {kept.head}: that is another stream")

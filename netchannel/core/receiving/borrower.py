@@ -1,9 +1,11 @@
 """Memory that a receiver has from a sender on its host, and what of it is in use here.
 
-A body there is a buffer of Arrow, and so is kept by everything that is made of it: views, slices, columns, batches.
-When the last of these goes, on whatever thread, the sender is told that it may write there again.
+A body there is a buffer of Arrow, and so is kept by everything that is made of it: views, slices, columns,
+batches. When the last of these goes, on whatever thread, the sender is notified that it may write there
+again.
 
-A forked child has what its parent had in use, and may read it when the parent is done with it: that never comes back.
+A forked child has what its parent had in use, and may read it when the parent is done with it: that never
+comes back.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ class LoanLink(Protocol):
     """The data connection over which something was lent."""
 
     def release(self, offset: int) -> None:
-        """Say that nobody refers any more to what is at ``offset``."""
+        """Note that the memory at ``offset`` is no longer referred to."""
 
 
 class _Body(NamedTuple):
@@ -47,7 +49,7 @@ class _Body(NamedTuple):
 
 
 class Borrower:
-    """The memory of one sender, for as long as its control connection lasts, or somebody refers to a body in it."""
+    """The memory of one sender, for as long as its control connection lasts, or a body in it is referred to."""
 
     def __init__(
         self, core: Core, shared_memory: SharedMemory, peer: str, say: Callable[[Message], None]
@@ -60,7 +62,7 @@ class Borrower:
         self._memory: memoryview | None = None
         self._bodies: dict[int, _Body] = {}
         self._offsets: list[int] = []  # of these, ascending
-        self._gone: deque[int] = deque()  # offsets to which nobody refers, which are still to be told
+        self._gone: deque[int] = deque()  # offsets without references, which are still to be sent
         self._told_soon = False
         self._forked: frozenset[int] = frozenset()  # offsets of bodies that a child may read
         _all.add(self)
@@ -115,7 +117,7 @@ class Borrower:
         return memoryview(buffer).cast("B")
 
     def _let_go(self, offset: int, watch: object) -> None:
-        """Note that nobody refers to a body; called on any thread, in the middle of anything."""
+        """Note that a body has no references left; called on any thread, in the middle of anything."""
         self._gone.append(offset)
         # Without a lock: if two threads find it unset, `tell` is called twice, and once finds nothing.
         if not self._told_soon:
@@ -124,7 +126,7 @@ class Borrower:
 
     def tell(self) -> None:
         """Give back what is not in use any more."""
-        self._told_soon = False  # before it is looked at: what goes meanwhile is told the next time
+        self._told_soon = False  # before it is looked at: bodies freed meanwhile are sent the next time
         alone: list[int] = []
         while self._gone and self._memory is not None:
             offset = self._gone.popleft()
@@ -152,7 +154,7 @@ class Borrower:
         self._say(messages.Holds(token=token, offsets=packed_offsets(kept)))
 
     def close(self) -> None:
-        """The control connection is gone: nobody is to be told. What is in use stays, and the memory with it."""
+        """The control connection is gone: no notices are sent. Bodies in use stay, and the memory with them."""
         self._shared_memory.expect_no_more(self._token)
         self._memory = None
         self._bodies.clear()

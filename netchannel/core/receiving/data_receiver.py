@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 WRITE_LIMIT = 1 << 20
 """Bytes of upqueries that are written at a time."""
 ACK_DELAY_S = 0.001
-"""How late an acknowledgement may be said that nobody waits for."""
+"""Longest delay of an acknowledgement that is not waited for."""
 
 
 def _presented(frame: Frame) -> tuple[bytes, Available, bytes]:
@@ -76,7 +76,7 @@ class DelayedAcks:
         self._links.append(link)
 
     def _say(self, now: float) -> None:
-        # Taken out before any is reminded: who is added from now on needs a deadline of its own.
+        # Taken out before any is reminded: channels added from now on need their own deadline.
         links, self._links = self._links, []
         for link in links:
             link.remind()
@@ -103,7 +103,7 @@ class ReceiverData(Link):
         self._borrower: Borrower | None = None
         self._released: list[int] = []  # offsets of bodies in shared memory
         self._upqueries: Upqueries | None = None  # that are still to be written
-        self._leaving = False  # the last word is said; what still comes is passed over
+        self._leaving = False  # the last word is sent; later bytes are ignored
         self._parting: InboundChannel | None = None  # whose last word that is
         self._now = 0.0  # when something was received last
         self._owing = self._remembered = False  # an acknowledgement that may wait, and the deadline for it
@@ -211,7 +211,7 @@ class ReceiverData(Link):
         return frame._replace(payload=body, note=note)
 
     def release(self, offset: int) -> None:
-        """Say at the end of this turn of the loop that nobody refers to what is there."""
+        """Send, at the end of this turn of the loop, that ``offset`` has no references left."""
         self._released.append(offset)
         self.core.touch(self)
 
@@ -231,7 +231,7 @@ class ReceiverData(Link):
         return True
 
     def acknowledge(self) -> None:
-        """Say at the end of this turn of the loop what is acknowledged."""
+        """Send at the end of this turn of the loop the acknowledged number."""
         self.acknowledging = True
         self._owing = False
         self.core.touch(self)
@@ -253,7 +253,7 @@ class ReceiverData(Link):
         self.core.touch(self)
 
     def output(self) -> list[Buffer]:
-        """What is queued, and the acknowledgements that are due; upqueries behind them, as many as a write takes."""
+        """Return queued frames and due acknowledgements; then upqueries, as many as a write takes."""
         buffers = super().output()
         if self.acknowledging and self._channel is not None:
             self.acknowledging = False
@@ -284,7 +284,7 @@ class ReceiverData(Link):
         self.abort()
 
     def leave(self, farewell: Buffer | None, now: float) -> None:
-        """The channel is over: say so, and wait a little until the sender has heard it and hangs up."""
+        """The channel is over: notify the sender, and wait a little until it has read this and hangs up."""
         self._leaving = True
         if farewell is None:
             self._channel = None
@@ -297,7 +297,7 @@ class ReceiverData(Link):
         self._say_last(farewell, now)
 
     def violated(self, error: ProtocolError, now: float) -> None:
-        """Say why; the sender, which may be innocent of it, comes back by another connection."""
+        """Send the reason; the sender, which may not be at fault, comes back by another connection."""
         self.complain_of(error, now)
         self.cause = str(error)
         channel, self._channel = self._channel, None
@@ -308,7 +308,10 @@ class ReceiverData(Link):
         self._detach(channel, self.cause, now)
 
     def _say_last(self, farewell: Buffer, now: float) -> None:
-        """Say the last word and close later: what still comes would make a close now a reset, which may overtake it."""
+        """Send the last word and close later.
+
+        Bytes that still arrive would make a close now a reset, which may overtake it.
+        """
         self._leaving = True
         self._parser.drop()
         self.reading = True

@@ -48,7 +48,8 @@ if TYPE_CHECKING:
 class InboundChannel:
     """One stream from one sender.
 
-    The application's side calls `take`, `ack`, `close`, `detach`, and ``on_change`` tells it when to look again.
+    The application's side calls `take`, `ack`, `close`, `detach`, and ``on_change`` notifies it when to look
+    again.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class InboundChannel:
         self.on_change: Callable[[], None] = lambda: None
         self.disk_bytes: Callable[[], int] = _none
         self.unsettled = False  # it has files that are still to be written, or closed: the end waits for that
-        self.parting = False  # it is over, and its sender has been told and may not have heard it
+        self.parting = False  # it is over, and its sender was notified and may not have read it
         self.state = ReceiverState.REGISTERED
         self.since = now
         self.error: NetChannelError | None = None
@@ -89,7 +90,7 @@ class InboundChannel:
         self.last_note = b""
         self.holder = ""
         self._replaced = False  # whether there was another stream before
-        self.lossy = False  # whether its sender said that it may drop messages
+        self.lossy = False  # true if its sender has declared that it may drop messages
         self.bytes = 0
         self.shared_bytes = 0  # of bodies that came through shared memory, each time
         self.upqueries = 0  # that went out
@@ -97,31 +98,29 @@ class InboundChannel:
         self.attachments = 0
         self.ended: int | None = None
         self.dropped = 0
-        self._dropping = False  # and it was said, since the sender was attached
+        self._dropping = False  # and it was logged, since the sender was attached
         self.starved = False
         self.waiting = 0  # consumers that wait for a message
-        self._missing: Timer | None = None  # when they are told that no sender has come
-        self._blocked_at = -1  # all that the sender can send before it hears an acknowledgement
+        self._missing: Timer | None = None  # when they are notified that no sender has come
+        self._blocked_at = -1  # all that the sender can send before it gets an acknowledgement
         self.session: Session[InboundChannel] | None = None
         self.link: Feed | None = None
         self.retainer: Retainer | None = None  # where the stream is kept
-        self.failure: str | None = (
-            None  # what the producer said, where that is kept before it is acknowledged
-        )
+        self.failure: str | None = None  # the producer's failure, if it is kept before it is acknowledged
         self.context: memoryview | None = None
         self.queue = Queue(buffer)
         self._receipted = 0
         self._told = 0  # the number of the last `ACK` on this connection
         self._told_bytes = 0  # of all messages that had come by then
         self._asked = 0  # the sender waits until all below is acknowledged
-        self._last_failure = "nobody asked for the channel"
+        self._last_failure = "the channel was not requested"
         self._retries = Retries(core.timers, fault, give_up=self._gave_up, wait_on=self._waits_on, now=now)
 
     # -- the application's side
 
     @property
     def terminal(self) -> bool:
-        """Whether nothing more will be received."""
+        """True if nothing more will be received."""
         return self.state in RECEIVER_TERMINAL
 
     @property
@@ -145,11 +144,11 @@ class InboundChannel:
             )
 
     def take(self) -> Item | None:
-        """The next message, or None if there is none now. Raises what ended the channel once all is read."""
+        """Return the next message, or None if there is none now. Raises what ended the channel once all is read."""
         return self.queue.take() if self.more() else None
 
     def more(self) -> bool:
-        """Whether there is something ready in the queue. Raises what ended the channel once all is read."""
+        """True if there is something ready in the queue. Raises what ended the channel once all is read."""
         queue = self.queue
         if length_hint(queue.ready):
             return True
@@ -219,7 +218,7 @@ class InboundChannel:
         if upto > self.acked:
             self.acked = upto
             self.starved = False
-            self._blocked_at = -1  # the sender says again if this did not help
+            self._blocked_at = -1  # the sender repeats it if this did not help
             self._touch()
             self.maybe_finish(now)
 
@@ -235,14 +234,14 @@ class InboundChannel:
         return asked
 
     def close(self, reason: str, now: float) -> None:
-        """Take no more, ever: the producer is told."""
+        """Take no more, ever: the producer is notified."""
         reason = encodable(reason)
         text = f"channel {self.id!r} was closed by this side: {reason}"
         self._end(ReceiverEvent.CLOSE, ChannelClosed(text, reason), now)
 
     @property
     def last_word(self) -> str:
-        """What the sender is told of its end: the consumer's own reason, where there is one."""
+        """Return the reason of the end for the sender: the consumer's own, if there is one."""
         if isinstance(self.error, ChannelClosed) and self.error.said:
             return self.error.said
         return str(self.error or self.failure or "it ended cleanly")
@@ -289,16 +288,16 @@ class InboundChannel:
             link.leave(self.farewell(), now)
 
     def parted(self) -> None:
-        """The sender has heard the last word, or will not."""
+        """The sender has read the last word, or will not."""
         self.parting = False
         self.on_change()
 
     def farewell(self) -> Buffer | None:
-        """The last frame to the sender, if there is something to say."""
+        """Return the last frame to the sender, if there is one."""
         match self.state:
             case ReceiverState.DETACHED:
-                # Behind what is acknowledged: a connection that is only cut may lose that on its way, and then a
-                # successor would get it again.
+                # After the acknowledgements: a connection that is only cut may lose those in transit, and
+                # then a successor would get it again.
                 return refused("unregistered", f"channel {self.id!r} was left to a successor")
             case ReceiverState.ENDED | ReceiverState.FAILED:
                 return signal(Kind.FINISHED, sequence=self.expected or 0)
@@ -401,7 +400,7 @@ class InboundChannel:
         self.on_change()
 
     def learn_context(self, context: bytes) -> None:
-        """What the bodies that follow need beside the schema."""
+        """Keep the context that later bodies need in addition to the schema."""
         self.decoder.check_context(context, self.message_limit)
         self.context = memoryview(context)
 
@@ -422,7 +421,7 @@ class InboundChannel:
             self._touch()
 
     def _check_and_take(self, bodies: list[memoryview], notes: list[bytes], timestamp: int) -> None:
-        """What nobody could read is not acknowledged."""
+        """Take messages; unreadable ones are not acknowledged."""
         try:
             self.decoder.check(bodies, self.context, self.message_limit)
         except ProtocolError as error:
@@ -430,9 +429,12 @@ class InboundChannel:
         self.take_in(bodies, notes, timestamp)
 
     def unreadable(self, number: int, error: NetChannelError, now: float) -> None:
-        """The consumer cannot read message ``number``, which looked well: it gets nothing behind it, and that is said.
+        """The consumer cannot read message ``number``, which passed the checks.
 
-        What is acknowledged at receipt may be acknowledged, and the end too; then the consumer alone can be told.
+        It gets nothing after it, and the sender is notified.
+
+        With acknowledgement at receipt it may be acknowledged already, as may the end; then only the consumer
+        can be notified.
         """
         text = f"channel {self.id!r}: message {number} cannot be read: {error}"
         self.queue.clear()
@@ -453,8 +455,8 @@ class InboundChannel:
         end = first + count
         if not self.lossy:
             raise ProtocolError(
-                f"channel {self.id!r}: its sender says that it has dropped {count} messages from number {first} on, "
-                f"and said when it opened the channel that it drops none"
+                f"channel {self.id!r}: its sender reports {count} dropped messages from number {first}, and "
+                f"had declared when it opened the channel that it drops none"
             )
         if not count:
             raise ProtocolError(f"channel {self.id!r}: a gap of 0 messages came at number {first}")
@@ -487,7 +489,10 @@ class InboundChannel:
         self._touch()
 
     def miss_sender(self, now: float) -> None:
-        """The consumer waits: if no sender has ever come, also not for an earlier stream, nobody else would say so."""
+        """The consumer waits.
+
+        If no sender has ever come, also not for an earlier stream, nothing else would report it.
+        """
         if self._missing is None:
             self._missing = self.core.timers.at(now + COMPLAIN_AFTER_S, self._say_missing)
 
@@ -501,7 +506,7 @@ class InboundChannel:
             )  # fmt: skip
 
     def check_starved(self) -> None:
-        """Say on both sides, once per episode, that the consumer waits for what the sender holds back, if it does."""
+        """Report on both sides, once per episode, that the consumer waits for messages that the sender holds back."""
         expected = self.expected or 0
         if (
             self._blocked_at == expected > self.acknowledged
@@ -547,7 +552,7 @@ class InboundChannel:
         self._touch()
 
     def end(self, count: int, now: float) -> None:
-        """The clean end, behind ``count`` messages."""
+        """The clean end, after ``count`` messages."""
         self._check_count(count)
         self.ended = self._asked = count
         self._touch()
@@ -555,7 +560,7 @@ class InboundChannel:
         self.maybe_finish(now)
 
     def aborted(self, count: int, message: str, now: float) -> None:
-        """The producer failed, behind ``count`` messages."""
+        """The producer failed, after ``count`` messages."""
         self._check_count(count)
         if self.retainer is not None:
             self.ended, self.failure = count, message
@@ -582,7 +587,7 @@ class InboundChannel:
         self.on_change()
 
     def _touch(self) -> None:
-        """Have something acknowledged: with what follows soon, unless somebody waits for it, or it is much."""
+        """Have messages acknowledged: soon with later ones, unless the sender waits, or there are many."""
         link = self.link
         if link is None or link.acknowledging:
             return
@@ -592,7 +597,7 @@ class InboundChannel:
             link.acknowledge_later()
 
     def acknowledgements(self) -> list[Buffer]:
-        """What is to be said since the last time, at most once per turn of the loop."""
+        """Return acknowledgements that are new since the last time, at most once per turn of the loop."""
         buffers: list[Buffer] = []
         expected = self.expected or 0
         if self.explicit and expected > self._receipted:

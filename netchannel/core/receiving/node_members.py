@@ -39,8 +39,9 @@ def service_conflict(service_id: str, holder: str) -> str:
 class NodeMembers:
     """The other processes of this node, and the channels and services that they have.
 
-    Each channel has one process. Whoever claims it first keeps it, with one exception: when this process was started
-    anew, and somebody without a sender has claimed a channel before the one came back that has its sender all along.
+    Each channel has one process. The first to claim it keeps it, with one exception: after a restart of this
+    process, a member without a sender may have claimed a channel before the member returned that still has
+    its sender.
     """
 
     def __init__(self, name: str, registry: Registry) -> None:
@@ -112,7 +113,7 @@ class NodeMembers:
         self._registry.announce(channel_id)
 
     def registered(self, channel_id: str) -> None:
-        """Note that somebody has the channel anew: whoever had it before is not asked any more."""
+        """Note that the channel has a new owner: the previous one is no longer asked."""
         self._former_holders.pop(channel_id, None)
 
     def release(self, link: MemberControl, channel_id: str) -> None:
@@ -133,7 +134,10 @@ class NodeMembers:
                 del self._former_holders[next(iter(self._former_holders))]
 
     def joined(self, link: MemberControl) -> None:
-        """A member has said where it listens. If somebody else was there, it is the same process, come back."""
+        """A member has sent the port at which it listens.
+
+        If another member had this port, it is the same process, come back.
+        """
         for other in [other for other in self.links if other.port == link.port]:
             if other.order > link.order:
                 link.abort(f"{other.peer} came later with the same port {link.port}")
@@ -145,7 +149,7 @@ class NodeMembers:
         self.links[link] = None
 
     def left(self, link: MemberControl) -> None:
-        """A member is gone, and nobody has its channels."""
+        """A member is gone, and its channels have no owner."""
         self.links.pop(link, None)
         for channel_id in link.claims:
             del self._holders[channel_id]
@@ -212,11 +216,11 @@ class MemberControl(AcceptedControl):
 
     def _check_introduced(self, what: str) -> None:
         if not self.port:
-            raise ProtocolError(f"{self.peer} claims {what} and has not said its port")
+            raise ProtocolError(f"{self.peer} claims {what} and has not sent its port")
 
     def _introduce(self, port: int) -> None:
         if self.port:
-            raise ProtocolError(f"{self.peer} says that it listens at port {port}, before at {self.port}")
+            raise ProtocolError(f"{self.peer} reports that it listens at port {port}, before at {self.port}")
         self.port = port
         self._members.joined(self)
 

@@ -1,4 +1,4 @@
-"""A member of a node: its connection to the process that has the node's address, and what it says there."""
+"""A member of a node: its connection to the process that has the node's address, and its messages there."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 class NodeMembership(Dialer):
     """The node that this process is a member of, by the address at which it takes members.
 
-    It is told of all channels and services that are registered here, and anew after each connection. ``port`` is where
-    senders reach this process, at the host that they dial.
+    It is notified of all channels and services that are registered here, and again after each connection.
+    ``port`` is where senders reach this process, at the host that they dial.
     """
 
     def __init__(self, core: Core, registry: Registry, address: str, port: int) -> None:
@@ -99,7 +99,8 @@ class NodeMembership(Dialer):
         self._backoff.established(now)
         link.say(messages.Member(port=self.port))
         for channel_id, stream, tombstone in self._registry.tombstones.standing(now):
-            # A channel that was not wanted here may be another process' since, whose streams are none of ours.
+            # A channel that was not wanted here may belong to another process since, whose streams are not
+            # ours.
             if stream != ANY_STREAM:
                 self.tell(channel_id, stream, tombstone)
         for channel in self._registry.channels.values():
@@ -108,8 +109,9 @@ class NodeMembership(Dialer):
             self.provide(service_id)
         if self._services and messages.CALLS not in link.peer_features:
             log.warning(
-                "%s: the node at %s knows no services, so that nobody finds those of this process there: "
-                "%d of them; start a newer version of it", self.core.name, self.address, len(self._services),
+                "%s: the node at %s has no support for services, so that the %d services of this process "
+                "cannot be found there; start a newer version of "
+                "it", self.core.name, self.address, len(self._services),
             )  # fmt: skip
 
     def taken(self, channel_id: str, number: int, message: str, now: float) -> None:
@@ -135,7 +137,7 @@ class NodeMembership(Dialer):
         self.core.timers.at(now + self._backoff.next(now), self.join)
 
     def statistics(self, now: float) -> PeerStatistics:
-        """What is known of the connection, and how many channels were claimed."""
+        """Return the statistics of the connection, and how many channels were claimed."""
         link, channels = self.link, len(self._claims)
         if link is None:
             return PeerStatistics(address=self.address, name="", state="waiting", channels=channels)
@@ -165,4 +167,4 @@ class NodeControl(DialedControl):
                 )
 
     def refused(self, error: HandshakeError, now: float) -> None:
-        self.abort(str(error))  # and tried again: the other process may be started anew with what it lacks
+        self.abort(str(error))  # and tried again: the other process may be restarted with the missing feature

@@ -1,4 +1,4 @@
-"""What was offered to senders that asked for channels: tokens, until a data connection presents them."""
+"""Offers to senders that asked for channels: tokens, until a data connection presents them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ OFFERS_LIMIT = 100_000
 COMING = 256
 """Senders that were offered a channel and are still to come with its token, before others are to wait.
 
-Thousands together would stand in the kernel's queue until they give up (after `Timing.handshake_s`) and ask anew, which
-voids the token of the connection that is accepted next: then nobody is ever attached. Whoever has not come by that time
-is not waited for.
+Thousands together would stand in the kernel's queue until they give up (after `Timing.handshake_s`) and ask
+again, which voids the token of the connection that is accepted next: then no sender is ever attached. A
+sender that has not come by that time is not waited for.
 """
 
 
@@ -40,7 +40,7 @@ class Offer:
     """A channel that a sender may have if it comes with the token, and finds it as it was when it asked.
 
     ``channel`` is what it asked for, None if that is yet to be made (an attempt), and had then been attached
-    ``attachments`` times: if anybody has had it since, what the sender knows of it may be older than that.
+    ``attachments`` times: if another sender has had it since, this sender's knowledge of it may be outdated.
     """
 
     session: ReceiverControl
@@ -51,7 +51,7 @@ class Offer:
     lease: Lease | None
 
     def holds_for(self, channel: InboundChannel | None) -> bool:
-        """Whether nobody has had the channel since."""
+        """True if no sender has had the channel since."""
         if channel is None:
             return self.channel is None
         return channel is self.channel and channel.attachments == self.attachments
@@ -73,7 +73,7 @@ class Offers:
 
     @property
     def full(self) -> bool:
-        """Whether there can be no more."""
+        """True if there can be no more."""
         return len(self._offers) >= OFFERS_LIMIT
 
     def room_at(self, now: float) -> float:
@@ -87,7 +87,7 @@ class Offers:
     def make(
         self, session: ReceiverControl, request: messages.Open, channel: InboundChannel | None, now: float
     ) -> tuple[bytes, int | None]:
-        """A token, and the port to come to, if the sender dials others. Raises OSError if there is none."""
+        """A token, and the port to come to, if the sender dials others. Raises OSError if no port is free."""
         self.void(session, request.channel)
         lease = None if self.lease is None or PORTS not in session.peer_features else self.lease()
         token = self._core.random(TOKEN_SIZE)
@@ -100,7 +100,7 @@ class Offers:
         return token, None if lease is None else lease.port
 
     def take(self, token: bytes) -> Offer | None:
-        """What ``token`` was given for, once."""
+        """Return the offer of ``token``, once."""
         offer = self._offers.pop(token, None)
         self._coming.pop(token, None)
         if offer is None:
@@ -115,7 +115,7 @@ class Offers:
         self.take(token)
 
     def void(self, session: ReceiverControl, channel_id: str) -> None:
-        """The sender asks anew: it does not come with the token that it has."""
+        """The sender asks again: it does not come with the token that it has."""
         if (token := session.tokens.get(channel_id)) is not None:
             self.take(token)
 
@@ -125,6 +125,6 @@ class Offers:
             self.take(token)
 
     def clear(self) -> None:
-        """Withdraw all offers: nobody is to come any more."""
+        """Withdraw all offers: no sender is to come any more."""
         for token in list(self._offers):
             self.take(token)

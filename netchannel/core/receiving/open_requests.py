@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 
 
 class OpenRequests:
-    """What a receiver says to senders that ask for channels, and to those that come for them.
+    """A receiver's answers to senders that ask for channels, and to those that come for them.
 
-    What asks is a message of any age, and what it says may have been true once. So asking changes nothing. A token
-    that comes back was received by somebody who had asked: what came with it is newer than the offer.
+    A request is a message of any age, and its contents may be outdated. So asking changes nothing. A
+    token that comes back was received by a sender that had asked: the data that came with it is newer than
+    the offer.
     """
 
     def __init__(self, core: Core, registry: Registry, members: NodeMembers, message_limit: int) -> None:
@@ -42,10 +43,10 @@ class OpenRequests:
         self._turn: Timer | None = None
 
     def asked(self, session: ReceiverControl, request: messages.Open, now: float) -> None:
-        """A sender asks for a channel. What would end its consumer waits until the sender comes.
+        """A sender asks for a channel. Errors that would end its consumer wait until the sender comes.
 
-        Where many ask at once, they are offered theirs as others have come, one of each session in turn; a session
-        that was offered nothing waits for nobody, so that whoever cannot come keeps out no one but itself.
+        Where many ask at once, offers are made as others have come, one for each session in turn; a session
+        without an offer does not wait for others, so that a sender that cannot come only delays itself.
         """
         self._waiting.setdefault(session, {})[request.channel] = request
         self._take_turns(now)
@@ -57,7 +58,7 @@ class OpenRequests:
         self._take_turns(now)
 
     def clear(self) -> None:
-        """Drop those who wait, and all offers: nobody is to come any more."""
+        """Drop all waiting requests and all offers: no sender is to come any more."""
         self._waiting.clear()
         self.offers.clear()
 
@@ -117,10 +118,12 @@ class OpenRequests:
         session.say(granted)
 
     def redeem(self, token: bytes, kept: Available, now: float) -> InboundChannel | Tombstone | Refusal:
-        """The channel of somebody who comes with ``token``, and with what it has ``kept``, from now on.
+        """Return the channel for the sender that comes with ``token`` and its ``kept`` messages.
 
-        All is judged anew. Only if nobody else has had the channel since the offer: what the sender says of itself is
-        then newer than anything that is known of it here, and may end the consumer.
+        The sender has it from now on.
+
+        All is judged again. Only if no other sender has had the channel since the offer, this sender's report
+        is newer than the knowledge here, and may end the consumer.
         """
         # Taken before anything is judged: a token is good once, and its place among the offers is free in any case.
         offer = self.offers.take(token)
@@ -132,7 +135,9 @@ class OpenRequests:
             return verdict
         channel = self._meant(offer.request)
         if isinstance(verdict, MemberControl) or not offer.holds_for(channel):
-            return Refusal("token", "the token is no longer good: somebody else has had the channel since")
+            return Refusal(
+                "token", "the token is no longer valid: another sender has taken the channel since"
+            )
         outcome = self._give(channel, offer, kept, now) if verdict is None else verdict
         if channel is not None and isinstance(outcome, Refusal) and outcome.error is not None:
             channel.fail(outcome.error, now)
@@ -153,7 +158,7 @@ class OpenRequests:
         return against or channel
 
     def _meant(self, request: messages.Open) -> InboundChannel | None:
-        """What is asked for, if it is there: a channel, or that of an attempt that is being written."""
+        """Return the requested channel, if it is there, or that of an attempt in progress."""
         if request.into is None:
             return self._registry.channels.get(request.channel)
         staged = self._registry.staged.get(request.into)
@@ -162,7 +167,7 @@ class OpenRequests:
     def _verdict(
         self, session: ReceiverControl, request: messages.Open
     ) -> Tombstone | MemberControl | Refusal | None:
-        """What stands against the sender, if anything does; or who else has the channel."""
+        """Return the objection to the sender, if there is one; or the other process that has the channel."""
         registry, target = self._registry, _target(request)
         # First of all: a stream that is over stays so, also where its channel's id is registered again for another.
         if (grave := registry.tombstones.find(request.channel, request.stream)) is not None:
@@ -183,7 +188,7 @@ class OpenRequests:
         return refusal(attempt, session, request) if against is None and attempt is not None else against
 
     def _absent(self, request: messages.Open, target: str) -> Refusal:
-        """What is said where ``target`` is not registered: whether an attempt is over is known all the same."""
+        """Return the answer if ``target`` is not registered: an attempt that is over is known all the same."""
         over = self._registry.services.ledgers.get(target)
         if over is not None and request.application is not None and request.epoch is not None:
             regressed = over.regressed(request.application, request.epoch)

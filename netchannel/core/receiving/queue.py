@@ -1,4 +1,4 @@
-"""What a receiver's channel has received and its consumer has not read."""
+"""Messages that a receiver's channel has received and its consumer has not read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from netchannel.policies import BufferPolicy
 
 ITEM_COST = 256
-"""Bytes that a message in the queue costs beside its body and note, so that empty ones fill it too."""
+"""Bytes that a message in the queue costs in addition to its body and note, so that empty ones fill it too."""
 
 
 class Item(NamedTuple):
@@ -69,8 +69,8 @@ _NOTHING = Chunk([memoryview(b"")], (), 0, 0, None)
 class Queue:
     """Chunks in the order of their numbers; the messages of the first come out one by one.
 
-    ``ready`` iterates over what of ``chunk`` is to be read: whoever takes one of them has read it. ``waiting`` counts
-    the messages behind it, and ``cost`` the memory that they take: what is being read is gone soon.
+    ``ready`` iterates over the unread messages of ``chunk``: taking one counts as reading it. ``waiting``
+    counts the messages after it, and ``cost`` the memory that they take: what is being read is gone soon.
     """
 
     __slots__ = ("_chunks", "_most_bytes", "_most_messages", "chunk", "cost", "ready", "waiting")
@@ -89,12 +89,12 @@ class Queue:
 
     @property
     def full(self) -> bool:
-        """Whether it has as much as it may."""
+        """True if it has as much as it may."""
         return self.cost >= self._most_bytes or self.waiting >= self._most_messages
 
     @property
     def half_full(self) -> bool:
-        """Whether it has half as much as it may, or more."""
+        """True if it has half as much as it may, or more."""
         return self.cost * 2 >= self._most_bytes or self.waiting * 2 >= self._most_messages
 
     @property
@@ -105,7 +105,7 @@ class Queue:
 
     @property
     def first(self) -> int | None:
-        """The number of the next message; None if there is none."""
+        """Number of the next message; None if there is none."""
         if left := length_hint(self.ready):
             return self.chunk.end - left
         return self._chunks[0].first if self._chunks else None
@@ -121,7 +121,7 @@ class Queue:
         return self._chunks[0].size if self._chunks else None
 
     def add(self, chunk: Chunk) -> bool:
-        """Put ``chunk`` behind all others; whether it is full then."""
+        """Append ``chunk``; returns true if the queue is full then."""
         count = len(chunk.bodies)
         self.waiting += count
         self.cost += chunk.size + count * ITEM_COST
@@ -163,7 +163,7 @@ class Queue:
         if left := length_hint(self.ready):
             self._insert(self.chunk.last(left))
             for _ in self.ready:
-                pass  # who iterates over it goes on with what is ready then
+                pass  # an iteration over it continues with the messages that are ready then
         body, note, sequence, timestamp, context = item
         self._insert(Chunk([body], (note,), sequence + 1, timestamp, context))
 
@@ -183,7 +183,7 @@ class Queue:
         return True
 
     def clear(self) -> None:
-        """Forget everything; who iterates over what is ready finds no more."""
+        """Forget everything; an iteration over ready messages finds no more."""
         self._chunks.clear()
         self.waiting = self.cost = 0
         for _ in self.ready:
@@ -192,7 +192,7 @@ class Queue:
 
 
 def _extra(chunk: Chunk, neighbour: Chunk | None) -> int:
-    """What the context of ``chunk`` adds to a queue: it counts with the first, or last, that has it."""
+    """Return the bytes that ``chunk``'s context adds to a queue: it counts with the first, or last, that has it."""
     if chunk.context is None or (neighbour is not None and neighbour.context is chunk.context):
         return 0
     return len(chunk.context)

@@ -1,4 +1,4 @@
-"""The receiving side without I/O: what a process receives on, who may connect to it, and what it does for clients."""
+"""The receiving side without I/O: its channels, the peers that may connect to it, and its services for clients."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class ReceiverCore(Core):
         now: float,
         service: ChannelService | None = None,
     ) -> InboundChannel:
-        """Make a channel; senders that asked for it before are told. Raises ChannelInUse.
+        """Make a channel; senders that asked for it before are notified. Raises ChannelInUse.
 
         Only the ``service`` of the channel, if it has one, registers it.
         """
@@ -123,7 +123,7 @@ class ReceiverCore(Core):
         return channel
 
     def check_free(self, channel_id: str) -> None:
-        """Raise ChannelInUse if somebody has the channel at this node."""
+        """Raise ChannelInUse if the channel is taken at this node."""
         if channel_id in self.channels:
             raise ChannelInUse(
                 f"channel {channel_id!r} is registered in this process already, with "
@@ -146,7 +146,7 @@ class ReceiverCore(Core):
         self.services.offered[channel_id] = service
 
     def provide(self, callee: Callee) -> None:
-        """Have calls of a service answered; whoever wanted it before is told. Raises ChannelInUse."""
+        """Have calls of a service answered; clients that wanted it before are notified. Raises ChannelInUse."""
         if callee.id in self.callees.registered:
             raise ChannelInUse(
                 f"service {callee.id!r} is registered in this process already: close it first, or choose another id"
@@ -166,15 +166,15 @@ class ReceiverCore(Core):
                 self.node.withdraw(callee.id)
 
     def announce(self, channel_id: str) -> None:
-        """Senders of new streams may ask again: somebody has registered the channel, or has read all of the last."""
+        """Senders of new streams may ask again: the channel was registered, or all of the last stream was read."""
         self.registry.announce(channel_id)
 
     def invite(self, channel_id: str) -> None:
-        """Senders that were denied the channel are told to ask again."""
+        """Invite senders that were denied the channel to ask again."""
         self.services.invite(channel_id)
 
     def had_sender(self, channel_id: str) -> bool:
-        """Whether a stream of the channel was here before, and is over."""
+        """True if a stream of the channel was here before, and is over."""
         return self.registry.tombstones.has_streams(channel_id)
 
     def released(self, channel: InboundChannel, now: float) -> None:

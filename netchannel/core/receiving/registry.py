@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 
 class Staged(Protocol):
-    """A channel that takes groups: what it says to those who want to send attempts at them."""
+    """A channel that takes groups: its answers to senders of attempts at them."""
 
     def attempt(self, request: messages.Open) -> InboundChannel | None:
         """The channel of the attempt, if it is being written."""
 
     def verdict(self, request: messages.Open) -> Tombstone | Refusal | None:
-        """What stands against somebody who wants to send an attempt, if anything does."""
+        """Return the objection to a sender of an attempt, if there is one."""
 
     def begin(self, request: messages.Open, kept: Available, now: float) -> InboundChannel | Refusal:
-        """A channel for somebody who has come to send an attempt."""
+        """Return a channel for a sender that has come with an attempt."""
 
 
 class Registry:
@@ -41,6 +41,6 @@ class Registry:
         services.is_channel = self.channels.__contains__
 
     def announce(self, channel_id: str) -> None:
-        """Tell the senders that were denied the channel to ask again, as somebody has registered it."""
+        """Invite the senders that were denied the channel to ask again, as it is registered now."""
         self.tombstones.registered(channel_id)
         self.services.invite(channel_id)

@@ -32,7 +32,7 @@ HELD_LIMIT = 10_000
 UNANSWERED_BYTES = 1 << 24
 """The most bytes of one client's questions that are not answered yet: a disk may be slow, or full."""
 _QUESTION_BYTES = 512
-"""Bytes that any question counts, beside its texts."""
+"""Bytes that any question counts, in addition to its strings."""
 
 
 def _cost(message: messages.Question) -> int:
@@ -44,7 +44,7 @@ def _cost(message: messages.Question) -> int:
 
 
 class ChannelService(ABC):
-    """What a channel of this receiver does for clients, beside what it does for its consumer.
+    """A channel's services for clients, in addition to those for its consumer.
 
     ``broken``: why it takes nothing more, though it is served.
     """
@@ -55,8 +55,8 @@ class ChannelService(ABC):
     def asked(self, client: RequestControl, message: messages.Question, now: float) -> bool:
         """Answer ``message``, now or later; False if that is not a thing to ask this channel for."""
 
-    def left(self, client: RequestControl, now: float) -> None:  # noqa: B027 - not every service keeps who asked
-        """Forget what the connection of somebody who has asked had, as it is gone."""
+    def left(self, client: RequestControl, now: float) -> None:  # noqa: B027 - not every service records its clients
+        """Forget the state of a client's connection, as it is gone."""
 
     def make_way(self, now: float) -> None:  # noqa: B027 - few can
         """A new stream is to take the place of this one, if that is over."""
@@ -71,17 +71,17 @@ class CommitService(ChannelService):
 
 
 class Grant(NamedTuple):
-    """What a token was given for, and to whom."""
+    """The purpose of a token, and the client that it was given to."""
 
     service: ChannelService
     client: RequestControl
 
 
 class ChannelServices:
-    """What is done here for clients, by channel, and who asks for it.
+    """The services for clients, by channel, and their clients.
 
-    ``ledgers`` still answer for channels that are over. ``is_channel`` says whether an id is one of this process,
-    ``member_port`` that of the process of this node that is to be asked.
+    ``ledgers`` still answer for channels that are over. ``is_channel`` returns true if an id is one of this
+    process, ``member_port`` that of the process of this node that is to be asked.
     """
 
     def __init__(self, core: Core) -> None:
@@ -96,11 +96,11 @@ class ChannelServices:
         self._waitlist = Waitlist(lambda channel_id: messages.Ready(channel=channel_id))
 
     def wait(self, link: Asker, channel_id: str) -> None:
-        """Tell ``link`` when the channel is registered."""
+        """Notify ``link`` when the channel is registered."""
         self._waitlist.wait(link, channel_id)
 
     def invite(self, channel_id: str) -> None:
-        """Tell whoever was denied the channel to ask again."""
+        """Invite all clients that were denied the channel to ask again."""
         self._waitlist.invite(channel_id)
 
     def leave(self, link: Asker) -> None:
@@ -114,7 +114,7 @@ class ChannelServices:
             del self.ledgers[next(iter(self.ledgers))]
 
     def retire(self, service: ChannelService) -> None:
-        """A service is over: nobody who has asked it need tell it any more when he leaves."""
+        """A service is over: clients need not notify it any more when they leave."""
         for client in self.clients:
             client.asked_of.pop(service, None)
 
@@ -130,7 +130,7 @@ class ChannelServices:
         self.redeem(token)
 
     def redeem(self, token: bytes) -> Grant | None:
-        """What ``token`` was given for, if it was not used, and whoever has it is still there."""
+        """Return the grant of ``token``, if it was not used, and its client is still there."""
         found = self._given.pop(token, None)
         if found is None:
             return None
@@ -184,7 +184,7 @@ class RequestControl(AcceptedControl):
             self.core.hurry(self)
 
     def output(self) -> list[Buffer]:
-        """What is queued, then some pieces of what is large."""
+        """Return queued messages, then some pieces of large bodies."""
         if self.calls.has_turns:
             self.calls.collecting = True
             self.calls.take_turns()
@@ -209,7 +209,7 @@ class RequestControl(AcceptedControl):
             self._refuse(message)
 
     def _served(self, message: messages.Question, now: float) -> bool:
-        """Whether there is somebody here who answers it, now or later."""
+        """True if a service here answers it, now or later."""
         service = self._services.offered.get(message.channel)
         if service is not None:
             self.asked_of[service] = None
@@ -239,7 +239,7 @@ class RequestControl(AcceptedControl):
         self._reply(message, ANSWERS[type(message)], **fields)
 
     def deny(self, message: messages.Question, code: str, text: str) -> None:
-        """Refuse ``message``; which codes are for good, `client.ERRORS` says."""
+        """Refuse ``message``; `client.ERRORS` lists which codes are permanent."""
         self._reply(message, messages.Deny, code=code, message=text[:1000])
 
     def _reply(self, question: messages.Question, kind: type[messages.Answer], **fields: Any) -> None:

@@ -21,10 +21,10 @@ class Feed(Protocol):
     acknowledging: bool
 
     def send(self, *buffers: Buffer) -> None:
-        """Say something to the sender."""
+        """Send a frame to the sender."""
 
     def acknowledge(self) -> None:
-        """Say at the end of this turn of the loop what is acknowledged."""
+        """Send at the end of this turn of the loop the acknowledged number."""
 
     def acknowledge_later(self) -> None:
         """The same, after a little while, with what is acknowledged by then."""
@@ -64,7 +64,7 @@ class Retainer(Protocol):
 
     @property
     def end_kept(self) -> bool:
-        """Whether the end of the channel's stream is kept, and may be acknowledged."""
+        """True if the end of the channel's stream is kept, and may be acknowledged."""
 
     def drain(self, now: float) -> None:
         """The channel has received something."""
@@ -74,7 +74,10 @@ class Retainer(Protocol):
 
 
 class Owner(Protocol[Channel_contra]):
-    """The owner of a channel, which tells others of it. Messages of more than ``message_limit`` bytes are not taken."""
+    """The owner of a channel, which notifies others of it.
+
+    Messages of more than ``message_limit`` bytes are not taken.
+    """
 
     message_limit: int
 
@@ -85,7 +88,7 @@ class Owner(Protocol[Channel_contra]):
         """Senders may ask again."""
 
     def had_sender(self, channel_id: str) -> bool:
-        """Whether a stream of the channel was here before, and is over."""
+        """True if a stream of the channel was here before, and is over."""
 
     def released(self, channel: Channel_contra, now: float) -> None:
         """The channel is over."""

@@ -1,4 +1,4 @@
-"""What a receiver remembers of streams that are over, for senders that come late."""
+"""A receiver's records of finished streams, for senders that come late."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ if TYPE_CHECKING:
 TOMBSTONE_S = 3600.0
 TOMBSTONES = 100_000
 ANY_STREAM = ""
-"""The stream of a channel closed before any sender came: until it is registered again, nobody is wanted there."""
+"""The stream of a channel closed before any sender came: until it is registered again, no sender is wanted
+there."""
 
 
 class Tombstone(NamedTuple):
-    """What is known of a stream that is over."""
+    """The record of a finished stream."""
 
     messages: int
     reason: str
@@ -46,11 +47,11 @@ class Tombstones:
                 del self._streams[channel_id]
 
     def has_streams(self, channel_id: str) -> bool:
-        """Whether a sender of the channel was here: one at least knows the way."""
+        """True if a sender of the channel was here: at least one knows the way."""
         return channel_id in self._streams
 
     def find(self, channel_id: str, stream: str) -> Tombstone | None:
-        """What is known of the stream, or of all streams of the channel."""
+        """Return the record of the stream, or of all streams of the channel."""
         found = self._graves.get((channel_id, stream)) or self._graves.get((channel_id, ANY_STREAM))
         return None if found is None else found[0]
 

@@ -1,4 +1,4 @@
-"""The consumers of a retained stream, by name: how far each has acknowledged, and who holds the name by a lease."""
+"""The consumers of a retained stream, by name: how far each has acknowledged, and the holder of the name's lease."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class SavedConsumer(NamedTuple):
-    """What is remembered of a consumer; ``used``: somebody has acknowledged something under the name."""
+    """The saved state of a consumer; ``used``: a message was acknowledged under the name."""
 
     position: int
     holder: str
@@ -22,9 +22,11 @@ class SavedConsumer(NamedTuple):
 
 @dataclass(slots=True)
 class Consumer:
-    """A name, everything below ``position`` acknowledged; ``used``: by somebody, and not only asked for.
+    """A name, everything below ``position`` acknowledged.
 
-    ``connection`` is the holder's, None once it is gone: then nobody else has the name until ``expires``.
+    ``used``: messages were acknowledged under it, it was not only requested.
+
+    ``connection`` is the holder's, None once it is gone: then no other holder gets the name until ``expires``.
     """
 
     position: int
@@ -47,12 +49,12 @@ class Consumers:
 
     @property
     def lowest(self) -> int | None:
-        """The number below which all have acknowledged; None if nobody is known, who might want something."""
+        """Return the number below which all have acknowledged; None if no consumer is known."""
         return min([consumer.position for consumer in self._known.values()], default=None)
 
     @property
     def slowest(self) -> tuple[str, Consumer] | None:
-        """The consumer that has acknowledged least; None if nobody is known."""
+        """The consumer that has acknowledged least; None if none is known."""
         return min(self._known.items(), key=lambda item: item[1].position, default=None)
 
     def positions(self) -> dict[str, SavedConsumer]:
@@ -67,11 +69,11 @@ class Consumers:
             self._known[name] = Consumer(*standing, expires=now + self._lease_s)
 
     def expect(self, name: str, position: int) -> None:
-        """Expect somebody under this name, who wants everything from ``position`` on."""
+        """Expect a consumer under this name, which wants everything from ``position``."""
         self._known.setdefault(name, Consumer(position))
 
     def start_over(self, position: int) -> None:
-        """Another stream begins: nobody has acknowledged anything of it."""
+        """Another stream begins: no consumer has acknowledged anything of it."""
         for consumer in self._known.values():
             consumer.position = position
 
@@ -89,8 +91,9 @@ class Consumers:
     ) -> Consumer:
         """Give the name to ``holder``, a new one with everything from ``oldest`` on to be acknowledged.
 
-        To ``renew`` is to go on after a lost connection: with what was held before, or not at all. Whoever comes
-        ``fresh`` goes on with nobody's work, and gets no name under which another holder has acknowledged something.
+        To ``renew`` is to continue after a lost connection: with the name held before, or not at all. A
+        ``fresh`` holder does not continue the work of others, and gets no name under which another holder has
+        acknowledged messages.
 
         Raises:
             ChannelInUse: another holder's lease has not expired.
@@ -101,7 +104,7 @@ class Consumers:
         consumer = self._known.get(name)
         if consumer is None:
             if renew:
-                raise ConsumerFenced(f"consumer {name!r} is not known any more: somebody has forgotten it")
+                raise ConsumerFenced(f"consumer {name!r} is no longer known: it was forgotten on request")
             if len(self._known) >= CONSUMERS_LIMIT:
                 raise NetChannelError(
                     f"the channel has {len(self._known)} consumers already: forget those that are gone"
@@ -109,8 +112,9 @@ class Consumers:
             consumer = self._known[name] = Consumer(oldest)
         elif fresh and consumer.used and consumer.holder != holder:
             raise ConsumerFenced(
-                f"consumer {name!r} is {consumer.holder!r}{consumer.where}, who has acknowledged everything below "
-                f"{consumer.position}: whoever begins afresh takes another name, or has this one forgotten before"
+                f"consumer {name!r} is {consumer.holder!r}{consumer.where}, which has acknowledged "
+                f"everything below {consumer.position}: to start from scratch, take another name, or have "
+                f"this one forgotten first"
             )
         elif consumer.holder not in ("", holder):
             if renew:

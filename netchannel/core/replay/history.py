@@ -1,4 +1,4 @@
-"""What a retaining end keeps of a stream, to be read any number of times: here in memory."""
+"""The part of a stream that a retaining end keeps, to be read any number of times: here in memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .consumers import SavedConsumer
 
 RECORD_COST = 512
-"""Bytes that a record takes beside its messages, about, so that small ones fill a history too."""
+"""Bytes that a record takes in addition to its messages, about, so that small ones fill a history too."""
 
 
 class Cursor(ABC):
@@ -61,7 +61,7 @@ class History(ABC):
     """
 
     durable = False
-    """Whether what is kept survives the process; then `keep` is not all there is to wait for."""
+    """True if the history survives the process; then messages are not durable yet when `keep` returns."""
 
     def __init__(self, stream: str, codec: str, max_bytes: int, index: Index) -> None:
         self.stream = stream
@@ -89,7 +89,7 @@ class History(ABC):
     @property
     @abstractmethod
     def kept_bytes(self) -> int:
-        """What counts against its bound."""
+        """Bytes that count against its bound."""
 
     @property
     def disk_bytes(self) -> int:
@@ -97,15 +97,15 @@ class History(ABC):
         return 0
 
     def room(self, size: int) -> bool:
-        """Whether ``size`` more bytes may be kept."""
+        """True if ``size`` more bytes may be kept."""
         return self.taken == self.index.oldest or self.kept_bytes + size <= self._max_bytes
 
     def check_range(self, first: int, until: int) -> None:
         """Raise PositionLost, or NetChannelError for numbers that are not there yet."""
         if first < self.oldest:
             raise PositionLost(
-                f"number {first} of stream {self.stream!r} was asked for, what is kept starts at {self.oldest}: all "
-                f"its consumers have acknowledged what is below"
+                f"number {first} of stream {self.stream!r} was requested, and the history starts at "
+                f"{self.oldest}: all its consumers have acknowledged earlier messages"
             )
         if not first <= until <= self.head:
             raise NetChannelError(
@@ -115,11 +115,11 @@ class History(ABC):
 
     @abstractmethod
     def keep(self, record: Record, rows: int, size: int) -> None:
-        """Keep ``record``, whose messages have so many rows and bytes, behind all others."""
+        """Keep ``record``, whose messages have so many rows and bytes, after all others."""
 
     @abstractmethod
     def finish(self, failure: str | None) -> None:
-        """The stream is over behind all messages."""
+        """The stream ends after all messages."""
 
     @abstractmethod
     def release(self, upto: int) -> None:

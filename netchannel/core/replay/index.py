@@ -26,8 +26,8 @@ class Index:
         self._ends = array("Q", [first])
         self._rows = array("Q", [rows])
         self._sizes = array("Q", [size])
-        # Senders' clocks may go back. Of each place, the latest time below it; and of the records behind which none is
-        # earlier, where they end and their times: both rise, so that either can be searched.
+        # Senders' clocks may go back. For each place it has the latest time below it; and for the records
+        # that no earlier time follows, their ends and times: both rise, so that either can be searched.
         self._latest = array("Q", [0])
         self._last_ends = array("Q")
         self._last_times = array("Q")
@@ -76,7 +76,7 @@ class Index:
         return self._ends[place], self._rows[place], self._sizes[place]
 
     def span(self, sequence: int) -> tuple[int, int]:
-        """The record that holds ``sequence``: its first number, and the one behind it."""
+        """The record that holds ``sequence``: its first number, and the one after it."""
         place = self._place(sequence)
         return self._ends[place], self._ends[place + 1]
 
@@ -92,7 +92,7 @@ class Index:
         return self._ends[max(place - 1, self._gone)]
 
     def moment(self, at: int) -> tuple[int, int]:
-        """The first message sent at a time or later, and the number behind the last one sent earlier.
+        """The first message sent at a time or later, and the number after the last one sent earlier.
 
         The first number may be too low, where that message is gone; then it is the oldest.
         """
@@ -103,7 +103,7 @@ class Index:
         return since, max(before, self.oldest)
 
     def trim(self, upto: int) -> int:
-        """Forget the records that end at or below ``upto``; how many are kept begins where it says now."""
+        """Forget the records that end at or below ``upto``; returns how many are kept: it may begin higher."""
         self._gone = self._place(upto)
         if self._gone > _COMPACT_FROM and self._gone * 2 > len(self._ends):
             for numbers in (self._ends, self._rows, self._sizes, self._latest):

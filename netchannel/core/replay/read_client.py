@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from netchannel.wire.codec import Decoder
 
 BOUNDS = BufferPolicy(max_bytes=8 << 20)
-"""What has come and is not taken, at most: above it the connection is not read."""
+"""Bound on received messages that are not taken: above it the connection is not read."""
 IDLE_LINKS = 4
 """Connections of a reader that are kept for the next range."""
 
@@ -52,11 +52,11 @@ class RangeRead:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more comes."""
+        """True if nothing more comes."""
         return self.complete or self.error is not None
 
     def take(self) -> list[Chunk]:
-        """Everything that has come; nothing if there is none now. Raises what ended it, once all is taken."""
+        """Return everything that has come; nothing if there is none now. Raises what ended it, once all is taken."""
         chunks = []
         queue = self.queue
         while queue.next_chunk():
@@ -78,8 +78,8 @@ class RangeRead:
         end = frame.sequence + len(bodies)
         if frame.sequence != self.next or not self.next < end <= self.until:
             raise ProtocolError(
-                f"messages {frame.sequence} to {end} came where {self.next} to {self.until} were due: what was read "
-                f"before them is whole, nothing behind is"
+                f"messages {frame.sequence} to {end} came when {self.next} to {self.until} were due: "
+                f"messages that were read before are complete, later ones are not"
             )
         self.reader.decoder_of(self.stream).check(bodies, context, self.reader.message_limit)
         self.queue.add(Chunk(bodies, notes, end, frame.timestamp, context))
@@ -288,7 +288,7 @@ class ReadClientData(Link):
                     self._misled(reading, error)
                     raise
                 self._reading = None
-                self.admit(full=False)  # nobody else would, once all of the range is taken
+                self.admit(full=False)  # nothing else would, once all of the range is taken
                 self._reader.done(self, reading)
             case Kind.ATTACHED if not self._attached:
                 self.disarm()
@@ -303,7 +303,7 @@ class ReadClientData(Link):
                 raise ProtocolError(f"{self.remote} sent a frame {Kind(kind).name} out of place")
 
     def _misled(self, reading: RangeRead, error: ProtocolError) -> None:
-        """Fail on messages other than those that were due: trying again would hide that somebody is wrong."""
+        """Fail on messages other than those that were due: trying again would hide that a peer is wrong."""
         self._reading = None
         self._reader.broken(reading, ProtocolError(f"channel {self._reader.channel.id!r}: {error}"))
 
@@ -329,7 +329,7 @@ class ReadClientData(Link):
             self.core.touch(self)
 
     def drop(self) -> None:
-        """Drop the connection, as nobody wants what comes here any more."""
+        """Drop the connection, as its messages are no longer wanted."""
         self._reading = None
         self.abort()
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from .history import Cursor, History
 
 REQUEST = struct.Struct("<Q")
-"""The payload of a REQUEST frame: the number behind the range."""
+"""The payload of a REQUEST frame: the number after the range."""
 REQUESTS_LIMIT = 64
 """Ranges that may be asked for ahead, on a connection."""
 
@@ -114,12 +114,12 @@ class ReadServerData(ReadLink):
         self.core.timers.at(0.0, self._leave_in_time)
 
     def _leave_in_time(self, now: float) -> None:
-        """Leave in time, even if nobody reads the last word."""
+        """Leave in time, even if the last word is not read."""
         if self.closing is Closing.FLUSH:
             self.arm(now + self.core.timing.leave_s, self._expired)
 
     def violated(self, error: ProtocolError, now: float) -> None:
-        """Say why before hanging up."""
+        """Send the reason before hanging up."""
         self.complain_of(error, now)
         self.cause = str(error)
         self._stop()
@@ -129,7 +129,7 @@ class ReadServerData(ReadLink):
         self._end(StreamReplaced(f"stream {self._history.stream!r} is over, and another one is kept"))
 
     def output(self) -> list[Buffer]:
-        """What is queued first, then as much of the ranges as a write takes."""
+        """Return queued frames, then as much of the ranges as a write takes."""
         buffers = super().output()
         self.more = bool(buffers) and bool(self._ranges)
         if buffers or self._retained is None or self.closing is not Closing.OPEN:
@@ -189,7 +189,7 @@ class ReadServerData(ReadLink):
         return blob(Kind.SCHEMA, schema)
 
     def _begin(self, record: Record) -> list[Buffer]:
-        """What of ``record`` is to be written first: all, if it does not go in parts."""
+        """Return the part of ``record`` that is to be written first: all, if it does not go in parts."""
         if (
             self.client is not None
             and (feature := missing_feature(record, self.client.peer_features)) is not None

@@ -54,12 +54,12 @@ class RetainedInbound(RetainedService):
         self._fault = fault
         self._context_of: memoryview | None = None
         self._context = b""
-        # Of the streams before.
+        # Those of earlier streams.
         self.received = self.bytes = self.shared_bytes = self.attachments = self.upqueries = 0
         self.channel: InboundChannel
 
     def start(self, history: History | None, now: float) -> None:
-        """Register the channel, to go on with what ``history`` holds. Raises ChannelInUse."""
+        """Register the channel, to continue with ``history``. Raises ChannelInUse."""
         self._register(history, now)
         self.core.services.offered[self.id] = self
         if history is not None:
@@ -84,7 +84,7 @@ class RetainedInbound(RetainedService):
         self.channel.on_change = self._changed
 
     def _bury(self, history: History, now: float) -> None:
-        """Remember that the stream is over, for its sender, which may come late to hear it."""
+        """Remember that the stream is over, for its sender, which may come late."""
         assert history.ending is not None
         reason, text = ("end", "it ended cleanly")
         if history.ending.failure is not None:
@@ -97,7 +97,7 @@ class RetainedInbound(RetainedService):
 
     @property
     def end_kept(self) -> bool:
-        """Whether the end of the channel's stream is kept, and may be acknowledged."""
+        """True if the end of the channel's stream is kept, and may be acknowledged."""
         history = self.history
         return history is not None and history.stream == self.channel.stream and history.ending is not None
 
@@ -115,7 +115,7 @@ class RetainedInbound(RetainedService):
         )
 
     def _is_read(self, history: History) -> bool:
-        """Whether all known consumers have acknowledged all that there is, or will be if it has an end."""
+        """True if all known consumers have acknowledged all that there is, or will be if it has an end."""
         lowest = self.consumers.lowest
         end = history.head if history.ending is None else history.ending.count
         return lowest is None or lowest >= end

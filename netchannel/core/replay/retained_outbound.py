@@ -44,7 +44,7 @@ class RetainedOutbound(RetainedService):
 
     @property
     def over(self) -> bool:
-        """Whether the stream has ended, and all consumers know it: another one may take its place."""
+        """True if the stream has ended, and all consumers know it: another one may take its place."""
         history = self.history
         if self.is_left:
             return True
@@ -71,7 +71,7 @@ class RetainedOutbound(RetainedService):
             )
 
     def room(self, size: int) -> bool:
-        """Whether a message of ``size`` bytes may be taken."""
+        """True if a message of ``size`` bytes may be taken."""
         waiting = self.packer.size
         return self.history.room(waiting + size) if waiting else self.history.room(size)
 
@@ -88,7 +88,7 @@ class RetainedOutbound(RetainedService):
         self.bytes += size
 
     def seal(self, now: float) -> None:
-        """Hand what was taken to the history, and the end behind the last of it."""
+        """Hand pending messages to the history, and the end after the last of them."""
         packer, first = self.packer, self._first
         if packer.bodies:
             rows = self._rows
@@ -105,7 +105,7 @@ class RetainedOutbound(RetainedService):
         self.kept(now)
 
     def finish(self, failure: str | None, now: float) -> None:
-        """The end, or the producer's failure, behind everything sent."""
+        """The end, or the producer's failure, after everything sent."""
         if not self.closing:
             self.closing = True
             self.aborted = failure is not None

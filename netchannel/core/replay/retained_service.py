@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from .history import History
 
 PUSH_S = 0.01
-"""Seconds between pushes of the heads to somebody who watches, at least."""
+"""Seconds between pushes of the heads to a watching client, at least."""
 RETRY_S = 0.1
-"""Seconds until it is tried again to push to somebody who does not read."""
+"""Seconds until a push to a client that does not read is retried."""
 ABSENT_S = 1.0
-"""How long a channel is full at least before it is said that a consumer who is away is the reason; or for its lease."""
+"""How long a channel is full at least before an absent consumer is reported as the reason; or for its lease."""
 
 CODES: tuple[tuple[type[NetChannelError], str], ...] = (
     (PositionLost, "position"),
@@ -50,21 +50,21 @@ CODES: tuple[tuple[type[NetChannelError], str], ...] = (
 
 
 def code_of(error: NetChannelError) -> str:
-    """How a refusal says that it is ``error``; of what passes, so that it is asked again."""
+    """Return the code of a refusal for ``error``; a temporary error has one with which the client asks again."""
     if isinstance(error, LogBroken) and error.no_descriptors:
         return "descriptors"
     return next((code for kind, code in CODES if isinstance(error, kind)), "policy")
 
 
 class _Watch:
-    """Somebody who is told when the heads change."""
+    """A client that is notified when the heads change."""
 
     __slots__ = ("message", "schema_of", "told")
 
     def __init__(self, message: messages.Watch) -> None:
         self.message = message
         self.told: Heads | None = None
-        self.schema_of = ""  # the stream whose schema it has been told
+        self.schema_of = ""  # the stream whose schema it was sent
 
 
 class ReadLink(Link):
@@ -78,9 +78,10 @@ class ReadLink(Link):
 
 
 class RetainedService(ChannelService):
-    """The history of a channel, and who reads it. Subclasses, or their owners, fill it.
+    """The history of a channel, and its readers. Subclasses, or their owners, fill it.
 
-    ``history`` is None until there is a stream. ``on_change`` is called when consumers have gone on, or the history.
+    ``history`` is None until there is a stream. ``on_change`` is called when consumers or the history have
+    advanced.
     """
 
     def __init__(self, core: ReceiverCore, channel_id: str, codec: str, policy: RetainPolicy) -> None:
@@ -133,7 +134,7 @@ class RetainedService(ChannelService):
 
     @property
     def done(self) -> bool:
-        """Whether the stream is over, and all known consumers have acknowledged it."""
+        """True if the stream is over, and all known consumers have acknowledged it."""
         history = self.history
         if history is None or history.ending is None or history.head < history.ending.count:
             return False
@@ -141,7 +142,7 @@ class RetainedService(ChannelService):
         return lowest is None or lowest >= history.ending.count
 
     def begin(self, history: History, now: float) -> None:
-        """Keep another stream from now on; readers of the one before are told."""
+        """Keep another stream from now on; readers of the previous one are notified."""
         before, self.history = self.history, history
         history.on_kept = self.kept
         history.positions = self.consumers.positions
@@ -174,17 +175,17 @@ class RetainedService(ChannelService):
 
     def _break(self, error: NetChannelError) -> None:
         self.broken = error
-        if isinstance(error, ChannelBroken):  # whoever keeps a stream may never look
+        if isinstance(error, ChannelBroken):  # the retaining process may never look
             log.warning("channel %s keeps nothing more: %s", self.id, printable(str(error)))
 
     def push(self, now: float) -> None:
-        """Tell who watches, once per turn of the loop at most."""
+        """Notify the watching clients, once per turn of the loop at most."""
         if self._push is None and self._watching:
             when = max(now, self._pushed_at + PUSH_S)
             self._push = self.core.timers.at(when, self._push_now)
 
     def push_now(self, now: float) -> None:
-        """Tell who watches, as nothing may follow."""
+        """Notify the watching clients, as nothing may follow."""
         if self._push is not None:
             self._push.cancel()
         self._push_now(now)
@@ -330,7 +331,7 @@ class RetainedService(ChannelService):
     def _settled(
         self, client: RequestControl, message: messages.Question, now: float, **fields: object
     ) -> None:
-        """Answer once it is durable who has acknowledged what, where that is kept, and free what is not wanted."""
+        """Answer once the consumers' positions are durable, if they are kept, and free messages that are not wanted."""
 
         def settled(error: NetChannelError | None, now: float) -> None:
             if error is not None:
@@ -354,7 +355,10 @@ class RetainedService(ChannelService):
             self.on_change()
 
     def full(self, size: int, now: float) -> None:
-        """There is no room for ``size`` bytes. If that is since a consumer is away, it is said, once until there is."""
+        """There is no room for ``size`` bytes.
+
+        If an absent consumer is the reason, this is reported, once until there is room.
+        """
         self._wanted = size
         if self._full is None and not self._told_full and not self.is_left:
             self._full = self.core.timers.at(now + max(self.policy.lease_s, ABSENT_S), self._still_full)
@@ -408,7 +412,7 @@ class RetainedService(ChannelService):
         self._links.pop(link, None)
 
     def leave(self, now: float, *, discard: bool) -> None:
-        """The channel is over: nobody is served any more, and what is on disk is closed, or removed."""
+        """The channel is over: no client is served any more, and files are closed, or removed."""
         if self.is_left:
             return
         self.is_left = True

@@ -1,4 +1,4 @@
-"""Requests of a sender for acknowledgements, which its receiver may put off where nobody waits for them."""
+"""Requests of a sender for acknowledgements, which its receiver may put off if they are not waited for."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from netchannel.wire.frames import Kind, signal
 class AckRequests:
     """One channel's requests.
 
-    Whoever has waited for an acknowledgement may soon do so again: all that is sent is asked for, until one comes that
-    nobody waits for. ``flushing`` is how many wait until all is acknowledged.
+    A task that has waited for an acknowledgement may soon do so again: one is requested for everything sent,
+    until one comes that is not waited for. ``flushing`` is how many wait until all is acknowledged.
     """
 
     __slots__ = ("asked", "flushing", "wanted")
@@ -20,7 +20,10 @@ class AckRequests:
         self.asked = 0  # the number of the last question on this connection
 
     def want(self, head: int) -> bool:
-        """Note that somebody waits until all below ``head`` is acknowledged; whether that is still to be asked for."""
+        """Note a task that waits until all below ``head`` is acknowledged.
+
+        Returns true if that is still to be requested.
+        """
         self.wanted = True
         return self.asked < head
 

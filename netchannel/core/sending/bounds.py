@@ -1,4 +1,4 @@
-"""What a send buffer takes: as much as the application's policy says."""
+"""The bounds of a send buffer, by the application's policy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Bounds:
         return DEFAULT_MEMORY_BYTES if most is None else most
 
     def room(self, size: int, kept: int, kept_bytes: int, store: Store | None) -> bool:
-        """Whether a message of ``size`` bytes fits beside ``kept`` ones, of which ``kept_bytes`` are in memory."""
+        """True if a message of ``size`` bytes fits in with ``kept`` ones, of which ``kept_bytes`` are in memory."""
         policy = self._policy
         if policy.max_messages is not None and kept >= policy.max_messages:
             return False
@@ -38,7 +38,7 @@ class Bounds:
         return policy.max_bytes is None or kept_bytes + size <= policy.max_bytes
 
     def half_full(self, kept: int, kept_bytes: int) -> bool:
-        """Whether ``kept`` messages, of which ``kept_bytes`` are in memory, are half of what it takes, or more."""
+        """True if ``kept`` messages, of which ``kept_bytes`` are in memory, are half of what it takes, or more."""
         most, most_bytes = self._policy.max_messages, self._policy.max_bytes
         return (most is not None and 2 * kept >= most) or (
             most_bytes is not None and 2 * kept_bytes >= most_bytes

@@ -42,9 +42,10 @@ if TYPE_CHECKING:
 
 
 WRITE_LIMIT = 1 << 20
-"""Bytes handed to the transport at a time, so that it can say stop in between."""
+"""Bytes handed to the transport at a time, so that it can pause the writer in between."""
 AHEAD_LIMIT = 1 << 23
-"""Bytes in shared memory that the receiver has not said it has: above them it is waited for, as a full socket would."""
+"""Bytes in shared memory that the receiver has not confirmed: above them the sender waits, as for a full
+socket."""
 
 
 class Session(Protocol):
@@ -61,7 +62,7 @@ class Session(Protocol):
         """A byte came from the peer."""
 
     def refused_for_good(self, channel: OutboundChannel, code: str, text: str, now: float) -> bool:
-        """Whether asking again cannot help; then the channel is given up."""
+        """True if asking again cannot help; then the channel is given up."""
 
     def data_lost(self, channel: OutboundChannel, now: float) -> None:
         """The data connection failed."""
@@ -82,7 +83,7 @@ class SenderData(Connection):
         self.end_sent = False
         self._token = token
         self._loan = None if session.lender is None else session.lender.loan(token)
-        self._ahead: deque[tuple[int, int]] = deque()  # of what is lent: the number behind it, its size
+        self._ahead: deque[tuple[int, int]] = deque()  # of each loan: the number after it, its size
         self._ahead_size = 0
         self._shown = b""  # of the connection's ends
         self._summed = True
@@ -186,7 +187,7 @@ class SenderData(Connection):
         return blob(Kind.SCHEMA, channel.schema)
 
     def _records(self, channel: OutboundChannel) -> list[Buffer]:
-        """What is to be sent next, and behind the last of it the end."""
+        """Return the records to send next, and the end after the last of them."""
         send_buffer = channel.send_buffer
         buffers = [] if self._schema_sent or not send_buffer.unsent else self.schema(channel)
         size = 0
@@ -214,7 +215,7 @@ class SenderData(Connection):
         return buffers
 
     def _begin(self, channel: OutboundChannel, record: Record) -> Sequence[Buffer]:
-        """What of ``record`` is to be written first: all, if it does not go in parts."""
+        """Return the part of ``record`` that is to be written first: all, if it does not go in parts."""
         if (record.gap or not self._takes_all) and (
             feature := missing_feature(record, self.session.peer_features)
         ) is not None:
@@ -246,7 +247,7 @@ class SenderData(Connection):
         return reference(offset, size, record.note, record.first, record.timestamp)
 
     def _returned(self, frame: Frame) -> None:
-        """Take back what nobody refers to any more in shared memory."""
+        """Reclaim shared memory that has no references left."""
         if self._loan is None or self.session.lender is None:
             raise ProtocolError(f"{self.remote} releases shared memory, and has none")
         self.session.lender.returned(self._loan, frame.payload)

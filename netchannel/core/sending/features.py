@@ -1,4 +1,4 @@
-"""What a side that takes messages may be unable to do, as it says in its hello, and what it is not sent then."""
+"""Features that a side that takes messages may lack, by its hello, and the messages that it is then not sent."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def limit_of(message_limit: int, features: AbstractSet[str]) -> int:
 
 
 def describe_missing(peer: str, feature: str) -> str:
-    """What is said of a channel that needs ``feature``."""
+    """Return the message about a channel that needs ``feature``."""
     return f"{peer} takes no {_REMEDIES[feature]}"
 
 
@@ -37,7 +37,7 @@ def missing_feature(record: Record, features: AbstractSet[str]) -> str | None:
         return None if messages.GAPS in features else messages.GAPS
     if record.context and messages.CONTEXTS not in features:
         return messages.CONTEXTS
-    # What is on disk, or was packed, is there as it goes on the wire.
+    # Messages on disk, and packed ones, are in the form that goes on the wire.
     head = record.buffers[0] if record.buffers else None
     in_pieces = (
         record.largest > frames.WHOLE_LIMIT if head is None else frames.kind_of(head) == frames.Kind.PART
@@ -49,7 +49,7 @@ def missing_feature(record: Record, features: AbstractSet[str]) -> str | None:
 
 
 ALL = messages.TAKES - {messages.GAPS}
-"""What all messages need together: a gap is none."""
+"""The features that all messages need together: a gap is not a message."""
 
 
 def _has_notes(frame: Buffer) -> bool:

@@ -1,10 +1,10 @@
 """Memory that a sender lends to a receiver on its host: bodies are copied or made there, and only references travel.
 
-What is lent is lent over one data connection. It comes back when the receiver says that nobody refers to it any more,
-and not before: what a connection that is lost has carried may still be read at its other end, until the receiver says
-that it is over, and what of it is still in use.
+Each loan belongs to one data connection. It comes back when the receiver reports that it has no references
+left, and not before: messages of a lost connection may still be read at its other end, until the receiver
+reports that it is over, and which of them are still in use.
 
-A part in which a producer makes a body is its own besides, as long as anything here refers to it.
+A part in which a producer makes a body is also the producer's own, as long as anything here refers to it.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
     from netchannel.wire.frames import Body, Buffer
 
 ABOUT_MEMORY = (messages.Meet, messages.Shared, messages.Holds, messages.Released)
-"""What a receiver says of it."""
+"""Messages of a receiver about it."""
 LIGHTER = 4
 """How much less a lent byte counts in a write: its reference goes through the socket, and it is copied once."""
 LENT_AT_ONCE, TOGETHER = 1 << 22, 8
 """Bytes that a producer brings in one turn of the loop where they are lent, in so many bodies at most: more of them are
 out of the processor's cache when they are copied."""
 GRAIN = 1 << 12
-"""What is lent is rounded up to so many bytes, so that what lies between is not too small to be of use."""
+"""Loans are rounded up to so many bytes, so that gaps between them are not too small to be of use."""
 assert GRAIN % ALIGNMENT == 0
 
 
 def weight(size: int) -> int:
-    """What a body that is lent counts for in a write; not less than the smallest, which are bounded as ever."""
+    """Return the weight of a lent body in a write; not less than the smallest, which are bounded as usual."""
     return max(size // LIGHTER, SHARED_FROM)
 
 
@@ -83,7 +83,7 @@ class FreeList:
 
 
 class Loan:
-    """What is lent over one data connection: sizes by offset. ``over``: its other end reads no more references."""
+    """The loans over one data connection: sizes by offset. ``over``: its other end reads no more references."""
 
     __slots__ = ("over", "sizes")
 
@@ -130,7 +130,7 @@ class Lender:
 
     @property
     def lends(self) -> bool:
-        """Whether there is memory, though there may be no room in it now."""
+        """True if there is memory, though there may be no room in it now."""
         return self._memory is not None
 
     def loan(self, token: bytes) -> Loan:
@@ -138,7 +138,7 @@ class Lender:
         return self._loans.setdefault(token, Loan())
 
     def lost(self, token: bytes) -> None:
-        """Note that the connection is gone. What was lent over it comes back when it is over at the receiver, too."""
+        """Note that the connection is gone. Its loans come back when it is over at the receiver, too."""
         if token in self._loans and not self._loans[token].sizes:
             del self._loans[token]  # it may never have been there
 
@@ -190,7 +190,7 @@ class Lender:
         if loan.over:
             return None
         if self._parts and (offset := self._in_place(body)) is not None:
-            loan.sizes[offset] = 0  # its part says how much it is
+            loan.sizes[offset] = 0  # its part knows its size
             return offset
         return self._copied(memory, loan, body)
 
@@ -226,7 +226,7 @@ class Lender:
             self._say(messages.Share(place=self._shared_memory.place))
 
     def told(self, message: messages.Meet | messages.Shared | messages.Holds | messages.Released) -> None:
-        """The receiver says something of it. Raises ProtocolError if that cannot be."""
+        """The receiver has sent a message about it. Raises ProtocolError if that cannot be."""
         match message:
             case messages.Meet():
                 self._meet(message)
@@ -240,7 +240,7 @@ class Lender:
     def _meet(self, message: messages.Meet) -> None:
         """The receiver waits for the memory."""
         if not self._asked or self._met:
-            raise ProtocolError(f"{self._peer} waits for memory that nobody has to hand over")
+            raise ProtocolError(f"{self._peer} waits for memory that is not to be handed over")
         self._met = True
         size = min(message.size, self._shared_memory.size) // GRAIN * GRAIN
         if size:
@@ -258,19 +258,19 @@ class Lender:
         log.info("%s takes messages in shared memory: %d bytes of it at most", self._peer, size)
 
     def _have_none(self) -> None:
-        # A receiver may say so as often as it likes, and it is news once.
+        # A receiver may send this any number of times, and it counts once.
         if self._asked and self._memory is None and not self._over:
             self._over = True
             text = (
-                "%s takes no messages in shared memory: it runs as another user or in another container, or could not "
-                "take it, as its log says"
+                "%s takes no messages in shared memory: it runs as another user or in another container, or "
+                "could not map it: see its log"
             )
             log.info(text, self._peer)
 
     def returned(self, loan: Loan, packed: Buffer) -> None:
         """Free what was lent. Raises ProtocolError if it was not lent."""
         offsets = unpacked_offsets(packed)
-        if loan.over:  # it was said before its connection ended, and is read behind what was said of that
+        if loan.over:  # it was sent before its connection ended, and is read after the message about that end
             return
         for offset in offsets:
             size = loan.sizes.pop(offset, None)
@@ -302,7 +302,7 @@ class Lender:
         loan.sizes.clear()
 
     def close(self) -> None:
-        """The control connection is gone: nothing is lent any more. What is in use is never written to again."""
+        """The control connection is gone: nothing is lent any more. Memory in use is never written to again."""
         memory, self._memory = self._memory, None
         self._over = True
         self._parts.clear()

@@ -49,7 +49,7 @@ FEW = 128
 
 
 class GroupTarget(NamedTuple):
-    """What a staged attempt is for, as its open request says it."""
+    """The target of a staged attempt, as in its open request."""
 
     into: str
     application: str
@@ -62,19 +62,21 @@ class Connection(Link):
 
     attached = False
     held_back = False
-    """Whether it could write, and waits until the receiver has more of what is in shared memory."""
+    """True if it could write, and waits until the receiver has taken more of the shared memory."""
     upqueries: Upqueries | None = None
-    """What the consumer asks for, and the producer has not taken; None before the first. With the connection they go,
-    so that nothing that came on another one is ever given out."""
+    """The consumer's requests that the producer has not taken; None before the first.
+
+    With the connection they go, so that nothing that came on another one is ever given out.
+    """
 
     @property
     @abstractmethod
     def lends(self) -> bool:
-        """Whether there is shared memory for large bodies."""
+        """True if there is shared memory for large bodies."""
 
     @abstractmethod
     def allocate(self, size: int) -> pa.Buffer | None:
-        """Shared memory for a body of at most ``size`` bytes, which is made there; None if there is none now."""
+        """Return shared memory for a body of at most ``size`` bytes, which is made there; None if there is none now."""
 
     @abstractmethod
     def schema(self, channel: OutboundChannel) -> list[Buffer]:
@@ -82,7 +84,7 @@ class Connection(Link):
 
     @abstractmethod
     def drop(self) -> None:
-        """The channel goes on without this connection."""
+        """The channel continues without this connection."""
 
     @abstractmethod
     def leave(self) -> None:
@@ -92,8 +94,8 @@ class Connection(Link):
 class OutboundChannel(JobOwner):
     """One stream to one receiver.
 
-    The application's side calls `append`, `finish`, `detach` and reads the numbers, ``on_change`` tells it when to
-    look again. ``on_released`` tells its owner that it is over.
+    The application's side calls `append`, `finish`, `detach` and reads the numbers, ``on_change`` notifies it
+    when to look again. ``on_released`` notifies its owner that it is over.
     """
 
     def __init__(
@@ -114,7 +116,9 @@ class OutboundChannel(JobOwner):
         self._on_released = on_released
         self.id = channel_id
         self.to = to
-        self.at = to  # who is asked for it: `to`, or the process of that node that was named there
+        self.at = (
+            to  # the process that is asked for it: `to`, or the process of that node that was named there
+        )
         self.stream = stream
         self.codec = codec
         self.schema: bytes | None = None
@@ -134,7 +138,7 @@ class OutboundChannel(JobOwner):
         self.sent = 0  # everything below was handed to a connection at some time
         self.placed = (
             not replayable
-        )  # whether the numbers are known: a replayable stream goes on where it was
+        )  # true if the numbers are known: a replayable stream continues where it was
         self.last_note = b""
         self.message_limit: int | None = None
         self.reconnects = 0
@@ -148,7 +152,7 @@ class OutboundChannel(JobOwner):
         self.gathering = self.awaited = 0
         self.attachments = 0
         self.request = 0
-        self.last_failure = "still going on"
+        self.last_failure = "still in progress"
         self._episode = Episode()
         self.backoff = Backoff(core)
         self.progressed = False  # whether anything was received since the last loss
@@ -159,7 +163,7 @@ class OutboundChannel(JobOwner):
         self.store: Store | None = None  # what keeps messages on disk, if anything does
         self.durable: DurableStore | None = None  # the same, if they are there before they go out
         self.send_buffer = SendBuffer()
-        self._blocked_at = -1  # the head that the receiver was told of
+        self._blocked_at = -1  # the head that was sent to the receiver
         self._dropping = False
         self.packer = Packer(core.frames)
         self.sealed = self.sealed_bytes = 0  # what is in records; what is in the packer follows
@@ -171,7 +175,7 @@ class OutboundChannel(JobOwner):
     def keep_in(
         self, store: DurableStore, log: object, acknowledged: int, head: int, ending: Ending | None
     ) -> None:
-        """Make the buffer durable, and go on with what ``log`` of the store holds."""
+        """Make the buffer durable, and continue with the messages in ``log`` of the store."""
         self.store = self.durable = store
         self.sealed = head
         self.acknowledged = self.received = self.sent = acknowledged
@@ -191,7 +195,7 @@ class OutboundChannel(JobOwner):
 
     @property
     def settled(self) -> bool:
-        """Whether it is over, and its files are closed."""
+        """True if it is over, and its files are closed."""
         return self.terminal and (self.store is None or self.store.settled)
 
     @property
@@ -206,7 +210,7 @@ class OutboundChannel(JobOwner):
 
     @property
     def on_disk_entirely(self) -> bool:
-        """Whether all that the producer said is durable."""
+        """True if all messages and the end are durable."""
         store = self.durable
         assert store is not None
         return store.upto == self.head and (store.finished or self.closing is None)
@@ -224,11 +228,11 @@ class OutboundChannel(JobOwner):
 
     @property
     def aborted(self) -> bool:
-        """Whether the producer has failed, and said so."""
+        """True if the producer has failed, and reported it."""
         return self.closing is not None and self.closing.failure is not None
 
     def room(self, size: int) -> bool:
-        """Whether a message of ``size`` bytes fits into the buffer now."""
+        """True if a message of ``size`` bytes fits into the buffer now."""
         kept = self.sealed + len(self.packer.bodies) - max(self.acknowledged, self.begun)
         kept -= self.send_buffer.gaps
         return self.placed and (kept <= 0 or self.bounds.room(size, kept, self.kept_bytes, self.store))
@@ -246,7 +250,7 @@ class OutboundChannel(JobOwner):
                 raise self._too_large(largest, limit)
 
     def allocate(self, size: int) -> pa.Buffer | None:
-        """Memory that the receiver has too, for a body of at most ``size`` bytes; None if there is none now."""
+        """Return memory shared with the receiver, for a body of at most ``size`` bytes; None if there is none now."""
         return None if self.link is None or size < SHARED_FROM else self.link.allocate(size)
 
     def check_size(self, size: int) -> None:
@@ -291,7 +295,10 @@ class OutboundChannel(JobOwner):
             )
 
     def make_room(self, size: int) -> bool:
-        """Drop the oldest messages that were never sent, if the policy says so; whether there is room then."""
+        """Drop the oldest messages that were never sent, if the policy allows it.
+
+        Returns true if there is room then.
+        """
         if self.buffer.when_full == "drop_oldest" and self.placed:
             self.seal()
             while not self.room(size) and (dropped := self.send_buffer.drop_oldest(self.sent)):
@@ -302,7 +309,7 @@ class OutboundChannel(JobOwner):
         return self.room(size)
 
     def wait_for_room(self) -> None:
-        """A producer waits: if only acknowledgements are missing, the receiver is told."""
+        """A producer waits: if only acknowledgements are missing, the receiver is notified."""
         if self.store is not None:
             self.store.request()
         if self.waiting and self.send_buffer.memory < ACK_BYTES:
@@ -318,12 +325,12 @@ class OutboundChannel(JobOwner):
             self.link.send(signal(Kind.BLOCKED, sequence=self.head, count=self.head - self.acknowledged))
 
     def want_acknowledgement(self) -> None:
-        """Ask for an acknowledgement: somebody waits until all that was sent is acknowledged."""
+        """Request an acknowledgement: a task waits until everything sent is acknowledged."""
         if self.ack_requests.want(self.head):
             self._touch()
 
     def question(self) -> bytes | None:
-        """The frame that asks for what is acknowledged, if somebody waits for it: it may come late else."""
+        """Return the frame that requests an acknowledgement, if one is waited for: it may come late otherwise."""
         sent, asking = self.sent, self.ack_requests
         if self.acknowledged >= sent or asking.asked >= sent:
             return None
@@ -359,8 +366,8 @@ class OutboundChannel(JobOwner):
     def append(self, body: Body, note: bytes, context: bytes, cost: int) -> Ticket | None:
         """Take a message: it has number ``head`` now, and is kept until it is acknowledged.
 
-        A durable buffer gives a ticket, which tells when it is durable. What follows may go to the packer directly,
-        as long as that has credit.
+        A durable buffer gives a ticket, which shows when it is durable. Later messages may go to the packer
+        directly, as long as that has credit.
         """
         packer = self.packer
         if packer.granted:
@@ -391,10 +398,10 @@ class OutboundChannel(JobOwner):
         return ticket
 
     def _idle(self, link: Connection, body: Body) -> bool:
-        """Whether the connection has nothing to do but ``body``, which is small: there is nothing to gather it with.
+        """True if the connection has nothing to do but ``body``, which is small: there is nothing to gather it with.
 
-        Not so where one message comes after the other: then what follows within this turn of the loop waits for its
-        end, so that it goes together.
+        Not so where one message comes after the other: then what follows within this turn of the loop waits
+        for its end, so that it goes together.
         """
         if (
             self.sealed - self.received > FEW
@@ -417,7 +424,7 @@ class OutboundChannel(JobOwner):
             self.core.touch(self.link)
 
     def finish(self, failure: str | None = None) -> None:
-        """Queue the end, or the abort, behind everything sent."""
+        """Queue the end, or the abort, after everything sent."""
         if self.closing is None:
             self.packer.revoke()
             self.closing = Ending(self.head, None if failure is None else encodable(failure))
@@ -442,7 +449,7 @@ class OutboundChannel(JobOwner):
         self.on_change()
 
     def stay(self) -> None:
-        """Stay after all: whoever was about to leave has thought better of it."""
+        """Stay after all: the owner has changed its mind about leaving."""
         self.leaving = False
 
     def detach(self, now: float) -> None:
@@ -484,12 +491,12 @@ class OutboundChannel(JobOwner):
         self.fail(SenderEvent.GIVE_UP, ChannelBroken(text), now)
 
     def what_is_left(self) -> str:
-        """The numbers, and how to go on, for errors that end the channel."""
+        """The numbers, and how to continue, for errors that end the channel."""
         if self.group is not None:
-            return f"{self.head} messages of the attempt are dropped there; to go on, make another attempt"
+            return f"{self.head} messages of the attempt are dropped there; to continue, make another attempt"
         stream = f"with stream={self.stream!r}, replayable=True"
         again = stream if self.durable is None else "with the same directory"
-        return f"{self.counts}; to go on, register it again {again}"
+        return f"{self.counts}; to continue, register it again {again}"
 
     @property
     def counts(self) -> str:
@@ -548,7 +555,7 @@ class OutboundChannel(JobOwner):
         self._unpack()
         self.send_buffer.clear()
         if self.store is not None:
-            # What the consumer is done with is of no use to a successor; anything else is.
+            # Messages that the consumer has finished are of no use to a successor; all others are.
             ended = self.state is SenderState.ENDED and self.error is None
             self.store.leave(discard=ended or self.state is SenderState.CLOSED_BY_PEER)
         self._on_released(self, now)
@@ -559,7 +566,8 @@ class OutboundChannel(JobOwner):
         """The receiver took the token and wants number ``expected`` next."""
         if not self.placed:
             self.placed = True
-            # What is acknowledged of it is said behind this: a receiver that has lost the rest has to get that first.
+            # Its acknowledgements are sent after this: a receiver that has lost the rest has to get that
+            # first.
             self.sealed = self.sent = self.begun = self.received = expected
             if self.closing is not None:
                 self.closing = Ending(expected, self.closing.failure)
@@ -585,9 +593,9 @@ class OutboundChannel(JobOwner):
         wants = f"the receiver wants number {expected} of stream {self.stream!r}"
         if self.acknowledged <= expected < self.begun:
             text = (
-                f"channel {self.id!r} to {self.to}: {wants}, as it has lost what it had not acknowledged, and this "
-                f"producer went on at number {self.begun}: register the channel again with stream={self.stream!r}, "
-                f"replayable=True, and it goes on there"
+                f"channel {self.id!r} to {self.to}: {wants}, as it has lost messages that it had not "
+                f"acknowledged, and this producer had continued at number {self.begun}: register the channel "
+                f"again with stream={self.stream!r}, replayable=True, to continue there"
             )
             self.fail(SenderEvent.GIVE_UP, PositionLost(text), now)
         else:
@@ -602,12 +610,12 @@ class OutboundChannel(JobOwner):
 
     @property
     def lends(self) -> bool:
-        """Whether large bodies go through shared memory, if there is room."""
+        """True if large bodies go through shared memory, if there is room."""
         return self.link is not None and self.link.lends
 
     @property
     def behind(self) -> bool:
-        """Whether the connection cannot write, and there is more in memory to write."""
+        """True if the connection cannot write, and there is more in memory to write."""
         link = self.link
         stuck = link is not None and link.attached and (link.held_back or not link.writable)
         return stuck and self.store is None and bool(self.send_buffer.unsent)
@@ -644,13 +652,14 @@ class OutboundChannel(JobOwner):
 
     @property
     def pending_final(self) -> bool:
-        """Whether messages that no record has yet can not be taken back."""
+        """True if messages that are not in a record yet can no longer be withdrawn."""
         return self.packer.ticket is not None and self.packer.ticket.final
 
     def take_back(self, first: int, taken_bytes: int | None, error: NetChannelError) -> None:
         """The disk did not take the messages from number ``first`` on: they were not sent.
 
-        ``taken_bytes`` are of all messages before it; None if no record has any of those that are taken back.
+        ``taken_bytes`` are of all messages before it; None if no record has any of the messages from
+        ``first``.
         """
         if self.packer.ticket is not None:
             self.packer.ticket.error = error

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MOST = 2 * PACK_LIMIT
 """Bytes of messages that are taken until records are made of them, where the first is a large one."""
 EACH = MOST // PACK_COUNT
-"""What a message takes of the credit beside its size, so that there is an end to empty ones too."""
+"""Credit that a message takes in addition to its size, so that there is an end to empty ones too."""
 
 
 APART_US = 50
@@ -29,9 +29,10 @@ APART_US = 50
 
 
 class Ticket:
-    """Whether messages that were taken are durable; ``error`` says that they were not taken after all.
+    """Shows when accepted messages are durable; ``error`` is set if they were not taken after all.
 
-    That can be said only while all who sent them wait: ``final`` once one of them has gone, e.g. was cancelled.
+    That can be reported only while all their senders wait: ``final`` once one of them has gone, e.g. was
+    cancelled.
     """
 
     __slots__ = ("durable", "error", "final")
@@ -45,8 +46,8 @@ class Ticket:
 class Packer:
     """Takes messages: each costs a comparison and an addition while there is ``credit``. Its frames are in ``memory``.
 
-    Whoever owns it decides by `grant` what may be taken without being asked again; everything else, what has a note
-    for instance, comes by `add`.
+    Its owner decides by `grant` how much may be taken without asking again; everything else, such as a
+    message with a note, comes by `add`.
     """
 
     __slots__ = (
@@ -128,12 +129,12 @@ class Packer:
             self.credit = self.granted = room
 
     def fits(self, size: int, context: bytes) -> bool:
-        """Whether a message of ``size`` bytes, its note included, may be taken before records are made."""
+        """True if a message of ``size`` bytes, its note included, may be taken before records are made."""
         taken = self.size + len(self.bodies) * EACH
         return taken + size + EACH <= self._limit and context is self.context
 
     def apart(self) -> bool:
-        """Whether the first message came a while after that for which this was true last."""
+        """True if the first message came a while after the last one for which this was true."""
         if 0 <= self.since - self._alone_at < APART_US:  # the clock may have been set back
             return False
         self._alone_at = self.since

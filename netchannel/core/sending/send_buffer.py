@@ -1,4 +1,4 @@
-"""What a sender keeps until it is acknowledged: in memory, or on disk where a buffer policy says so."""
+"""A sender's messages until they are acknowledged: in memory, or on disk by the buffer policy."""
 
 from __future__ import annotations
 
@@ -114,17 +114,17 @@ class SendBuffer:
         return max([entry.largest for entry in entries if isinstance(entry, Record)], default=0)
 
     def add(self, record: Record) -> None:
-        """Keep ``record``, to be sent behind all others."""
+        """Keep ``record``, to be sent after all others."""
         self.unsent.append(record)
         self.memory += record.size
 
     def add_cold(self, first: int, end: int, log: object) -> None:
-        """Keep messages that are on disk, to be sent behind all others."""
+        """Keep messages that are on disk, to be sent after all others."""
         _append_cold(self.unsent, first, end, log)
         self.has_cold = True
 
     def next_record(self) -> Record | None:
-        """The record to send now, which is in flight then; None if there is none in memory."""
+        """Return the next record to send, which is in flight then; None if there is none in memory."""
         record = self.unsent[0] if self.unsent else None
         if type(record) is not Record:
             return None
@@ -175,7 +175,7 @@ class SendBuffer:
             first.first = expected
 
     def _take_back(self, record: Record) -> None:
-        """Send ``record`` once more: from the disk if it is there, as nobody knows how long that will take."""
+        """Send ``record`` once more: from the disk if it is there, as that may take any time."""
         if record.log is None:
             self.unsent.appendleft(record)
             return
@@ -202,7 +202,7 @@ class SendBuffer:
         self.has_cold = True
 
     def first_cold(self) -> tuple[Cold | None, int]:
-        """What is to be read from the disk next, and the bytes in memory that are sent before it."""
+        """The first messages to read from disk next, and the bytes in memory that are sent before them."""
         ahead = 0
         for entry in self.unsent:
             if isinstance(entry, Cold):
@@ -231,7 +231,7 @@ class SendBuffer:
             del self.unsent[index]
 
     def in_memory_only(self) -> list[Record]:
-        """The records behind all others that are neither sent nor on disk, in their order."""
+        """The last records, which are neither sent nor on disk, in their order."""
         records: list[Record] = []
         for entry in reversed(self.unsent):
             if isinstance(entry, Cold) or entry.log is not None:
@@ -279,7 +279,7 @@ class SendBuffer:
 
 
 def _gap(first: int, end: int, context: bytes) -> Record:
-    """What is sent in the place of messages ``first`` to ``end`` (excluded)."""
+    """Return the frame that is sent in place of messages ``first`` to ``end`` (excluded)."""
     frame = signal(Kind.GAP, sequence=first, count=end - first)
     return Record(first, end, 0, 0, [frame], context, gap=True)
 

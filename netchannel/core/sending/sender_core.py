@@ -216,7 +216,7 @@ class SenderPeer(Peer["SenderControl"]):
                 self.open(channel, now)
 
     def sent_on(self, channel: OutboundChannel, port: int, now: float) -> None:
-        """The receiver says that the process at ``port`` of its host has ``channel``: ask there, at once."""
+        """The receiver reports that the process at ``port`` of its host has ``channel``: ask there, at once."""
         if (address := self.elsewhere(port)) is not None:
             channel.move(SenderEvent.ELSEWHERE, now)
             self.core.move(channel, address, now).open(channel, now)
@@ -335,10 +335,10 @@ class SenderControl(DialedControl):
             self._owner.reopen(channel, now)
 
     def refused_for_good(self, channel: OutboundChannel, code: str, text: str, now: float) -> bool:
-        """Whether asking again cannot help; then the channel is given up."""
+        """True if asking again cannot help; then the channel is given up."""
         permanent = PERMANENT.get(code)
         if code == "position" and channel.replayable:
-            permanent, text = PositionLost, f"{text}; register the channel again, and it goes on there"
+            permanent, text = PositionLost, f"{text}; register the channel again to continue there"
         if permanent is None:
             return False
         error = permanent(f"channel {channel.id!r} was refused by {self.peer}: {text}")

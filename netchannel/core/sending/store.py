@@ -1,4 +1,7 @@
-"""What a sender's channel wants of whatever keeps its messages on disk. `netchannel.storage` has what does."""
+"""The interface between a sender's channel and the storage of its messages on disk.
+
+`netchannel.storage` has what does.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ class Store(ABC):
 
     @abstractmethod
     def room(self, size: int) -> bool:
-        """Whether ``size`` more bytes may be taken now."""
+        """True if ``size`` more bytes may be taken now."""
 
     @abstractmethod
     def credit(self) -> int:
@@ -49,7 +52,7 @@ class Store(ABC):
 
     @abstractmethod
     def leave(self, *, discard: bool) -> None:
-        """The channel is over: close the files once the job at hand is done, and remove them if so said."""
+        """The channel is over: close the files once the job at hand is done, and remove them if requested."""
 
 
 class DurableStore(Store):

@@ -1,4 +1,4 @@
-"""One attempt of a staged group on disk: a segment of its own numbers, which nobody reads before it is committed."""
+"""One attempt of a staged group on disk: a segment of its own numbers, which is not read before it is committed."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class AttemptFile:
         self._hasten()
 
     def _go_on_in_a_spare(self) -> None:
-        """Go on, once it is large, in a file that has memory and blocks already, if there is one."""
+        """Continue, once it is large, in a file that has memory and blocks already, if there is one."""
         tail = self._tail
         assert tail is not None
         if self._spare is not None:
@@ -133,7 +133,7 @@ class AttemptFile:
         try:
             write_all(file, [read_all(tail.file, self.size, 0)], 0)
             self._files.rename(spare.path, tail.segment.path)
-        except OSError:  # it goes on where it is
+        except OSError:  # it stays in its file
             file.close()
             self._spares.give_back(spare)
             return
@@ -149,7 +149,7 @@ class AttemptFile:
             self._hastened = size
 
     def seal(self, checksum: int, schema: bytes = b"") -> SealedAttempt:
-        """Make all of it durable, and its name say so. Raises StorageFull, LogBroken."""
+        """Make all of it durable, and give it the name of a sealed one. Raises StorageFull, LogBroken."""
         count = 0 if self._tail is None else self._tail.segment.end
         payload = json.dumps([*self.key, checksum], ensure_ascii=False).encode()
         self._write(
@@ -159,10 +159,10 @@ class AttemptFile:
         tail, segment = self._tail, self._tail.segment
         path = self._folder / (file_name(self.key) + SEALED)
         try:
-            tail.take_back()  # what another attempt had in a spare file, behind its end
+            tail.take_back()  # data of another attempt in a spare file, after its end
             tail.sync()
             self._check_free(path)
-            # Only now: whoever finds this name need not ask whether what he reads is on the disk.
+            # Only now: under this name all data is on the disk.
             self._files.rename(segment.path, path)
             segment.path = path
             self._files.sync_directory(self._folder)
@@ -188,7 +188,7 @@ class AttemptFile:
             try:
                 self._files.unlink(path)
             except FileNotFoundError:
-                pass  # whoever opened the folder since has removed it
+                pass  # the process that opened the folder since has removed it
             except OSError as error:
                 log.warning("%s cannot be deleted (%s): it takes up space", path, error)
 
@@ -201,7 +201,7 @@ class AttemptFile:
             self._spares.settle(spare)
 
     def abandon(self) -> None:
-        """Close the descriptor and do nothing else: for a forked child, whose parent goes on with the file."""
+        """Close the descriptor and do nothing else: for a forked child, whose parent continues with the file."""
         if self._tail is not None:
             self._tail.file.close()
 
@@ -226,13 +226,13 @@ class AttemptFile:
             path = self._folder / (file_name(self.key) + UNSEALED)
             file = self._files.create(path)
             self._tail = Tail(file, Segment(path, 0, salt_of(header)), {}, synced=False)
-        if self.size == SEGMENT_HEADER:  # nothing is behind it, and it may not be there yet
+        if self.size == SEGMENT_HEADER:  # nothing follows it, and it may not be there yet
             write_all(self._tail.file, [header], 0)
         return self._tail
 
 
 def read_sealed(files: FileSystem, path: Path) -> SealedAttempt:
-    """The attempt in ``path``, as far as the headers of its entries tell. Raises LogDamaged, OSError."""
+    """The attempt in ``path``, as far as the headers of its entries show. Raises LogDamaged, OSError."""
     file = files.open(path)
     try:
         return _read_sealed(file, path)
@@ -253,7 +253,7 @@ def _read_sealed(file: File, path: Path) -> SealedAttempt:
             end = entry
         segment.add(entry)
     if segment.size != size or end is None:
-        raise damaged(path, segment.size, "no entry is there, and the attempt was sealed behind it")
+        raise damaged(path, segment.size, "no entry is there, and the attempt was sealed after it")
     start = size - entry_bytes(end.length)
     payload = read_payload(file, start, end)
     if payload is None:

@@ -79,11 +79,11 @@ class AttemptWriter(JobOwner):
 
     @property
     def _unused(self) -> bool:
-        """Whether nothing has come, and nobody is there from whom it could."""
+        """True if nothing has come, and no sender is there."""
         return self.channel.state is ReceiverState.REGISTERED and not self.channel.received
 
     def _leave(self, now: float) -> None:
-        """Give the place to another one; a sender that comes after all gets it anew."""
+        """Give the place to another one; a sender that comes after all gets a new one."""
         if self._unused:
             self.channel.detach(now)
         self.ended()
@@ -94,7 +94,7 @@ class AttemptWriter(JobOwner):
         self.request()
 
     def written(self, now: float) -> None:
-        """Go on once what was drained is in the file, which has grown by more than the messages."""
+        """Continue once the drained messages are in the file, which has grown by more than the messages."""
         self.bytes = self._file.size
         if against := self._owner.over_limit(self):
             self.give_up(against, now)
@@ -102,7 +102,7 @@ class AttemptWriter(JobOwner):
             self.ended()
 
     def give_up(self, reason: str, now: float) -> None:
-        """Take no more of it: its sender is told, and nothing of it is kept."""
+        """Take no more of it: its sender is notified, and nothing of it is kept."""
         self.channel.close(reason, now)
         self.ended()
 
@@ -156,7 +156,7 @@ class _Write(Job):
 
     @staticmethod
     def _context(view: memoryview | None) -> bytes:
-        """The bytes themselves: equal ones are told by being the same object."""
+        """Return the bytes themselves: equal ones are recognized as the same object."""
         if view is None:
             return b""
         return view.obj if isinstance(view.obj, bytes) else bytes(view)

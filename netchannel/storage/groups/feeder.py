@@ -27,7 +27,7 @@ READ_BYTES = 1 << 22
 
 
 class ReadQueue(Queue):
-    """A queue that tells when what was taken from it has been read: when more is asked for."""
+    """A queue that reports when its taken messages are read: when more is requested."""
 
     __slots__ = ("_on_read",)
 
@@ -83,7 +83,7 @@ class Feeder(JobOwner):
     # -- for the channel
 
     def send(self, *buffers: Buffer) -> None:
-        """Do nothing: nobody is there to hear it."""
+        """Do nothing: there is no sender."""
 
     def acknowledge(self) -> None:
         self._on_read()
@@ -92,7 +92,7 @@ class Feeder(JobOwner):
         self._on_read()
 
     def upquery(self, body: bytes) -> bool:
-        """Say that nobody is there to be asked: what is read here was committed."""
+        """Report that there is no producer to ask: messages read here were committed."""
         return False
 
     def touched(self) -> None:
@@ -109,7 +109,7 @@ class Feeder(JobOwner):
 
     @property
     def at_head(self) -> bool:
-        """Whether the channel has got all that is committed."""
+        """True if the channel has all committed messages."""
         return (self._channel.expected or 0) >= self._store.state.head
 
     def request(self) -> None:

@@ -1,4 +1,4 @@
-"""What a staged channel has promised, as entries of one small file (`netchannel.storage.layout`)."""
+"""The promises of a staged channel, as entries of one small file (`netchannel.storage.layout`)."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ STATE, COMMIT, FORGET = 16, 17, 18
 _NEW = "journal.new"
 _GROWTH = 4
 _SMALL = 1 << 16
-"""The journal is written anew once it is larger than this, and than so many times what it began with."""
+"""The journal is rewritten once it is larger than this, and than so many times its initial size."""
 
 Fields = dict[str, Any]
 
 
 class Journal:
-    """Appended to by one thread at a time. What `append` has returned from is on the disk."""
+    """Appended to by one thread at a time. An entry is on the disk when `append` has returned."""
 
     def __init__(self, files: FileSystem, folder: Path, marks: Marks, tail: Tail, began_bytes: int) -> None:
         self._files = files
@@ -68,7 +68,7 @@ class Journal:
 
     @property
     def overgrown(self) -> bool:
-        """Whether it is worth writing anew."""
+        """True if it is worth rewriting."""
         return self._tail.segment.size > max(_SMALL, _GROWTH * self._began_bytes)
 
     def append(self, kind: int, fields: Fields) -> None:
@@ -99,9 +99,9 @@ class Journal:
         self._marks.write(self.mark)
 
     def replace(self, stream: str, state: Fields) -> None:
-        """Write it anew, with ``state`` in the place of all entries.
+        """Rewrite it, with ``state`` in the place of all entries.
 
-        Raises StorageFull, LogBroken: it goes on as it was, unless it is ``doubtful`` then.
+        Raises StorageFull, LogBroken: it continues as it was, unless it is ``doubtful`` then.
         """
         if self._broken is not None:
             raise self._broken

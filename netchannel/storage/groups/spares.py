@@ -1,4 +1,4 @@
-"""Files that nobody needs any more, kept for a while to be written again, with the memory and the blocks they have.
+"""Files that are no longer needed, kept for a while to be written again, with the memory and the blocks they have.
 
 Much of the time that a new file takes goes into finding it memory for its pages and room on the disk.
 """
@@ -24,7 +24,7 @@ LEAST_BYTES = 1 << 20
 
 
 class Spare:
-    """A file of ``size`` bytes of any contents; whoever has taken it says how many he has ``used``."""
+    """A file of ``size`` bytes of any contents; its taker sets how many are ``used``."""
 
     def __init__(self, path: Path, size: int) -> None:
         self.path = path
@@ -57,13 +57,13 @@ class Spares:
 
     @staticmethod
     def worth(size: int) -> bool:
-        """Whether a file of so many bytes is worth keeping."""
+        """True if a file of so many bytes is worth keeping."""
         return size >= LEAST_BYTES
 
     def remove(self, gone: Iterable[tuple[Path, int]], *, durably: bool) -> None:
-        """Keep files of so many bytes, or delete them; one that is not there is none to care about.
+        """Keep files of so many bytes, or delete them; a missing one is ignored.
 
-        ``durably``: their names are gone when it returns, whatever happens then. Raises OSError, once all that can be
+        ``durably``: their names are durably gone when it returns. Raises OSError, once all that can be
         done is done.
         """
         kept: list[Spare] = []
@@ -80,7 +80,7 @@ class Spares:
                 failures.append(error)
         if durably or kept:
             try:
-                # Before one is written again: under its old name, nobody is to find what is new.
+                # Before one is written again: under its old name, the new contents must not be found.
                 self._files.sync_directory(self._folder)
             except OSError as error:
                 failures.append(error)
@@ -107,7 +107,7 @@ class Spares:
         return spare
 
     def take(self) -> tuple[Spare, File] | None:
-        """A spare file, open, under the name that it has; None if there is none. For `settle` in the end."""
+        """Return a spare file, open, under the name that it has; None if there is none. For `settle` in the end."""
         with self._lock:
             if not self._free:
                 return None
@@ -155,7 +155,7 @@ class Spares:
         self._idle = len(left)
 
     def _deleted(self, spare: Spare) -> bool:
-        """Whether that could be done; else it is tried again with the next that go."""
+        """True if that could be done; otherwise it is tried again with the next ones."""
         try:
             with suppress(FileNotFoundError):
                 self._files.unlink(spare.path)

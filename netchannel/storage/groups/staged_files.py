@@ -267,7 +267,7 @@ class _Leave(Job):
                 return
             store.acknowledge(self._acknowledged)
             if self._finished:
-                # What comes after it is another stream; only then is the end of this one said to be done.
+                # The next messages are another stream's; only then the end of this one is reported as done.
                 store.start_over(self._stream)
         except NetChannelError as error:
             log.warning("%s", error)

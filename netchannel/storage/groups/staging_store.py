@@ -1,6 +1,7 @@
 """A staged channel on disk: attempts that are held, and what of them was committed, in the order of its numbers.
 
-Nothing is copied: a committed group is the files of its attempts, one after the other, and a journal that says so.
+Nothing is copied: a committed group is the files of its attempts, one after the other, and a journal that
+lists them.
 """
 
 from __future__ import annotations
@@ -49,13 +50,13 @@ class Part(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The number behind its last message."""
+        """The number after its last message."""
         return self.first + self.sealed.count
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What the journal says. ``epochs`` has the last committed one of each application."""
+    """The contents of the journal. ``epochs`` has the last committed one of each application."""
 
     stream: str
     epochs: dict[str, int]
@@ -79,11 +80,11 @@ class State:
 
 
 class StagingStore:
-    """What a staged channel holds on disk; made by `StagingStore.open`.
+    """The files of a staged channel; made by `StagingStore.open`.
 
-    What writes (`commit`, `forget`, `acknowledge`, `start_over`, `remove`, `close`) belongs to one thread at a time.
-    Attempts are written by others meanwhile, each by one, and so is what `read` gives read by one. ``found`` are the
-    attempts that were sealed before it was opened, and not committed.
+    Writing methods (`commit`, `forget`, `acknowledge`, `start_over`, `remove`, `close`) are called by one
+    thread at a time. Attempts are written by others meanwhile, each by one, and so is what `read` gives read
+    by one. ``found`` are the attempts that were sealed before it was opened, and not committed.
     """
 
     def __init__(
@@ -123,11 +124,11 @@ class StagingStore:
         spare_bytes: int = 0,
         files: FileSystem | None = None,
     ) -> StagingStore:
-        """Open what ``channel_id`` has below ``directory``, or make it, for the stream ``create_stream()``.
+        """Open the files of ``channel_id`` below ``directory``, or make them, for the stream ``create_stream()``.
 
-        Files of up to ``spare_bytes`` that nobody needs any more are kept, to be written again.
-        Raises ChannelInUse if it is open already, in this process or another; LogDamaged if something durable is
-        missing or wrong; SchemaMismatch if it holds another codec; StorageFull and LogBroken.
+        Files of up to ``spare_bytes`` that are no longer needed are kept, to be written again.
+        Raises ChannelInUse if it is open already, in this process or another; LogDamaged if something durable
+        is missing or wrong; SchemaMismatch if it holds another codec; StorageFull and LogBroken.
         """
         files = files or RealFiles()
         path = Path(directory) / folder_name(channel_id)
@@ -183,7 +184,7 @@ class StagingStore:
         return store
 
     def _tidy(self, left: set[str], sealed: set[str]) -> None:
-        """Remove what nobody will ever name; what may still be named was `found`."""
+        """Remove attempts that can never be named; those that may still be named are `found`."""
         settled = self._settle()
         for name in left:
             with suppress(FileNotFoundError):  # a writer whose channel is over may remove it just now
@@ -220,7 +221,7 @@ class StagingStore:
 
     @property
     def doubtful(self) -> bool:
-        """Whether the journal was to be written anew and the disk failed: nothing is written, or deleted, any more."""
+        """True if rewriting the journal failed: nothing is written, or deleted, any more."""
         return self._journal.doubtful
 
     def attempt(self, key: AttemptKey) -> AttemptFile:
@@ -260,7 +261,7 @@ class StagingStore:
         self._with_room(partial(self._journal.append, kind, fields))
         self.state = state
         if self._journal.overgrown:
-            # What was written is, whatever becomes of this: the next to write to it hears of an error.
+            # The written data stays, even if this fails: the next write to it gets the error.
             with suppress(StorageFull, LogBroken):
                 self._rewrite(self.state, self.acknowledged)
 
@@ -281,7 +282,7 @@ class StagingStore:
         self._check_open()
         self.acknowledged = max(upto, self.acknowledged)
         if self.doubtful:
-            return  # a mark is of one journal: whoever finds the other misses what was deleted by it
+            return  # a mark is of one journal: with the other one, files deleted by it would look missing
         kept = [part for part in self.state.parts if part.end > upto]
         if len(kept) == len(self.state.parts):
             self._marks.write(self._mark)
@@ -303,7 +304,7 @@ class StagingStore:
         self.remove([part.sealed for part in left])
 
     def remove(self, attempts: Iterable[SealedAttempt], *, durably: bool = False) -> None:
-        """Give up the files of attempts that nobody will name: what stays of them is found at the next `open`."""
+        """Remove the files of attempts that will not be named: any that remain are found at the next `open`."""
         try:
             self.spares.remove([(each.path, each.segment.size) for each in attempts], durably=durably)
         except OSError as error:
@@ -324,7 +325,7 @@ class StagingStore:
         return self._journal.mark._replace(acknowledged=self.acknowledged)
 
     def _settle(self) -> bool:
-        """Whether it is durable what is acknowledged: files that are gone without that would look like damage.
+        """True if the acknowledged number is durable: files that are gone without that would look like damage.
 
         In place, so that a full disk does not keep them.
         """
@@ -342,7 +343,7 @@ class StagingStore:
             index = bisect_right(parts, sequence, key=lambda part: part.first) - 1
             if index < 0 or parts[index].end <= sequence:
                 raise PositionLost(
-                    f"number {sequence} was asked for, what is kept in {self.path} starts at {self.oldest}"
+                    f"number {sequence} was requested, and the messages in {self.path} start at {self.oldest}"
                 )
             for record in self._read(parts[index], sequence):
                 yield record
@@ -383,7 +384,7 @@ class StagingStore:
         self._folder.lock.release()
 
     def abandon(self) -> None:
-        """Close the descriptors and do nothing else: for a forked child, whose parent goes on with them."""
+        """Close the descriptors and do nothing else: for a forked child, whose parent continues with them."""
         self._closed = True
         self._close_files()
         for file in self._read_from:
@@ -440,7 +441,7 @@ class _Promise(NamedTuple):
 def _replayed(
     files: FileSystem, path: Path, entries: Sequence[tuple[int, Fields]], acknowledged: int
 ) -> tuple[int, State]:
-    """What the entries come to: the acknowledged number, and the state. Raises LogDamaged."""
+    """Return the result of the entries: the acknowledged number, and the state. Raises LogDamaged."""
     kinds = [kind for kind, _ in entries]
     if kinds[0] != STATE or set(kinds[1:]) - {COMMIT, FORGET}:
         raise damaged(path / JOURNAL, SEGMENT_HEADER, f"its entries are of the kinds {kinds}")

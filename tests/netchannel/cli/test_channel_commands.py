@@ -114,7 +114,7 @@ def test_a_stream_of_arrow_in_a_file_is_read_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("rows.txt", "its name says no format"),
+        ("rows.txt", "the file format is not clear from the name"),
         ("gone.csv", "gone.csv cannot be read"),
         ("bad.parquet", "bad.parquet"),
     ],
@@ -214,7 +214,7 @@ async def test_ping_measures_and_says_who_is_not_there() -> None:
     ("arguments", "said"),
     [
         (["send", "rows.csv", "127.0.0.1"], "expected HOST:PORT/CHANNEL, got '127.0.0.1'"),
-        (["send", "rows.txt", "127.0.0.1:1/c"], "rows.txt: its name says no format"),
+        (["send", "rows.txt", "127.0.0.1:1/c"], "rows.txt: the file format is not clear from the name"),
         (["recv", "127.0.0.1:0/c", "--secret-file", "gone"], "gone cannot be read"),
         (["ping", "127.0.0.1:1", "--count", "0"], "expected a number above 0, got '0'"),
         (["ping", "127.0.0.1:1", "--timeout", "nan"], "expected a number above 0, got 'nan'"),

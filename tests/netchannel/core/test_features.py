@@ -125,7 +125,7 @@ def test_who_goes_nowhere_else_is_told_where_to_ask(monkeypatch: pytest.MonkeyPa
     producer = world.open(world.sender())
     world.pass_time(1)
     assert producer.channel.state is SenderState.DENIED
-    assert "ask at port 2" in producer.channel.last_failure
+    assert "call port 2" in producer.channel.last_failure
 
 
 def test_large_messages_without_notes_go_to_who_takes_pieces_and_no_notes(

@@ -205,8 +205,8 @@ def test_a_tail_of_zeros_or_garbage_is_cut_off_with_one_line(
         made += fill(log, 2)
         log.sync()
     said = (
-        f"{path}: cut off {len(tail)} bytes after byte {size}, which were not yet durable when their writer stopped; "
-        f"messages go on at number {made[4].end}"
+        f"{path}: cut off {len(tail)} bytes after byte {size}, which were not yet durable when their writer "
+        f"stopped; messages continue at number {made[4].end}"
     )
     assert [line.getMessage() for line in caplog.records] == [said]
     with at(tmp_path) as log:
@@ -355,7 +355,7 @@ def test_without_marks_it_is_said_that_they_are_missing() -> None:
     files, kept = _trimmed()
     files.lose(FOLDER / "marks")
     with pytest.raises(
-        LogDamaged, match=f"messages below number {kept[0].first} were acknowledged, or are lost"
+        LogDamaged, match=f"messages below number {kept[0].first} were acknowledged or are lost"
     ) as error:
         opened(files)
     assert error.value.path == str(FOLDER / "marks")

@@ -92,7 +92,7 @@ def test_answers_to_what_nobody_has_asked_are_passed_over() -> None:
         ),
         ([messages.CallPiece(request=1, body=b"b")], "more of an answer to call 1 than there is"),
         ([messages.Returned(request=1, size=3, body=b"a")] * 2, "begins to answer call 1 twice"),
-        ([messages.Ready(channel="c")], "does not send to who calls it"),
+        ([messages.Ready(channel="c")], "does not send to a caller"),
     ],
     ids=str,
 )
@@ -210,7 +210,8 @@ def test_a_deadline_says_who_has_not_answered() -> None:
     assert isinstance(error, CallTimedOut)
     assert error.state == "unreached"
     assert str(error) == (
-        "service 's' at r:1 gave no answer to a call of 3 bytes within 2 s: nobody answers at r:1: connection refused"
+        "service 's' at r:1 gave no answer to a call of 3 bytes within 2 s: no process answers at r:1: "
+        "connection refused"
     )
     receiver = world.receiver()
     error = caller.error(deadline_s=5)

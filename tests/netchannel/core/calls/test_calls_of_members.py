@@ -165,7 +165,7 @@ def test_a_caller_that_does_not_follow_is_told_where_to_ask(monkeypatch: pytest.
     site.called(site.first)
     error = site.caller.error(deadline_s=1)
     assert isinstance(error, CallTimedOut)
-    assert "service 's' is with another process of this node: ask at port 2" in str(error)
+    assert "service 's' is at another process of this node: call port 2" in str(error)
 
 
 def test_a_front_that_knows_no_services_is_told_of_none(
@@ -178,7 +178,7 @@ def test_a_front_that_knows_no_services_is_told_of_none(
     Called(early, "early")
     site.world.settle()
     service = site.called(site.first)
-    assert "the node at unix:/node knows no services" in caplog.text
+    assert "the node at unix:/node has no support for services" in caplog.text
     assert len(site.front.members.links) == 3
     assert isinstance(site.caller.error(deadline_s=1), CallTimedOut)
     site.first.withdraw(service.callee)
