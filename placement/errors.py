@@ -1,4 +1,4 @@
-"""What goes wrong between a query and a topology.
+"""Errors of a query with a topology.
 
 ::
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class PlacementError(Exception):
-    """A query that cannot be planned. The message is a sentence for the person who wrote the query."""
+    """A query that cannot be planned. The message is a sentence for the author of the query."""
 
 
 class QueryError(PlacementError):
@@ -67,7 +67,7 @@ class RetractingPlan(InvalidQuery):
 
 
 class NotOnEngine(PlacementError):
-    """What is placed at a node is nothing for its engine; ``faults`` holds every reason, one per operator."""
+    """An operator at a node does not suit its engine; ``faults`` holds every reason, one per operator."""
 
     def __init__(self, faults: Iterable[str]) -> None:
         self.faults = tuple(faults)

@@ -1,7 +1,7 @@
 """A query's shape: a graph without cycles, in which every operator leads to a sink, or to a view that nothing reads.
 
-What runs free is more: one tree, whose root is its sink, or such a view. The checks read ``Outline``s, the little that
-shape is made of, so that they work on a file whose operators have other mistakes as well.
+A query that runs free has more rules: one tree, whose root is its sink, or such a view. The checks read ``Outline``s,
+the little that shape is made of, so that they work on a file whose operators have other mistakes as well.
 """
 
 from __future__ import annotations
@@ -71,11 +71,9 @@ def second_roots(outlines: Sequence[Outline]) -> Iterator[tuple[Location, str]]:
     first, *others = roots_of(outlines)
     for other in others:
         what = "sink" if {first.type, other.type} == {"sink"} else "root"
-        message = f"{other}: a second {what} beside {first}; expected exactly one, for a query that runs free"
+        message = f"{other}: a second {what} in addition to {first}; expected exactly one, for a query that runs free"
         onward = (
-            _IN_STEPS
-            if what == "sink"
-            else "have what is above it read the view, which gives on all that it gets"
+            _IN_STEPS if what == "sink" else "let the operators above read the view, which forwards all rows"
         )
         yield other.path, f"{message}: make it a query of its own, or {onward}"
 
@@ -94,7 +92,7 @@ def second_readers(
                 reader[child] = outline
             elif unrepeatable is None:
                 message = f"{outline}: {child!r} is read by {reader[child]} already; a query that runs free is a tree"
-                yield path, f"{message}: repeat what both read under other ids, or {_IN_STEPS}"
+                yield path, f"{message}: repeat the operators that both read under other ids, or {_IN_STEPS}"
             elif child in unrepeatable:
                 message = (
                     f"{outline}: {child!r} is read by {reader[child]} already, and {unrepeatable[child]}"
@@ -126,7 +124,7 @@ def _bad_ids(outlines: Sequence[Outline]) -> Iterator[tuple[Location, str]]:
     for outline in outlines:
         counts[outline.id] += 1
         if counts[outline.id] > 1:
-            yield (*outline.path, "id"), f"duplicate operator id {outline.id!r}; each may be given once"
+            yield (*outline.path, "id"), f"duplicate operator id {outline.id!r}; give each once"
         if len(outline.id) > _MAX_ID:
             yield (
                 (*outline.path, "id"),
@@ -140,7 +138,7 @@ def _bad_ids(outlines: Sequence[Outline]) -> Iterator[tuple[Location, str]]:
 
 
 def _bad_views(outlines: Sequence[Outline]) -> Iterator[tuple[Location, str]]:
-    """Views whose names are none, or those of others."""
+    """Return views with invalid names, or those of others."""
     of_names: dict[str, Outline] = {}
     for view in views_of(outlines):
         name = view.id if view.name is None else view.name
@@ -174,7 +172,7 @@ def _bad_inputs(outlines: Sequence[Outline], by_id: Mapping[str, Outline]) -> It
 
 
 def _readers(by_id: Mapping[str, Outline]) -> dict[str, list[str]]:
-    """Who reads an operator, or what is taken for one."""
+    """Return the readers of an operator, or of an unknown id."""
     readers: dict[str, list[str]] = {key: [] for key in by_id}
     for outline in by_id.values():
         for child in dict.fromkeys(child for _, child in outline.inputs):

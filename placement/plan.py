@@ -1,8 +1,8 @@
 """The plan model: a query as a graph of operators, and the fragments that it is cut into where it runs free.
 
-``Query`` is what a user writes (the query JSON). ``Fragment`` is what a worker runs: the same operators, with
-the source and the sink bound to what the topology says of them, and network sources and sinks at the cut
-edges. Both are plain JSON; an operator names its inputs by id.
+``Query`` is what a user writes (the query JSON). ``Fragment`` is what a worker runs: the same operators, with the
+source and the sink bound to their settings in the topology, and network sources and sinks at the cut edges. Both are
+plain JSON; an operator names its inputs by id.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from topology.mistakes import Location
 
 StateBytes = Annotated[int, Field(strict=True, ge=1)]
-"""What an operator's state may hold; where a plan does not say it, the worker's bound counts."""
+"""Bound on an operator's state; without one in the plan, the worker's bound counts."""
 OperatorId = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[\x21-\x7e]+$")]
 
 
 class BaseOperator(BaseModel):
-    """What all operators have."""
+    """The common part of all operators."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -103,7 +103,7 @@ class UnionOperator(_Nary):
 
 
 class SharderOperator(UnaryOperator):
-    """Gives each row to one of ``shards``, its readers in their order: the one that the hash of ``by`` says."""
+    """Gives each row to one of ``shards``, its readers in their order: the one selected by the hash of ``by``."""
 
     type: Literal["sharder"] = "sharder"
     by: Annotated[tuple[str, ...], Field(min_length=1)]
@@ -111,7 +111,7 @@ class SharderOperator(UnaryOperator):
 
 
 class MergerOperator(_Nary):
-    """All rows of the shards ``inputs``, each of which has those that the hash of the columns ``by`` says.
+    """All rows of the shards ``inputs``, each of which has those selected by the hash of the columns ``by``.
 
     Without ``by`` a row may be in any of them.
     """
@@ -133,15 +133,15 @@ class Sharding(BaseModel):
 
 
 How = Literal["inner", "left", "right", "full"]
-"""Whose rows a join gives also where none matches them: no input's, the first one's, the second one's or both."""
+"""The inputs whose rows a join emits even without a match: no input's, the first one's, the second one's or both."""
 
 
 class _Divisible(BaseOperator):
-    """What may be in shards, which its field ``shard`` says."""
+    """An operator that may be in shards, by its field ``shard``."""
 
     @model_serializer(mode="wrap")
     def _without_what_says_nothing(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without keys that operators had not before, where they say nothing: what was written then is the same."""
+        """Omit keys that operators did not have before, if they are unset: earlier documents stay the same."""
         written: dict[str, Any] = handler(self)
         for key, nothing in (("shard", None), ("how", "inner")):
             if key in written and getattr(self, key) == nothing:
@@ -233,10 +233,10 @@ def window_times(operators: Iterable[object]) -> dict[str, str]:
 
 
 class ViewOperator(UnaryOperator):
-    """Rows of its input are read here by ``key``, and go on unchanged to whoever reads it, if anybody does.
+    """Rows of its input are read here by ``key``, and are passed on unchanged to its readers, if there are any.
 
     It is read by its ``name``, or by its id. ``node`` is where it is, if nothing reads it. ``max_bytes`` is a budget:
-    where what is kept of the keys that were read holds more, keys go, as ``evict`` says.
+    if the state of keys that were read is larger, keys are evicted by ``evict``.
     """
 
     type: Literal["view"] = "view"
@@ -255,14 +255,14 @@ class SinkOperator(UnaryOperator):
 
 
 class BoundSource(SourceOperator):
-    """A source with what the topology says of it; ``columns`` are those that are read."""
+    """A source with its settings in the topology; ``columns`` are those that are read."""
 
     columns: Schema = Field(alias="schema")
     physical: PhysicalSource
 
 
 class BoundSink(SinkOperator):
-    """A sink with what the topology says of it; ``only_grows``: its input takes no row back."""
+    """A sink with its settings in the topology; ``only_grows``: its input retracts no row."""
 
     target: Sink
     only_grows: bool = False
@@ -299,7 +299,7 @@ RowOperator = (
     | DistinctOperator
     | WindowOperator
 )
-"""What makes rows of rows, wherever a query runs."""
+"""Operators that turn rows into rows, however a query runs."""
 QueryOperator = Annotated[
     SourceOperator | RowOperator | ViewOperator | SinkOperator,
     Field(discriminator="type"),
@@ -319,7 +319,7 @@ PartialNode = Annotated[
     Base | Stream | RowOperator | SharderOperator | MergerOperator | View | Output,
     Field(discriminator="type"),
 ]
-"""What the plan of partial state is made of."""
+"""The nodes of the plan of partial state."""
 
 
 class QueryChannels(ChannelPolicies):
@@ -330,7 +330,7 @@ class QueryChannels(ChannelPolicies):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a query was read from. No part of what it says: all origins are equal."""
+    """Where a query was read from. Not a part of its contents: all origins are equal."""
 
     name: str = field(default="query", compare=False)
     marks: Marks = field(default_factory=Marks, compare=False)
@@ -340,8 +340,8 @@ class Query(BaseModel):
     """A query as written: a graph of operators by id, of which all lead to sinks, or to views that nothing reads.
 
     Making one that is no such graph raises ``InvalidQuery`` with every mistake. That it is a tree with one of these as
-    its root, as what runs free has to be, is for ``check`` to say. ``name`` goes into the names of its channels and
-    fragments; a file's query is named after the file.
+    its root, as a query that runs free has to be, is checked by ``check``. ``name`` goes into the names of its channels
+    and fragments; a file's query is named after the file.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -361,12 +361,12 @@ class Query(BaseModel):
 
     @property
     def outlines(self) -> list[Outline]:
-        """What its shape is made of."""
+        """The outline of its shape."""
         return [outline(("operators", index), operator) for index, operator in enumerate(self.operators)]
 
     @property
     def name(self) -> str:
-        """What its channels and fragments are named after: letters, digits, dots, dashes and underscores."""
+        """The name of its channels and fragments: letters, digits, dots, dashes and underscores."""
         return self._origin.name
 
     def mistake(self, path: Location, message: str) -> Mistake:
@@ -375,7 +375,7 @@ class Query(BaseModel):
 
 
 def outline(path: Location, operator: QueryOperator) -> Outline:
-    """What the shape of a query is made of."""
+    """The outline of a query's shape."""
     if isinstance(operator, UnaryOperator):
         places: list[Location] = [(*path, "input")]
     else:
@@ -385,7 +385,7 @@ def outline(path: Location, operator: QueryOperator) -> Outline:
 
 
 def unknown_operators(of: Iterable[str], outlines: Iterable[Outline]) -> Iterator[tuple[Location, str]]:
-    """Operators whose channels have policies, and which there are none."""
+    """Return ids with channel policies that are not operators."""
     outlines = list(outlines)
     roots = {each.id for each in roots_of(outlines)}
     known = [each.id for each in outlines if each.id not in roots]
@@ -398,7 +398,7 @@ def unknown_operators(of: Iterable[str], outlines: Iterable[Outline]) -> Iterato
 class WatermarkOrigin(BaseModel):
     """Where a watermark begins: at the greatest ``time`` that ``operator`` has given out, less ``lateness``.
 
-    It says that no earlier row follows. An origin that has had nothing for ``idle_after`` is not waited for.
+    It promises that no earlier row follows. An origin that has had nothing for ``idle_after`` is not waited for.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -412,7 +412,7 @@ class WatermarkOrigin(BaseModel):
 class Closing(BaseModel):
     """An operator that is done with a window when the watermark passes its end.
 
-    That is ``to_end_us`` microseconds behind what ``column`` says; windows begin every ``slide_us``.
+    That is ``to_end_us`` microseconds after ``column``; windows begin every ``slide_us``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -434,7 +434,7 @@ class SparkEngine(BaseModel):
 
 
 class Late(StrEnum):
-    """What becomes of rows that come when their window is over."""
+    """The handling of rows that come when their window is over."""
 
     COUNT = "count"
     """They are dropped, and counted."""
@@ -452,7 +452,7 @@ AddedOperator = Annotated[
     | ViewOperator,
     Field(discriminator="type"),
 ]
-"""What a query with views can be given while it runs."""
+"""Operators that can be added to a query with views while it runs."""
 
 
 class Addition(BaseModel):
@@ -502,7 +502,7 @@ class Fragment(BaseModel):
 
     @model_serializer(mode="wrap")
     def _without_no_views(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without the keys of views where there are none: what was written before there were is the same."""
+        """Omit the keys of views if there are none: earlier documents stay the same."""
         written: dict[str, Any] = handler(self)
         for key in ("views", "added"):
             if not getattr(self, key):

@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 Member = Annotated[int, Field(ge=0)]
 """The number of a member, from 0 on."""
 TIME = "step time"
-"""The name of what says which times the steps have that read or write what is dated: no operator has a space in its."""
+"""The name of the times of steps that read or write dated data: no operator has a space in its name."""
 _KEEP_OUTPUT_BYTES = 1 << 30
-"""Where nothing is said: in what was registered before it could be."""
+"""The default: for queries registered before the setting existed."""
 
 
 class InputOperator(BaseOperator):
-    """What comes in by name: rows of a logical source; ``columns`` are those that are read.
+    """A named input: rows of a logical source; ``columns`` are those that are read.
 
-    One that is ``materialized`` keeps all its rows, for whoever asks for them.
+    One that is ``materialized`` keeps all its rows, for queries.
     """
 
     type: Literal["input"] = "input"
@@ -49,7 +49,7 @@ class InputOperator(BaseOperator):
 
 
 class ExchangeOperator(UnaryOperator):
-    """Gives each row to the member that the hash of its columns ``by`` says: every member to every other."""
+    """Gives each row to the member selected by the hash of its columns ``by``: every member to every other."""
 
     type: Literal["exchange"] = "exchange"
     by: Annotated[tuple[str, ...], Field(min_length=1)]
@@ -77,13 +77,13 @@ class LateOperator(UnaryOperator):
 
 
 class AlignOperator(UnaryOperator):
-    """Lets its rows be, and tells all members how far event time has come in them."""
+    """Leaves its rows unchanged, and announces to all members how far event time has come in them."""
 
     type: Literal["align"] = "align"
 
 
 Exchanging = ExchangeOperator | ShardOperator | GatherOperator | AlignOperator
-"""The operators at which members hear of one another."""
+"""The operators at which members exchange data."""
 StepOperator = Annotated[
     InputOperator
     | RowOperator
@@ -114,12 +114,12 @@ class SteppedPlan(BaseModel):
 
     @property
     def inputs(self) -> Iterator[InputOperator]:
-        """What comes in."""
+        """The inputs."""
         return (each for each in self.operators if isinstance(each, InputOperator))
 
     @property
     def outputs(self) -> Iterator[BoundSink]:
-        """What goes out."""
+        """The outputs."""
         return (each for each in self.operators if isinstance(each, BoundSink))
 
     @property
@@ -188,7 +188,7 @@ class Feed(BaseModel):
 
 
 class _StepFragment(BaseModel):
-    """What a node runs of a query in steps."""
+    """A node's part of a query in steps."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -202,12 +202,15 @@ class _StepFragment(BaseModel):
 
     @property
     def operators(self) -> tuple[()]:
-        """Those that read and write channels of fragments; there are none."""
+        """Those that read and write channels of fragments; always empty."""
         return ()
 
 
 class Takeover(BaseModel):
-    """What a member begins with that takes from so many ``before`` it; channels of the ``transfer`` bring it."""
+    """The initial state of a member that takes over from so many ``before`` it.
+
+    Channels of the ``transfer`` bring it.
+    """
 
     model_config = ConfigDict(frozen=True)
 

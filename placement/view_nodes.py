@@ -19,7 +19,7 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Where rows come in that nobody keeps, so that none of them comes again."""
+    """An input whose rows are not kept, so that none of them can be read again."""
 
     id: str
     columns: Schema
@@ -28,7 +28,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Where rows of ``input`` are read by ``key``. All of them go on to whoever reads it."""
+    """Where rows of ``input`` are read by ``key``. All of them are passed on to its readers."""
 
     id: str
     input: str
@@ -38,7 +38,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What takes all rows of ``input``, as a sink does."""
+    """A consumer of all rows of ``input``, like a sink."""
 
     id: str
     input: str

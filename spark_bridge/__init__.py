@@ -5,7 +5,7 @@ As a data source: ``spark.read`` and ``spark.readStream``, ``df.write`` and ``df
 a stream of its own. PySpark is imported only within functions that need it, so that the other end of a channel can
 use this package without it.
 
-What a name stands for is imported when it is first used: Spark imports this package in every session that looks up a
+Names are imported when they are first used: Spark imports this package in every session that looks up a
 format, whether that is of channels or not.
 """
 

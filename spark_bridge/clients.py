@@ -1,7 +1,7 @@
-"""What a process keeps between Spark's calls: readers of channels, a sender, clients of staged channels.
+"""State of a process between Spark's calls: readers of channels, a sender, clients of staged channels.
 
 Spark calls the data source in processes of several kinds, and most of them come back: a worker runs one task after
-the other. So connections are kept here, by who they lead to and what they show. What was not used for a minute is
+the other. So connections are kept here, by their peers and their credentials. Connections unused for a minute are
 closed at the next call; a worker that gets no calls is ended by Spark, after about as long. A forked child finds none.
 """
 
@@ -45,7 +45,7 @@ class Pool(Generic[T]):
 
     @contextmanager
     def lend(self, key: Hashable, make: Callable[[], T]) -> Iterator[T]:
-        """A thing of ``key`` that has not given up, made if there is none; it is kept unless the block raises."""
+        """Lend the client of ``key``, if it has not given up, or a new one; it is kept unless the block raises."""
         thing = self._take(key) or make()
         try:
             yield thing
@@ -67,7 +67,7 @@ class Pool(Generic[T]):
         return thing
 
     def _unwanted(self) -> list[T]:
-        """Take out what nobody has used for long, and what has given up."""
+        """Remove clients that were unused for long, or have given up."""
         since = time.monotonic() - self._idle_s
         unwanted, kept = [], {}
         for key, free in self._free.items():
@@ -91,7 +91,7 @@ def _key(connection: Connection, source: Source) -> Hashable:
 
 
 def make_reader(connection: Connection, source: Source) -> BlockingChannelReader:
-    """A reader of a channel, for whoever keeps it."""
+    """Make a reader of a channel, which the caller keeps."""
     return netchannel.channel_reader(source.endpoint, source.channel, **connection.settings)
 
 
@@ -114,7 +114,10 @@ def group_client(connection: Connection, source: Source) -> Iterator[BlockingGro
 
 
 def sender(connection: Connection) -> BlockingSenderServer:
-    """A sender of this process that shows what ``connection`` says: not the process-wide one, which shows one thing."""
+    """Return a sender of this process with the credentials of ``connection``.
+
+    Not the process-wide one, which has one set.
+    """
     key: tuple[Any, ...] = (os.getpid(), connection.secret, connection.tls)
     if key not in _senders:
         thread = ServiceThread()

@@ -1,14 +1,14 @@
-"""The errors that spark_bridge raises beside netchannel's own.
+"""The errors that spark_bridge raises in addition to netchannel's own.
 
 ::
 
     SparkBridgeError
     ├── NotInTask          no Spark task runs here, or one whose worker is not known
-    ├── ChannelTemplate    the channel's name is no template, or does not tell partitions apart
+    ├── ChannelTemplate    the channel's name is not a template, or does not distinguish partitions
     ├── InputIncomplete    Spark failed before the partition was complete
     ├── SchemaConflict     a batch cannot be given the declared schema without a loss
     ├── OptionError        an option of the data source is unknown, of a wrong type, or missing
-    ├── DataLost           what a query was to read is not kept any more
+    ├── DataLost           messages that a query was to read are no longer kept
     ├── CheckpointReplaced another checkpoint than the one that has read or written under this name
     └── UnsupportedSpark   this version or mode of Spark cannot do it
 """
@@ -33,7 +33,7 @@ class SparkBridgeError(Exception):
 
 
 class NotInTask(SparkBridgeError):
-    """What only a Spark task can do was called elsewhere."""
+    """A function for Spark tasks was called elsewhere."""
 
 
 class ChannelTemplate(SparkBridgeError):
@@ -53,7 +53,7 @@ class OptionError(SparkBridgeError):
 
 
 class DataLost(SparkBridgeError):
-    """What a query was to read next is not kept any more: the channel's server, or its stream, is another one."""
+    """The next messages of a query are no longer kept: the channel's server, or its stream, is another one."""
 
 
 class CheckpointReplaced(SparkBridgeError):

@@ -1,6 +1,6 @@
-"""What options of a data source are made of: how their texts are read, and where they are known.
+"""Parts of a data source's options: parsers of their strings, and the places where they are known.
 
-What is wrong with them is said in one sentence, with the names that are known.
+Their errors are reported in one sentence, with the known names.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ WRITE: tuple[Use, ...] = ("batch write", "streaming write")
 
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _OF_SPARK = frozenset({"path", "checkpointlocation", "queryname", "outputmode"})
-"""What Spark puts among the options by itself."""
+"""Options that Spark adds on its own."""
 
 
 def text(value: str) -> str:
-    """A text, without the space around it. Raises ValueError, as the others do, which says what is taken."""
+    """A text, without the space around it. Raises ValueError, as the others do, which names the accepted values."""
     if not value.strip():
         raise ValueError("a text that is not empty")
     return exact(value).strip()
@@ -124,7 +124,7 @@ class OptionTable:
             try:
                 given[option.name] = option.read(value)
             except ValueError as error:
-                shown = "what was given" if option.name == "secret" else repr(value)
+                shown = "the given value" if option.name == "secret" else repr(value)
                 raise OptionError(f"the option {option.name} takes {error}, not {shown}") from None
         return given
 
@@ -153,7 +153,7 @@ def check_version(given: Mapping[str, Any]) -> None:
 
 
 def tls_of(given: Mapping[str, Any]) -> Tls | None:
-    """What the options ``tls.*`` say. Raises OptionError."""
+    """Return the settings of the options ``tls.*``. Raises OptionError."""
     certificate, key, authority, server_name = (
         given[f"tls.{name}"] for name in ("certificate", "key", "authority", "serverName")
     )

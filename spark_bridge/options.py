@@ -1,7 +1,7 @@
 """The options of the Spark data source ``netchannel``: their names, what they take, and where they hold.
 
-Spark hands them over as texts, in lower case from most places. What is wrong with them is said in one sentence, with
-the names that are known.
+Spark hands them over as texts, in lower case from most places. Their errors are reported in one sentence, with the
+known names.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _OF_TABLES = frozenset(
     {"provider", "owner", "location", "external", "comment", "collation", "is_managed_location"}
 )
-"""What Spark puts among the options for ``CREATE TABLE``, beside the same options once more as ``option.*``."""
+"""Options that Spark adds for ``CREATE TABLE``, in addition to the same options again as ``option.*``."""
 _VIEW = "CREATE TEMPORARY VIEW name USING netchannel OPTIONS (endpoint 'host:port', channels 'channel')"
 _STOP = (
     "a source cannot end a query that Spark runs: call spark_bridge.stop_at_end(query) instead of "
@@ -166,13 +166,13 @@ class Connection:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What netchannel's clients take."""
+        """Return the settings for netchannel's clients."""
         return {"secret": self.secret, "tls": self.tls, "fault": FaultPolicy(retry=self.timeout_s)}
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a read was given."""
+    """The options of a read."""
 
     connection: Connection
     starting: str | dict[str, Offset]
@@ -189,7 +189,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """What a write was given. ``checkpoint`` and ``query_name`` are Spark's own options, as they were written."""
+    """The options of a write. ``checkpoint`` and ``query_name`` are Spark's own options, as they were written."""
 
     connection: Connection
     exactly_once: bool
@@ -236,8 +236,8 @@ def write_options(options: Mapping[str, str], use: Use) -> WriteOptions:
         check_version(given)
     if version is not None and given["deliveryGuarantee"] != "exactly-once":
         raise OptionError(
-            "txnAppId and txnVersion need deliveryGuarantee=exactly-once: what is sent at least once is there again "
-            "when the write is done again"
+            "txnAppId and txnVersion need deliveryGuarantee=exactly-once: messages of an at-least-once write "
+            "are duplicated when the write is repeated"
         )
     written = WriteOptions(
         connection=_connection(given, options),
@@ -258,12 +258,12 @@ def write_options(options: Mapping[str, str], use: Use) -> WriteOptions:
 
 
 def _check_place(options: Mapping[str, str]) -> None:
-    """Raise OptionError for what Spark says of a table in a catalog, and for an option that no source can have."""
+    """Raise OptionError for Spark's options of a table in a catalog, and for an option that no source can have."""
     names = {name.lower() for name in options}
     if names & _OF_TABLES:
         raise OptionError(
-            f"channels are no tables of a catalog, which would keep their options, with the secret, and give them to "
-            f"nobody who reads the table: instead of CREATE TABLE use a temporary view, {_VIEW}"
+            f"channels cannot be tables of a catalog, which would store their options with the secret, and "
+            f"not pass them to readers: instead of CREATE TABLE use a temporary view, {_VIEW}"
         )
     if "stopatend" in names:
         raise OptionError(f"the data source netchannel has no option stopAtEnd: {_STOP}")
@@ -325,7 +325,10 @@ def _from_url(path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _sources(endpoints: tuple[str, ...], channels: tuple[str, ...], *, whole: bool) -> tuple[Source, ...]:
-    """Every channel at every endpoint, but those that say where they are: ``id@endpoint``; not if ids are ``whole``."""
+    """Every channel at every endpoint, except those with their own endpoint: ``id@endpoint``.
+
+    Not if ids are ``whole``.
+    """
     places = []
     for channel in channels:
         name, _, at = ("", "", "") if whole else channel.rpartition("@")
@@ -349,5 +352,6 @@ def _check_offsets(name: str, offsets: str | dict[str, Offset], sources: tuple[S
     unknown = sorted(set(offsets) - set(keys))
     if unknown:
         raise OptionError(
-            f"the option {name} names {unknown[0]!r}, which is none of the channels that are read: {', '.join(keys)}"
+            f"the option {name} names {unknown[0]!r}, which is not one of the channels to read: "
+            f"{', '.join(keys)}"
         )

@@ -21,14 +21,15 @@ def stop_at_end(query: StreamingQuery | Any, timeout_s: float | None = None) -> 
     """Wait until all channels that ``query`` reads have ended and their rows are written, then stop it.
 
     To be called instead of ``query.awaitTermination()``, on the driver or a client of Spark Connect. All is committed
-    by Spark then, and acknowledged at the channels. Returns False if ``timeout_s`` have passed before; the query goes
-    on then. A channel that a receiver keeps may have another stream after its end: if that has begun, it is read too.
+    by Spark then, and acknowledged at the channels. Returns False if ``timeout_s`` have passed before; the query
+    continues then. A channel that a receiver keeps may have another stream after its end: if that has begun, it is read
+    too.
 
     Raises:
         UnsupportedSpark: the query reads something that is no channel.
         pyspark.errors.StreamingQueryException: the query has failed.
     """
-    wait: Any = query.awaitTermination  # its signature says whole seconds, it takes parts of them
+    wait: Any = query.awaitTermination  # its signature has whole seconds, it takes fractions
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     while True:
         if _has_ended(query.lastProgress):
@@ -44,7 +45,7 @@ def stop_at_end(query: StreamingQuery | Any, timeout_s: float | None = None) -> 
 
 
 def _has_ended(progress: Mapping[str, Any] | None) -> bool:
-    """Whether the last batch of a query has read all of its channels to their ends."""
+    """True if the last batch of a query has read all of its channels to their ends."""
     if progress is None:
         return False
     ends = [
@@ -61,7 +62,7 @@ def _is_end(source: Mapping[str, Any]) -> bool:
         isinstance(offset, dict) and all(isinstance(each, dict) and "seq" in each for each in offset.values())
     ):
         raise UnsupportedSpark(
-            f"the query reads {source['description']} too, which does not say that it has ended: stop it by "
+            f"the query reads {source['description']} too, which does not report its end: stop it by "
             f"query.stop()"
         )
     return all(each.get("ended") for each in offset.values())

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _UNCHOSEN = "python3"
-"""What PySpark runs where PYSPARK_PYTHON is not set: whatever that is on the PATH."""
+"""PySpark's default if PYSPARK_PYTHON is not set: the first one on the PATH."""
 
 
 def register(spark: SparkSession | Any) -> None:
     """Make ``format("netchannel")`` known to a session, classic or Connect.
 
-    Where this package is installed Spark finds the format by itself, by the module ``pyspark_netchannel``. This is
+    If this package is installed, Spark finds the format automatically, by the module ``pyspark_netchannel``. This is
     for sessions that get at the code in another way.
 
     The data source runs with the Python that ``PYSPARK_PYTHON`` named when the session was made; where it named none,
@@ -38,7 +38,7 @@ def register(spark: SparkSession | Any) -> None:
 
 @contextmanager
 def python_of(spark: SparkSession | Any) -> Iterator[None]:
-    """Have what is registered meanwhile run with this Python, if nobody has chosen one and all of it runs here."""
+    """Run formats registered in this block with this Python, if none is configured and all of it runs here."""
     from pyspark.sql import SparkSession
 
     context = spark.sparkContext if isinstance(spark, SparkSession) else None  # Connect has none

@@ -75,7 +75,7 @@ def _from_spark(schema: StructType | str) -> pa.Schema:
 
 
 def _voids_nullable(kind: Any) -> Any:
-    """``kind`` with nulls wherever it is of type void: Spark says of an empty array that it has none."""
+    """Return ``kind`` with nulls wherever it is of type void: Spark declares an empty array to have none."""
     from pyspark.sql.types import ArrayType, MapType, NullType, StructField, StructType
 
     def may_be_null(within: DataType, said: bool) -> bool:
@@ -110,8 +110,8 @@ def check_names(schema: pa.Schema | pa.StructType, what: str, advice: str) -> No
     for name in names:
         if (count := names.count(name)) > 1:
             raise SchemaConflict(
-                f"{what} has {count} columns {name!r}, which Spark cannot tell apart: {advice}; its columns are "
-                f"{', '.join(names)}"
+                f"{what} has {count} columns {name!r}, which Spark cannot distinguish: {advice}; its columns "
+                f"are {', '.join(names)}"
             )
     for field in schema:
         for struct in _structs(field.type):
@@ -132,7 +132,7 @@ _SPARKS_OWN = {
     "geometry": "write st_asbinary(column), read it as a BINARY, and use st_geomfromwkb(column) then",
     "geography": "write st_asbinary(column), read it as a BINARY, and use st_geogfromwkb(column) then",
 }
-"""Types that Spark gives to Arrow as structs, which nobody else knows to be anything else."""
+"""Types that Spark gives to Arrow as structs, which other programs cannot distinguish from structs."""
 
 
 def _sparks_own(kind: DataType) -> str | None:

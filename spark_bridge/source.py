@@ -1,7 +1,7 @@
 """The Spark data source ``netchannel``: batch and streaming, reading and writing.
 
-PySpark is imported here, so that the package itself can be used without it. What needs channels is imported within
-functions, since Spark imports this module in every session that looks up a format.
+PySpark is imported here, so that the package itself can be used without it. Modules that need channels are imported
+within functions, since Spark imports this module in every session that looks up a format.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class NetchannelDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What ``format(...)`` is given."""
+        """The name for ``format(...)`` is given."""
         return "netchannel"
 
     def schema(self) -> StructType:

@@ -99,7 +99,7 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 
 def convertible(source: pa.DataType, target: pa.DataType) -> bool:
-    """Whether a safe cast either keeps every value or raises."""
+    """True if a safe cast either keeps every value or raises."""
     source = _plain(source)
     kind, wanted = _kind_of(source), _kind_of(target)
     if kind == "null" or (kind, wanted) in _CONVERSIONS:
@@ -125,7 +125,7 @@ def _children_convertible(kind: str, source: pa.DataType, target: pa.DataType) -
 
 
 def forbids_nulls(kind: pa.DataType) -> bool:
-    """Whether some field within ``kind`` is not nullable (a map's keys never are, and Arrow sees to that)."""
+    """True if some field within ``kind`` is not nullable (a map's keys never are, and Arrow sees to that)."""
     if types.is_struct(kind):
         return any(not field.nullable or forbids_nulls(field.type) for field in kind)
     if types.is_list(kind):

@@ -1,4 +1,4 @@
-"""What the versions of PySpark can do."""
+"""The features of PySpark's versions."""
 
 from __future__ import annotations
 

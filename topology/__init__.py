@@ -1,4 +1,4 @@
-"""What exists: nodes, links, logical and physical sources, sinks; read from YAML and checked."""
+"""The parts of a topology: nodes, links, logical and physical sources, sinks; read from YAML and checked."""
 
 from topology.access import Access, SecretPlace, TlsFiles
 from topology.base import Address

@@ -1,4 +1,4 @@
-"""Access: who may talk to whom, by certificates and by a secret that is never in the file itself."""
+"""Access: permission to connect, by certificates and by a secret that is never in the file itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class TlsFiles(Model):
     """Files in PEM form for mutual TLS 1.3; relative paths start at the topology's directory.
 
-    ``server_name`` is whom receivers' certificates are for, where that is not the host of their address.
+    ``server_name`` is the name in receivers' certificates, if it is not the host of their address.
     """
 
     certificate: FilePath
@@ -58,7 +58,7 @@ Secret = Annotated[SecretPlace, BeforeValidator(_no_text, json_schema_input_type
 
 
 class Access(Model):
-    """What a process shows to others, and expects of them."""
+    """The credentials of a process, and those that it expects of others."""
 
     tls: TlsFiles | None = None
     secret: SecretPlace | None = None

@@ -10,7 +10,7 @@ _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?")
 
 
 def check_address(text: str) -> str:
-    """Return ``text`` if it is an address; ``ValueError`` says what is expected."""
+    """Return ``text`` if it is an address; ``ValueError`` names the expected form."""
     match = _HOST_PORT.fullmatch(text)
     if match is None:
         raise ValueError(f"expected host:port, with an IPv6 host in brackets, got {text!r}")

@@ -1,4 +1,4 @@
-"""What the models of a topology share."""
+"""The common part of the models of a topology."""
 
 from __future__ import annotations
 
@@ -34,6 +34,6 @@ FilePath = Annotated[Text, AfterValidator(_check_path)]
 
 
 class Model(BaseModel):
-    """What is read from a file: unknown keys are mistakes, and nothing changes afterwards."""
+    """A part of a file: unknown keys are mistakes, and nothing changes afterwards."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", serialize_by_alias=True, allow_inf_nan=False)

@@ -14,7 +14,8 @@ from topology.policies import FaultSettings
 from topology.schema import DataType
 
 Timestamps = Literal["fail", "truncate"]
-"""Of a timestamp with digits below the microsecond, which is what columns hold: refuse it, or cut them off."""
+"""The handling of timestamps with digits below the microsecond, the precision of columns: refuse them, or cut the
+digits off."""
 
 
 class CsvSource(SourceConnector):
@@ -58,7 +59,7 @@ LineFormat = Literal["CSV", "JSON"]
 
 
 class TcpSource(SourceConnector):
-    """Lines from whoever listens at ``address``, until that side ends the connection.
+    """Lines from the server at ``address``, until that side ends the connection.
 
     A field in ``nulls`` is null, where lines are CSV.
     """
@@ -83,8 +84,8 @@ class TcpSource(SourceConnector):
 class GeneratorSource(SourceConnector):
     """Rows that are made up, the same for the same ``seed``: ``count`` of them, or without an end.
 
-    The first column of whole numbers counts from 0, and the first of timestamps goes on by a second; all else is
-    drawn. ``rows_per_s``: no faster than that.
+    The first column of whole numbers counts from 0, and the first of timestamps advances by a second; all else is
+    random. ``rows_per_s``: no faster than that.
     """
 
     implementation = "nebuli.connectors.sources.generator_source:GeneratorSource"
@@ -138,10 +139,10 @@ class ChannelSource(SourceConnector):
     """A channel that the receiver, or the sender, at ``address`` keeps, up to the end of its stream.
 
     It begins where ``consumer`` has acknowledged everything, or, without such a name, at the oldest message that is
-    kept, or behind the last one. Under the name nothing is freed before somebody acknowledges it: so only with one the
-    same rows are there when it is read again. ``holder`` is who has the name: one that comes back has it at once.
-    Files of ``secret`` and ``tls`` are relative to the working directory of the node's worker; ``fault`` is how long
-    nobody may be there.
+    kept, or after the last one. Messages are not freed before they are acknowledged under the name: so only with one
+    the same rows are there when it is read again. ``holder`` owns the name: one that comes back has it at once. Files
+    of ``secret`` and ``tls`` are relative to the working directory of the node's worker; ``fault`` is how long the
+    server may be absent.
     """
 
     implementation = "nebuli.connectors.sources.channel_source:KeptChannelSource"
@@ -168,7 +169,7 @@ class ChannelSource(SourceConnector):
             )
         if self.holder is not None and self.consumer is None:
             raise ValueError(
-                f"holder {self.holder!r} holds a consumer's name, and there is none; expected consumer"
+                f"holder {self.holder!r} reserves a consumer's name, which is not given; expected consumer"
             )
         return self
 
@@ -194,7 +195,7 @@ class CollectionSource(SourceConnector):
 
     It begins ``as_of`` a time in milliseconds since 1970, or at the last one that is complete. Without ``follow`` it
     ends with the contents. Under the name of a ``reader`` what it has not read is kept: so only with one the same rows
-    are there when it is read again. It is a base of views without saying so. A relative folder starts at the working
+    are there when it is read again. It is a base of views automatically. A relative folder starts at the working
     directory of the node's worker.
     """
 
@@ -220,7 +221,7 @@ class CollectionSource(SourceConnector):
 
     @property
     def retracts(self) -> bool:
-        return self.follow  # its rows may be taken back, and are where it becomes another rendition
+        return self.follow  # its rows may be retracted, and are at a handover to another rendition
 
     @property
     def can_be_read_again(self) -> bool:
@@ -256,7 +257,7 @@ def _check_nulls(nulls: tuple[str, ...]) -> tuple[str, ...]:
 
 _LIKE_A_VALUE = re.compile(r"\s*([+-]?(\.?\d.*|nan|inf|infinity)|true|false)\s*", re.IGNORECASE)
 _Nulls = Annotated[tuple[str, ...], Field(min_length=1), AfterValidator(_check_nulls)]
-"""Of a sink: the first is what it writes, so that source and sink may have the same list."""
+"""For a sink the first is the one that it writes, so that source and sink may have the same list."""
 
 
 class CsvSink(_FileSink):
@@ -301,7 +302,7 @@ class PrintSink(SinkConnector):
 
 
 class TcpSink(SinkConnector):
-    """Lines to whoever listens at ``address``; in CSV a null is the first of ``nulls``."""
+    """Lines to the server at ``address``; in CSV a null is the first of ``nulls``."""
 
     implementation = "nebuli.connectors.sinks.tcp_output:TcpOutput"
 
@@ -344,7 +345,7 @@ class CollectionSink(SinkConnector):
 
     @property
     def writes(self) -> str:
-        """What it writes to, as sentences name it."""
+        """Its target, as sentences name it."""
         return f"collection {self.collection}"
 
 

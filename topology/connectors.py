@@ -1,7 +1,7 @@
-"""Connectors, which are types of sources and of sinks: what one says of itself, and how it is found by its name.
+"""Connectors, which are types of sources and of sinks: the description of one, and how it is found by its name.
 
-A connector is a model of the keys that stand in a topology, with a few words for the planner and the name of what does
-the work, which is imported by whoever runs it and by nobody else. Those that come with this package are in
+A connector is a model of the keys that stand in a topology, with a few attributes for the planner and the name of the
+implementation, which is imported only by processes that run it. Those that come with this package are in
 `topology.built_in`. Any other is found by an entry point of its package, in the group ``nebuli.sources`` or
 ``nebuli.sinks``, under the name that topologies give as ``type``; looked for when a topology or a plan first has it.
 """
@@ -28,44 +28,45 @@ if TYPE_CHECKING:
 
 SinkMode = Literal["final", "changes", "append"]
 """``final``: the result, once, at a clean end. ``changes``: every change as it comes, with its ``_weight``.
-``append``: rows as they come, which no later row may take back."""
+``append``: rows as they come, which no later row may retract."""
 
 
 class SourceConnector(Model):
     """A type of source. Derive a class, give it its ``type: Literal[name]``, its keys and its ``implementation``."""
 
     implementation: ClassVar[str]
-    """What reads it, as ``module:name``: called with the settings, the columns and ``wake``, it gives a
+    """The reader, as ``module:name``: called with the settings, the columns and ``wake``, it gives a
     `nebuli.connectors.Source`."""
     repeatable: ClassVar[bool] = False
-    """Whether the same rows come in the same order each time that it is read from its beginning. Queries over one that
+    """True if the same rows come in the same order each time that it is read from its beginning. Queries over one that
     is not cannot begin again when something of them is lost. See ``can_be_read_again``."""
     columns_by_name: ClassVar[bool] = False
-    """Whether it finds columns by name, and can be asked for some of the logical source's: what no query needs is then
-    not read."""
+    """True if it finds columns by name, and can read some of the logical source's: unneeded columns are then not
+    read."""
     dated: ClassVar[bool] = False
-    """Of collections alone: its positions are times, up to one of which a step of a query in steps has all of them."""
+    """Only for collections: its positions are times, up to one of which a step of a query in steps has all of them."""
 
     logical: Text
     rate: Annotated[float, Field(gt=0)] | None = None
     """About how many bytes per second it gives; for the exact strategy of placement."""
     base: bool = False
-    """Whether a query with views keeps all its rows, and has keys of views filled from them."""
+    """True if a query with views keeps all its rows, and has keys of views filled from them."""
     type: str
 
     @model_validator(mode="after")
     def _check_base(self) -> Self:
         if self.base and not self.can_be_base:
             what = (
-                f"{self.reads} cannot be read again from its beginning to an end, and so nobody would know when a base "
-                f"has all of it; leave base away, or read what can be: a file, say, or a collection"
+                f"{self.reads} cannot be read again from its beginning to an end, so that it would not be "
+                f"known when a base has all of it; omit base, or read a file, a collection or another source "
+                f"that can"
             )
             raise PydanticCustomError(MISPLACED, "{what}", {"at": ("base",), "what": what})
         return self
 
     @model_serializer(mode="wrap")
     def _without_what_is_no_base(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without the key ``base`` where nobody gave it: what was written before there was one stays the same."""
+        """Omit the key ``base`` if it is not given: earlier documents stay the same."""
         written: dict[str, Any] = handler(self)
         if "base" not in self.model_fields_set:
             written.pop("base", None)
@@ -73,17 +74,17 @@ class SourceConnector(Model):
 
     @property
     def reads(self) -> str:
-        """What it reads, as sentences name it."""
+        """Its origin, as sentences name it."""
         return f"a source of type {self.type}"
 
     @property
     def ends(self) -> Literal["always", "perhaps", "never"]:
-        """Whether it ends by itself: always, as a file does; perhaps, when somebody else ends it; or never."""
+        """If it ends on its own: always, like a file; perhaps, when its peer ends it; or never."""
         return "always"
 
     @property
     def grows(self) -> bool:
-        """Whether a later run may find more after its end, as in a file that is appended to.
+        """True if a later run may find more after its end, as in a file that is appended to.
 
         If so, its end is not the end of its event time in a query in steps, see docs/topics/event-time-in-steps.md.
         """
@@ -91,26 +92,26 @@ class SourceConnector(Model):
 
     @property
     def retracts(self) -> bool:
-        """Whether it takes back rows that it has given."""
+        """True if it retracts rows that it has emitted."""
         return False
 
     @property
     def can_be_read_again(self) -> bool:
-        """Whether this one is ``repeatable``, with the keys that it has."""
+        """True if this one is ``repeatable``, with the keys that it has."""
         return self.repeatable
 
     @property
     def can_be_base(self) -> bool:
-        """Whether what it gives can be kept as a ``base``.
+        """True if its rows can be kept as a ``base``.
 
-        It has to be there again when it is read anew, and to say when all of it was read: before that nothing is
+        They have to be there again when it is read again, and their end has to be known: before that nothing is
         answered.
         """
         return self.can_be_read_again and self.ends == "always"
 
     @property
     def unpaced(self) -> SourceConnector:
-        """What gives the same rows as fast as they are taken, for rows that are read again: this one."""
+        """Return a source with the same rows as fast as they are taken, for rereading: this one."""
         return self
 
 
@@ -118,13 +119,13 @@ class SinkConnector(Model):
     """A type of sink. Derive a class, give it its ``type: Literal[name]``, its keys and its ``implementation``."""
 
     implementation: ClassVar[str]
-    """What writes to it, as ``module:name``: called with the settings, it gives a `nebuli.connectors.Output`."""
+    """The writer, as ``module:name``: called with the settings, it gives a `nebuli.connectors.Output`."""
     modes: ClassVar[tuple[SinkMode, ...]] = get_args(SinkMode)
     """The modes that it can be given."""
     begins_anew: ClassVar[bool] = False
-    """Whether a query that begins again leaves nothing there of what it had written, in whatever mode."""
+    """True if a query that starts over removes all its earlier output there, in any mode."""
     dated: ClassVar[bool] = False
-    """Of collections alone: a query in steps writes there at the times of its steps."""
+    """Only for collections: a query in steps writes there at the times of its steps."""
 
     name: Text
     mode: Annotated[SinkMode, Field(validate_default=True)] = "final"
@@ -168,7 +169,7 @@ class Connectors(Generic[C]):
         self._adapter: TypeAdapter[C] | None = None
 
     def named(self, name: str) -> type[C]:
-        """The connector with this name. Raises ConnectorUnusable where there is none, or it cannot be had."""
+        """The connector with this name. Raises ConnectorUnusable if there is none, or it cannot be loaded."""
         if name not in self.known:
             entries = self._entries()
             found = [each for each in entries if each.name == name]
@@ -199,18 +200,19 @@ class Connectors(Generic[C]):
         self.packages[name] = package
         try:
             connector = found[0].load()
-        except (Exception, SystemExit) as error:  # it is somebody else's code, and may raise anything
+        except (Exception, SystemExit) as error:  # it is third-party code, and may raise anything
             del self.packages[name]
             raise ConnectorUnusable(
-                f"{what} is of package {package}, which cannot be imported here: {type(error).__name__}: {error}; "
-                f"install what it lacks, or another version of it"
+                f"{what} is of package {package}, which cannot be imported here: {type(error).__name__}: "
+                f"{error}; install its missing dependencies, or another version of it"
             ) from error
         is_one = isinstance(connector, type) and issubclass(connector, self._base)
         if not is_one or _name_of(connector) != name or not hasattr(connector, "implementation"):
             del self.packages[name]
             raise ConnectorUnusable(
-                f"{what} is of package {package}, whose entry point {found[0].value} is no {self._base.__name__} with "
-                f"an implementation and type: Literal[{name!r}]; tell its author"
+                f"{what} is of package {package}, whose entry point {found[0].value} is no "
+                f"{self._base.__name__} with an implementation and type: Literal[{name!r}]; report it to its "
+                f"author"
             )
         self.known[name] = connector
         self._adapter = None
@@ -254,7 +256,7 @@ _UNUSABLE = "connector_unusable"
 
 
 def unusable(error: ValidationError) -> str:
-    """What connectors could not be had, in a sentence; empty if nothing else is wrong."""
+    """Return the connectors that could not be loaded, in a sentence; empty if nothing else is wrong."""
     found = error.errors(include_url=False, include_input=False)
     return "; ".join(dict.fromkeys(each["msg"] for each in found if each["type"] == _UNUSABLE))
 

@@ -1,4 +1,4 @@
-"""What must hold between the parts of a topology.
+"""The rules between the parts of a topology.
 
 These checks read plain data (lists, mappings, texts) and pass over what is not of the expected shape, so that
 they find their mistakes in a file that has others as well.
@@ -58,7 +58,7 @@ def _repeated(texts: Iterable[tuple[Location, str]], what: str) -> Iterator[Foun
     seen: set[str] = set()
     for path, text in texts:
         if text in seen:
-            yield path, f"duplicate {what} {text!r}; each may be given once"
+            yield path, f"duplicate {what} {text!r}; give each once"
         seen.add(text)
 
 
@@ -92,7 +92,7 @@ def _bad_links(nodes: list[Item]) -> Iterator[Found]:
                     f"link to {target!r}, which is no node's address{hint}; expected {listed(others)}",
                 )
             elif target in links[own]:
-                yield place, f"duplicate link from {own} to {target}; each may be given once"
+                yield place, f"duplicate link from {own} to {target}; give each once"
             else:
                 links[own][target] = place
         yield from _limits_of_no_link(path, node, links[own])
@@ -156,7 +156,7 @@ def _cycles(links: dict[str, dict[str, Location]]) -> Iterator[Found]:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """What follows a misspelt name in a sentence: the known one that is closest, whatever its case, if any is."""
+    """Return the suggestion after a misspelt name: the closest known one, in any case, if there is one."""
     folded = {each.casefold(): each for each in known}
     close = get_close_matches(name.casefold(), folded, n=1)
     return f" (did you mean {folded[close[0]]!r}?)" if close else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 __all__ = ["FIRST_BYTES", "kind_of", "kind_of_bytes"]
 
 FIRST_BYTES = 256
-"""So many of a file tell its kind."""
+"""So many bytes of a file determine its kind."""
 _IN_UTF_8 = "write it in UTF-8"
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zX": "xz", b"\x28\xb5\x2f\xfd": "Zstandard"}
 _KINDS = {
@@ -25,12 +25,12 @@ _PAGE = (b"<!doctype html", b"<html")
 
 
 def kind_of(start: bytes) -> str | None:
-    """Return what a file is by its first bytes, and what to do about that; None if that cannot be told."""
+    """Return the kind of a file by its first bytes, and the remedy; None if it is not known."""
     return next((kind for magic, kind in _KINDS.items() if start.startswith(magic)), None)
 
 
 def kind_of_bytes(start: bytes) -> str | None:
-    """Return the same of bytes that are known not to be the text that was expected: less is enough to tell."""
+    """Do the same for bytes that are known not to be the expected text: fewer are enough."""
     if (kind := kind_of(start)) is not None:
         return kind
     if start.lower().startswith(_PAGE):

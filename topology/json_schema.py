@@ -17,7 +17,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 class _Generator(GenerateJsonSchema):
-    """Leaves out titles, which only repeat the keys, and requires every ``type``, which tells models apart."""
+    """Leaves out titles, which only repeat the keys, and requires every ``type``, which distinguishes models."""
 
     def generate(self, schema: Any, mode: Any = "validation") -> dict[str, Any]:
         generated = _tidied(super().generate(schema, mode))
@@ -47,7 +47,7 @@ FILE = Path(__file__).with_name("topology.schema.json")
 
 
 def topology_schema() -> str:
-    """What `FILE` holds."""
+    """Return the schema of `FILE`."""
     return json_schema(Topology, "A topology of netchannel")
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Location = tuple[str | int, ...]
 """The way from a document's root to a value: keys and indices."""
 MISPLACED = "misplaced"
-"""The type of a `PydanticCustomError` of a whole model: it says ``what`` is wrong, and ``at`` which path in it."""
+"""The type of a `PydanticCustomError` of a whole model: it has ``what`` is wrong, and ``at`` which path in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Mistake:
     def __str__(self) -> str:
         where = [str(part) for part in (self.file, self.line, self.column) if part is not None]
         message = _CONTROL.sub(lambda found: ascii(found[0])[1:-1], self.message)
-        message = _LONG_WORD.sub(lambda word: f"{word[0][:_SHOWN]}...", message)  # a name, say
+        message = _LONG_WORD.sub(lambda word: f"{word[0][:_SHOWN]}...", message)  # such as a name
         return ":".join([*where, f" {message}" if where else message])
 
 
@@ -110,7 +110,7 @@ def read_text(path: Path) -> str | Mistake:
 
 
 def decoded(data: bytes, file: str) -> str | Mistake:
-    """The text of a file that was read, or where it is none."""
+    """Return the text of a file, or the place where it is not UTF-8."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -132,4 +132,4 @@ class TopologyError(Exception):
 
 
 class ConnectorUnusable(Exception):
-    """A type of source or sink that is not known, or cannot be had here; the message says what to do."""
+    """A type of source or sink that is not known, or cannot be had here; the message has the remedy."""

@@ -1,4 +1,6 @@
-"""What exists: logical sources, nodes, links, the sources and sinks attached to nodes, and how nodes talk.
+"""The parts of a topology.
+
+Logical sources, nodes, links, the sources and sinks attached to nodes, and the connections of nodes.
 
 The models are the topology file: the same keys, the same defaults. A ``Topology`` is consistent whether it
 was read from a file or made in code: its names are unique, its references lead somewhere, its links form no
@@ -31,7 +33,7 @@ class LogicalSource(Model):
     name: Text
     columns: Schema = Field(alias="schema", min_length=1)
     materialized: bool = False
-    """Whether a query in steps keeps all that has come of it, so that it can be asked for that."""
+    """True if a query in steps keeps all of its rows, so that they can be queried."""
 
 
 PhysicalSource = Annotated[SourceConnector, SOURCES]
@@ -39,7 +41,7 @@ Sink = Annotated[SinkConnector, SINKS]
 
 
 class LinkLimits(Model):
-    """What a link can carry, as far as that is known."""
+    """The capacity of a link, as far as it is known."""
 
     bandwidth: Annotated[float, Field(gt=0)] | None = None
     """Bytes per second."""
@@ -92,7 +94,7 @@ class Node(Model):
     capacity: Annotated[int, Field(strict=True, ge=0)] | None = None
     """How many operators it can hold; absent: unbounded."""
     engine: EngineName = "embedded"
-    """What runs its fragments."""
+    """The engine of its fragments."""
     master: Annotated[str, AfterValidator(_check_master)] | None = None
     """The master of the engine ``spark``; absent: Spark runs in processes of this node, with all its cores."""
     tls: TlsFiles | None = None
@@ -131,18 +133,18 @@ class Topology(Model):
         return self
 
     def node(self, address: str) -> Node:
-        """The node with this address; ``KeyError`` if there is none."""
+        """Return the node with this address; ``KeyError`` if there is none."""
         for node in self.nodes:
             if node.address == address:
                 return node
         raise KeyError(address)
 
     def access(self, node: Node) -> Access:
-        """What the worker of ``node`` shows to others, its own before what is for all."""
+        """Return the credentials of the worker of ``node``, its own before those for all."""
         return Access(tls=node.tls or self.tls, secret=node.secret or self.secret)
 
     def access_to(self, node: Node) -> Access:
-        """What a command shows to that worker: what is for all, or, without such, what the worker has itself."""
+        """Return the credentials that a command shows to that worker: those for all, or else the worker's own."""
         return Access(tls=self.tls or node.tls, secret=self.secret or node.secret)
 
     def with_engine(self, engine: EngineName) -> Topology:

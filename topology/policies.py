@@ -84,8 +84,8 @@ class FaultSettings(_AsGiven):
     def _goes_together(self) -> FaultSettings:
         if self.on_failure == "wait" and self.retry in ("forever", 0):
             raise ValueError(
-                f"on_failure wait does not go with retry {self.retry}, which says when a warning tells that the "
-                f"channel waits on; expected seconds above 0 as retry, or no on_failure"
+                f"on_failure wait does not go with retry {self.retry}, after which a warning reports that "
+                f"the channel still waits; expected seconds above 0 as retry, or no on_failure"
             )
         return self
 

@@ -1,4 +1,4 @@
-"""Reads topology files, and says everything that is wrong with one."""
+"""Reads topology files, and reports all their mistakes."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def load_topology(path: str | PathLike[str]) -> Topology:
 def parse_topology(text: str, file: str | None = None, engine: EngineName | None = None) -> Topology:
     """Read a topology from the text of a YAML document; ``file`` is the name that mistakes carry.
 
-    ``engine`` is every node's, whatever the document says. A node's master is that of the engine ``spark`` then.
+    ``engine`` overrides that of every node. A node's master is that of the engine ``spark`` then.
     """
-    from topology.yaml_document import parse_yaml  # whoever is given a topology that was read needs no YAML
+    from topology.yaml_document import parse_yaml  # a process that gets a parsed topology needs no YAML
 
     document = parse_yaml(text, file)
     if document.broken:

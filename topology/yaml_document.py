@@ -97,7 +97,7 @@ class _Builder:
             return self._scalar(node)
         if id(node) in self._open or self._values > _MAX_VALUES:
             if not self.endless:
-                self._add(node, "an alias repeats what it stands in; expected a finite document")
+                self._add(node, "an alias contains itself; expected a finite document")
             self.endless = True
             return None
         self._open.add(id(node))
@@ -117,7 +117,7 @@ class _Builder:
             # A key is the text that was written: no topology has a key that is a number or a boolean.
             key = key_node.value
             if key in data:
-                self._add(key_node, f"duplicate key {key!r}; each may be given once")
+                self._add(key_node, f"duplicate key {key!r}; give each once")
                 continue
             data[key] = self.value(value_node, (*path, key))
         return data
@@ -128,7 +128,9 @@ class _Builder:
             try:
                 return getattr(_CONSTRUCTOR, f"construct_yaml_{kind}")(node)
             except (ValueError, KeyError, IndexError):
-                return node.value  # YAML 1.1 takes a text such as 0b_ for a number; a tag says so of any text
+                return (
+                    node.value
+                )  # YAML 1.1 takes a text such as 0b_ for a number; a tag does so for any text
         if kind not in ("str", "timestamp", "merge", "value"):
             self._add(node, f"unknown tag {node.tag}; expected a text, a number, true or false")
         return node.value

@@ -1,4 +1,7 @@
-"""What a distribution of nebuli holds: packages of the repository's top level, or of the source distribution's own."""
+"""The contents of a distribution of nebuli.
+
+Packages of the repository's top level, or of the source distribution's own.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ PACKAGES = ("nebuli", "placement", "topology")
 
 
 class Packages(BuildHookInterface[Any]):
-    """Adds those of the repository; the source distribution's own are found as the table for wheels says."""
+    """Adds those of the repository; the source distribution's own are found by the table for wheels."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Nothing for an editable installation, which has the repository's top level on its path."""

@@ -43,14 +43,15 @@ def run() -> tuple[int, str, bool]:
             try:
                 missed = kill_in_the_middle(query)
             finally:
-                query.terminate()  # only where we are told to end
+                query.terminate()  # only if we are asked to end
                 code = query.wait()
         table.seek(0)
         return code, table.read(), missed
 
 
 def kill_in_the_middle(query: subprocess.Popen[str]) -> bool:
-    """Pass on what the query says, and kill a member behind its first checkpoint; whether it went on from there."""
+    """Pass on the query's output, and kill a member after its first checkpoint; returns true if it continued from
+    there."""
     killed = missed = False
     assert query.stderr is not None
     for line in query.stderr:

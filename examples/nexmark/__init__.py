@@ -1,1 +1,1 @@
-"""Nexmark's auctions: who they are, what is for sale, what is bid; and queries q0 to q8 over them."""
+"""Nexmark's auctions: people, items for sale and bids; and queries q0 to q8 over them."""

@@ -32,7 +32,7 @@ def main() -> int:
     parser.add_argument("--events", type=int, default=EVENTS, help="persons, auctions and bids together")
     parser.add_argument("--per-second", type=int, default=PER_SECOND, help="events, of event time")
     parser.add_argument("--seed", type=int, default=0, help="the same seed, the same events")
-    parser.add_argument("--kill-every", type=float, metavar="SECONDS", help="of what runs in steps, a member")
+    parser.add_argument("--kill-every", type=float, metavar="SECONDS", help="for queries in steps, a member")
     given = parser.parse_args()
     names = given.queries or list(QUERIES)
     if unknown := set(names) - set(QUERIES):
@@ -71,7 +71,7 @@ def _run(
 
 
 def _judged(folder: Path, name: str, how: str) -> bool:
-    """Say whether a result is DuckDB's, and show some of it; the file is gone then."""
+    """Print if a result is DuckDB's, and show some of it; the file is gone then."""
     result = folder / f"{name}.parquet"
     count, wrong = differences(folder, name, result)
     verdict = "as DuckDB has them" if wrong == 0 else f"of which {wrong:,} differ from DuckDB's"

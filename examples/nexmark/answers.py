@@ -1,4 +1,4 @@
-"""What DuckDB answers from the same events, and whether a result is that."""
+"""DuckDB's answers from the same events, and comparison of a result with them."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 As of its generator in Apache Beam, with its settings: ids that are dense and begin at 1000, categories from 10 to 14,
 ten thousand events a second; half of the bids are for one auction of a hundred, three of four bids are by one person of
-a hundred, and three of four auctions are one such person's. What is drawn is drawn by numpy, and depends on the event's
+a hundred, and three of four auctions are one such person's. Random values come from numpy, and depend on the event's
 number and a seed alone within a run. Names and descriptions are shorter than there, and nothing pads an event.
 """
 
@@ -19,7 +19,7 @@ Numbers = np.ndarray[Any, np.dtype[np.int64]]
 PERSONS, AUCTIONS, CYCLE = 1, 3, 50
 FIRST_ID, FIRST_CATEGORY, CATEGORIES = 1000, 10, 5
 HOT_AUCTIONS, HOT_SELLERS, HOT_BIDDERS = 2, 4, 4
-"""All but one in so many go to, or are by, who is hot."""
+"""All but one in so many go to, or come from, hot ids."""
 HOT_OF = 100
 IN_FLIGHT, ACTIVE = 100, 1000
 """Auctions and persons, the newest, that the others are drawn from."""
@@ -53,7 +53,7 @@ def events(
 ) -> Iterator[Mapping[str, pa.RecordBatch]]:
     """The first ``count`` events in portions, each as the rows of ``person``, ``auction`` and ``bid``, in order.
 
-    Of several ``streams`` each has the same rows as it has beside the others.
+    Each of several ``streams`` has the same rows alone as together with the others.
     """
     gap_us = 1_000_000 // per_second
     for first in range(0, count, PORTION):

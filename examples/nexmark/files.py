@@ -66,7 +66,7 @@ def write(
 
 
 def main() -> None:
-    """Write, and say how much."""
+    """Write, and print how much."""
     parser = argparse.ArgumentParser(prog="python -m examples.nexmark.files", description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--events", type=int, default=EVENTS, help="persons, auctions and bids together")

@@ -14,8 +14,8 @@ from pathlib import Path
 def run_and_kill(command: list[str], every_s: float | None) -> tuple[int, int]:
     """Run it to its end, and kill one of its members after the other; its exit code, and how many were killed.
 
-    A kill comes with a checkpoint, the first one so long after the kill before: whatever else the machine does, some
-    of the work stays done.
+    A kill comes with a checkpoint, the first one so long after the kill before: even on a busy machine, some of the
+    work stays done.
     """
     with subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, encoding="utf-8"
@@ -36,7 +36,7 @@ def run_and_kill(command: list[str], every_s: float | None) -> tuple[int, int]:
 
 
 def kill(process: int) -> None:
-    """As by hand, and say so."""
+    """Kill it as by hand, and print that."""
     print(f"$ kill -9 {process}", file=sys.stderr, flush=True)
     with suppress(ProcessLookupError):  # it was quicker
         os.kill(process, signal.SIGKILL)

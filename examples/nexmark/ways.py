@@ -24,7 +24,7 @@ WAYS = (*FREE, STEPS)
 
 
 class Failed(Exception):
-    """A query has failed, and said why."""
+    """A query has failed, and printed why."""
 
 
 def run_free(folder: Path, name: str, way: str) -> None:
@@ -51,7 +51,7 @@ def run_in_steps(
 
 
 def circuit(names: Sequence[str]) -> dict[str, Any]:
-    """Queries beside each other, in one: each operator's id has the query's name before it."""
+    """Queries in parallel, in one circuit: each operator's id has the query's name before it."""
     return {"operators": [operator for name in names for operator in _named(name)]}
 
 
@@ -67,7 +67,7 @@ def _named(name: str) -> list[dict[str, Any]]:
 
 
 def at_free_ports(topology: Path) -> Path:
-    """The same topology in another file, with nodes where nobody else listens."""
+    """The same topology in another file, with nodes at free ports."""
     text = topology.read_text("utf-8")
     written = sorted({word for line in text.splitlines() for word in _addresses(line)})
     with ExitStack() as stack:
@@ -84,7 +84,7 @@ def _addresses(line: str) -> list[str]:
 
 
 def _shown(*arguments: object) -> list[str]:
-    """A command of ours, which is said."""
+    """Run one of our commands, which is printed."""
     words = [str(each) for each in arguments]
     print(f"$ {shlex.join(['nebuli', *words])}", file=sys.stderr, flush=True)
     return [str(NEBULI), *words]

@@ -36,7 +36,7 @@ LOST = (OSError, EOFError, TimeoutError)
 
 
 class Receiver:
-    """One channel, and who has it."""
+    """One channel, and its owner."""
 
     def __init__(self, channel: str) -> None:
         self.channel = channel
@@ -72,7 +72,7 @@ class Receiver:
         try:
             async with asyncio.timeout(HANDSHAKE_S):
                 await control.shake_hands()
-            if control.line is not None:  # whoever has dialed again has given up the one before
+            if control.line is not None:  # a sender that has dialed again has given up the previous one
                 if (before := self._lines.get(control.line)) is not None:
                     self._lost(before)
                 self._lines[control.line] = control
@@ -158,7 +158,7 @@ class Receiver:
             if self._data is writer:
                 self._data = None
         if self.ended.is_set():
-            async with asyncio.timeout(LEAVE_S):  # it hangs up once it has heard the end
+            async with asyncio.timeout(LEAVE_S):  # it hangs up once it has received the end
                 await reader.read()
 
     def _take(self, frame_: Frame, writer: asyncio.StreamWriter) -> None:
@@ -189,7 +189,9 @@ async def main(address: str, channel: str) -> None:
     server = await asyncio.start_server(receiver.accept, host, int(port))
     print(f"listening at port {server.sockets[0].getsockname()[1]}", file=sys.stderr, flush=True)
     await receiver.ended.wait()
-    await asyncio.sleep(1)  # a sender that has lost the end asks once more, and is told that it is over
+    await asyncio.sleep(
+        1
+    )  # a sender that has lost the end asks once more, and gets the answer that it is over
     server.close()
 
 

@@ -20,7 +20,7 @@ DEAD_AFTER_S, HANDSHAKE_S = 5.0, 5.0
 
 
 class BrokenRules(Exception):
-    """The other side said what it must not."""
+    """The other side sent a message that is not allowed."""
 
 
 def lowest(size: int, data: bytes) -> bytes:
@@ -74,7 +74,7 @@ def pack(bodies: list[bytes]) -> bytes:
 
 
 def unpack(payload: bytes, count: int) -> list[bytes]:
-    """What `pack` was given."""
+    """Return the input of `pack`."""
     at = (4 * count + 7) & ~7
     if not count or at > len(payload):
         raise BrokenRules(f"{count} messages in {len(payload)} bytes")
@@ -129,7 +129,7 @@ class Control:
                     return fields
 
     async def shake_hands(self) -> None:
-        """Say hello, and prove to each other that it was heard. There is no secret, and no feature."""
+        """Exchange hellos, and prove that they were received. There is no secret, and no feature."""
         nonce = os.urandom(16)
         hello = {"version": 1, "node": "small", "dead_after_ms": int(DEAD_AFTER_S * 1000), "nonce": nonce}
         self.say(t="hello", **hello, line=self.line, secret=False, features=None)
@@ -145,7 +145,7 @@ class Control:
             raise ConnectionAbortedError("this side's hello was not read there")
 
     async def beat(self) -> None:
-        """A ping each second, until nothing was heard for too long."""
+        """Send a ping each second, until the peer was silent for too long."""
         while time.monotonic() - self.heard < DEAD_AFTER_S:
             self.say(t="ping", at=int(time.monotonic() * 1e6))
             await asyncio.sleep(1)

@@ -23,7 +23,7 @@ BATCH = 500
 
 
 def query(source: str, sink: str, checkpoint: str) -> None:
-    """The driver: reads, squares, writes, until everything is done or somebody kills it."""
+    """The driver: reads, squares, writes, until everything is done or it is killed."""
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -62,7 +62,7 @@ async def take(inbox: ReceiverChannel, rows: int) -> list[int]:
 
 
 async def main() -> int:
-    """Print what arrived; the exit code says whether it is right."""
+    """Print what arrived; the exit code shows if it is right."""
     with tempfile.TemporaryDirectory() as folder:
         async with SenderServer("127.0.0.1:0") as sender, ReceiverServer() as receiver:
             outbox = sender.retain_channel("numbers", RetainPolicy(directory=Path(folder, "kept")))

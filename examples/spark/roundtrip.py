@@ -84,7 +84,7 @@ def start_spark() -> SparkSession:
 
 
 def main() -> int:
-    """Print the count and a checksum; the exit code says whether they are right."""
+    """Print the count and a checksum; the exit code shows if they are right."""
     spark = start_spark()
     try:
         table = asyncio.run(exchange(spark))

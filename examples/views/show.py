@@ -33,7 +33,7 @@ SCHEMA = pa.schema(
     [("origin", pa.string()), ("dep_delay", pa.int64()), ("time_hour", pa.timestamp("us", tz="UTC"))]
 )
 PATIENCE_S = 60.0
-"""Who watches a view hears of it every ten seconds, so in so long something has come, or nobody is there."""
+"""A watcher of a view gets an event every ten seconds: without any in this time, the view is not there."""
 
 
 def main() -> None:
@@ -82,7 +82,7 @@ def running_query(folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 @contextmanager
 def page_at(port: int, views: str) -> Iterator[str]:
-    """The page, and behind it the views; its URL."""
+    """Serve the page, and the views that it shows; yields its URL."""
 
     class Page(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -59,7 +59,7 @@ _BY_WINDOWS = {
     "aggregate": "an aggregate by the columns of a window",
     "join": "a join on the columns of a window, which every input has whose rows are all given",
 }
-"""What operators would have to be that take rows back, to take none back."""
+"""Properties that operators with retractions would need in order to have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +67,11 @@ class BoundPlan:
     """A checked query, ready to be placed.
 
     ``operators`` holds every operator after its inputs; the root is the last. A logical source with several
-    physical ones has become the union of its parts. Sources that can be asked for some of their columns have those that
-    somebody needs. ``schemas`` are what operators give out, ``pins`` the nodes that the topology gives to sources and
-    the sink, and a view to itself, ``readers`` the operator that reads each one, ``watermarks`` the operators where a
-    watermark begins, ``closings`` those that it closes windows of, ``policies`` those of channels, wherever these will
-    run, ``spark_masters`` where Spark runs, by the nodes whose engine it is.
+    physical ones has become the union of its parts. Sources that can read some of their columns have those that are
+    needed. ``schemas`` are what operators give out, ``pins`` the nodes that the topology gives to sources and the sink,
+    and a view to itself, ``readers`` the operator that reads each one, ``watermarks`` the operators where a watermark
+    begins, ``closings`` those that it closes windows of, ``policies`` those of channels, wherever these will run,
+    ``spark_masters`` where Spark runs, by the nodes whose engine it is.
     """
 
     name: str
@@ -109,7 +109,7 @@ def check_stepped(query: Query, topology: Topology) -> SteppedPlan:
 
 
 class _Binder(ABC):
-    """What is the same however a query runs."""
+    """The common part of all ways to run a query."""
 
     def __init__(self, query: Query, topology: Topology) -> None:
         self._query = query
@@ -203,7 +203,7 @@ class _Binder(ABC):
                 )  # one of several of its logical source
                 kinds.setdefault(kind, []).append(each)
             who = " and ".join(f"{kind} {', '.join(ids)}" for kind, ids in kinds.items())
-            message = f"{sink.name!r} at {node} appends, and {who} takes back rows"
+            message = f"{sink.name!r} at {node} appends, and {who} retracts rows"
             wanted = " or ".join(_BY_WINDOWS[kind] for kind in kinds)
             wanted = f"expected mode final or changes, or {wanted}"
             self._fault(operator, ("sink",), f"{message}; {wanted}", RetractingPlan)
@@ -335,7 +335,7 @@ class _FreeBinder(_Binder):
 
     def _check_shard(self, operator: DividedOperator, shard: Sharding) -> None:
         if not any(isinstance(each, ViewOperator) for each in self._ids.values()):
-            message = "only what views are made of can be in shards, and the query has none; leave shard away"
+            message = "only the operators of views can be in shards, and the query has no view; omit shard"
             self._fault(operator, ("shard",), message)
         elif (schema := self._schemas.get(operator.id)) is not None:
             columns, by = divisible_by(operator, schema), shard.by or ()
@@ -347,7 +347,7 @@ class _FreeBinder(_Binder):
             for index, name in enumerate(by):
                 if name not in columns:
                     what = "joins" if isinstance(operator, JoinOperator) else "groups"
-                    message = f"{name!r} is no column that it {what} by; expected {listed(columns)}"
+                    message = f"{name!r} is not a column that it {what} by; expected {listed(columns)}"
                     self._fault(operator, ("shard", "by", index), message)
                 elif name in by[:index]:
                     self._fault(operator, ("shard", "by", index), f"column {name!r} is given twice")
@@ -388,7 +388,7 @@ class _FreeBinder(_Binder):
 
 
 class _SteppedBinder(_Binder):
-    """Binds what has names for its inputs and outputs, whatever brings and takes the rows."""
+    """Binds a query with names for its inputs and outputs, regardless of the origin and target of the rows."""
 
     def plan(self) -> SteppedPlan:
         for operator in self._query.operators:
@@ -430,8 +430,9 @@ class _SteppedBinder(_Binder):
             named = "consumer" if isinstance(physical, ChannelSource) else "reader"
             if isinstance(physical, ChannelSource | CollectionSource) and not physical.can_be_read_again:
                 message = (
-                    f"{physical.reads}, which node {node} has of {source.name!r}, has no {named}: nobody keeps how "
-                    f"far it was read, and a process that goes on would read rows twice, or not; give it a {named}"
+                    f"{physical.reads}, which node {node} has of {source.name!r}, has no {named}: its read "
+                    f"position would not be kept, and a restarted process would repeat or skip rows; give it "
+                    f"a {named}"
                 )
                 self._fault(operator, ("logical",), message)
         leaf = InputOperator(
@@ -440,7 +441,7 @@ class _SteppedBinder(_Binder):
         self._add_leaf(leaf)
 
     def _can_leave_out(self, leaf: InputOperator) -> bool:
-        """Whether columns that nobody needs are not read: where it is asked for, it is asked for all of them."""
+        """True if unneeded columns are not read: all physical sources have to support that."""
         attached = self._physical[leaf.logical]
         return (
             not leaf.materialized

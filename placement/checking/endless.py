@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def endless_sources(operators: Iterable[FragmentOperator]) -> list[BoundSource]:
-    """The sources that never end; not those that end when somebody else says so."""
+    """The sources that never end; not those that are ended from outside."""
     return [each for each in operators if isinstance(each, BoundSource) and each.physical.ends == "never"]
 
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WindowColumn:
-    """A column that says in which window a row is: its start or, ``size`` later, its end; in microseconds."""
+    """A column with the window of a row: its start or, ``size`` later, its end; in microseconds."""
 
     size: int
     slide: int
@@ -49,7 +49,7 @@ class WindowColumn:
 
     @property
     def to_end(self) -> int:
-        """What is added to the column to have the end of the window."""
+        """Amount to add to the column for the end of the window."""
         return self.size if self.is_start else 0
 
 
@@ -162,7 +162,7 @@ class EventTimes:
     def _window_columns(  # noqa: PLR0911 - one per kind
         self, operator: PlanOperator
     ) -> dict[str, WindowColumn]:
-        """Which columns of an operator's output say in which window a row is."""
+        """Return the columns of an operator's output with the window of a row."""
         match operator:
             case WindowOperator():
                 size, slide = microseconds(operator.size), microseconds(operator.slide or operator.size)
@@ -191,9 +191,10 @@ class EventTimes:
     def _joined_columns(self, join: JoinOperator) -> dict[str, WindowColumn]:
         """The window columns of a join: keys that are a window's in all inputs with some, and columns of the only one.
 
-        Beside another input that has windows, rows of an old window may still meet a partner: it does not close. Nor
-        where the key was computed there: that input's watermark says nothing of it. Nor where all rows are to be given
-        of an input without windows, which has no time after which a row is late. Columns that may be null are none.
+        With another input that has windows, rows of an old window may still meet a partner: it does not close. Nor
+        where the key was computed there: that input's watermark does not apply to it. Nor where all rows are to be
+        given of an input without windows, which has no time after which a row is late. Columns that may be null do not
+        count.
         """
         found: dict[str, WindowColumn] = {}
         with_windows = [child for child in join.inputs if self._windows[child]]
@@ -224,7 +225,7 @@ class EventTimes:
 
 
 def begins_to_retract(operator: PlanOperator, closings: Container[str]) -> bool:
-    """Whether an operator takes rows back that it has given, though none of its inputs does."""
+    """True if an operator retracts rows that it has emitted, though none of its inputs does."""
     match operator:
         case BoundSource():
             return operator.physical.retracts

@@ -34,10 +34,10 @@ def narrow(
     closings: Iterable[Closing],
     narrowable: Container[str],
 ) -> None:
-    """Take out of the sources of a checked plan what nobody needs, and out of all schemas what that leaves out.
+    """Remove unneeded columns from the sources of a checked plan, and those that depend on them from all schemas.
 
     Only those that are ``narrowable`` can be asked for some of their columns. ``operators`` have inputs before their
-    readers. What a sink gets stays as it is.
+    readers. The columns of a sink stay as they are.
     """
     readers = Counter(child for operator in operators.values() for child in operator.children)
     needed = {key: set[str]() for key in operators}
@@ -73,7 +73,10 @@ def _needed_of_inputs(  # noqa: PLR0911 - one per kind of operator
     *,
     alike: bool,
 ) -> list[set[str]]:
-    """What the operator needs of each input, to give out the columns ``needed``; ``alike``: all can give just these."""
+    """Return the columns that the operator needs of each input, to emit the columns ``needed``.
+
+    ``alike``: all can emit just these.
+    """
     everything = [{column.name for column in schema} for schema in inputs]
     match operator:
         case FilterOperator():

@@ -19,9 +19,9 @@ _NONE = ChannelPolicies()
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """What the levels say; ``of_operators`` is by the operator whose output a channel carries.
+    """The policies of all levels; ``of_operators`` is by the operator whose output a channel carries.
 
-    ``operators`` are all of the query's, by which its own are told from the parts of its sources.
+    ``operators`` are all of the query's, which distinguishes its own from the parts of its sources.
     """
 
     of_operators: Mapping[str, ChannelPolicies] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class Policies:
 
     @classmethod
     def of(cls, query: Query, topology: Topology) -> Policies:
-        """The policies of a query over a topology. What a query says of a source holds for its parts as well."""
+        """The policies of a query over a topology. A query's policy for a source also holds for its parts."""
         of_nodes = {node.address: node.channels for node in topology.nodes}
         operators = frozenset(operator.id for operator in query.operators)
         return cls(query.channels.of, query.channels, of_nodes, topology.channels, operators)

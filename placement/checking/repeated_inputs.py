@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from topology import PhysicalSource
 
 MAX_OPERATORS = 10_000
-"""Of a tree: parts that are read twice by parts that are read twice double at every level."""
+"""Bound on a tree: parts that are read twice by parts that are read twice double at every level."""
 
 
 def unrepeatable(

@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 Fault = tuple["Location", str]
 """The field of an operator that is wrong, and why."""
 RESERVED = "_weight"
-"""The column that carries, beside a stream's own columns, how many times a row is added or taken back."""
+"""The column that carries, in addition to a stream's own columns, how many times a row is added or retracted."""
 WINDOW_COLUMNS = ("window_start", "window_end")
-"""What a window adds to its input."""
+"""The columns that a window adds to its input."""
 InnerOperator = RowOperator | ViewOperator | BoundSink
 
 DividedOperator = AggregateOperator | DistinctOperator | JoinOperator
-"""What may be in shards."""
+"""Operators that may be in shards."""
 
 
 def divisible_by(operator: DividedOperator, schema: Schema) -> tuple[str, ...]:
@@ -98,7 +98,7 @@ def joined_schema(join: JoinOperator, inputs: Sequence[Schema]) -> Schema:
 
 
 def joined_names(on: Sequence[str], inputs: Sequence[Schema], output: Schema) -> list[dict[str, str]]:
-    """What columns that are no keys are called in a join's output, by input."""
+    """Return the names of non-key columns in a join's output, by input."""
     given = iter([column.name for column in output[len(on) :]])
     return [{column.name: next(given) for column in schema if column.name not in on} for schema in inputs]
 
@@ -215,7 +215,7 @@ def _check_join(operator: JoinOperator, inputs: Sequence[Schema], faults: list[F
 
 
 def _is_name(text: str) -> bool:
-    """Whether it is a text, and one that can be encoded: JSON can write half a character."""
+    """True if it is a string that can be encoded: JSON can write half a character."""
     return bool(text) and not any("\ud800" <= character <= "\udfff" for character in text)
 
 

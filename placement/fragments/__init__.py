@@ -1,1 +1,1 @@
-"""What a placed plan is cut into, and which engine each fragment has."""
+"""The fragments of a placed plan, and the engine of each."""

@@ -118,7 +118,7 @@ class _Cutter:
             yield from hops
 
     def fragments(self) -> Iterator[Fragment]:
-        """One fragment per connected group of operators on a node, and in a shard, each with the bridges behind it."""
+        """One fragment per connected group of operators on a node, and in a shard, each with the bridges after it."""
         self._engines.check()
         groups: dict[
             str, list[FragmentOperator]
@@ -170,7 +170,10 @@ class _Cutter:
         )
 
     def _network_sink(self, hop: Channel, number: int, ways: int) -> NetworkSink:
-        """What writes the first link of one of the ways that lead from an operator; of a sharder it says which."""
+        """Return the sink for the first link of one of the ways from an operator.
+
+        For a sharder it includes the shard.
+        """
         chosen = self._plan.policies.at(hop.start, self._homes[hop.operator])
         return NetworkSink(
             id=f"{hop.operator}>{number}" if ways > 1 else f"{hop.operator}>",

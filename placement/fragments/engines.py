@@ -2,7 +2,7 @@
 
 The operators at a node with ``engine: spark`` are Spark's; sources, sinks and bridges, which compute nothing, stay with
 the worker. Spark's part of a query is a batch job where all its inputs end, and else runs in append mode: it never
-takes a row back, and nobody may take one back from it.
+retracts a row, and must not get retractions.
 """
 
 from __future__ import annotations
@@ -117,13 +117,13 @@ class Engines:
                 if isinstance(begins, BoundSource):
                     yield (
                         f"its input {child} takes rows back, since source {begins.id} follows "
-                        f"{begins.physical.reads}, and Spark takes rows that stay only; read it with follow: false, or "
+                        f"{begins.physical.reads}, and Spark only takes rows that stay; read it with follow: false, or "
                         f"give this node the engine embedded"
                     )
                     continue
                 yield (
                     f"its input {child} takes rows back, since {begins.type} {begins.id} at "
-                    f"{self._nodes[begins.id]} does, and Spark takes rows that stay only; give that "
+                    f"{self._nodes[begins.id]} does, and Spark only takes rows that stay; give that "
                     f"{begins.type}'s node the engine spark as well, or this node the engine embedded"
                 )
         if not self._bounded[key]:
@@ -132,7 +132,10 @@ class Engines:
         yield from refusals(operator, inputs)
 
     def _without_end(self, key: str, operator: FragmentOperator) -> Iterator[str]:
-        """What Spark does not compute in append mode: all but single rows, and windows that its watermark closes."""
+        """Return the operators that Spark does not compute in append mode.
+
+        All but single rows, and windows that its watermark closes.
+        """
         match operator:
             case FilterOperator() | ProjectOperator() | UnionOperator():
                 return
@@ -145,8 +148,8 @@ class Engines:
         ends = f"its input does not end ({', '.join(self._endless_sources(key))})"
         if isinstance(operator, AggregateOperator):
             yield (
-                f"{ends}, and its result is not known before that: in append mode Spark gives out what never changes, "
-                f"and sinks here have no key by which rows could be replaced; {_POSSIBLE}"
+                f"{ends}, and its result is not known before that: in append mode Spark only outputs final "
+                f"rows, and sinks here have no key by which rows could be replaced; {_POSSIBLE}"
             )
         else:
             yield f"{ends}, and Spark would keep every row of this {operator.type} forever; {_POSSIBLE}"
@@ -159,8 +162,8 @@ class Engines:
         ]
         if computed:
             yield (
-                f"its time is computed by {computed[0]}, on Spark as well, and Spark's watermark comes from a column "
-                f"of what it reads; compute the time at a node with the engine embedded"
+                f"its time is computed by {computed[0]}, on Spark as well, and Spark's watermark comes from "
+                f"a column of its input; compute the time at a node with the engine embedded"
             )
         reader = self._plan.readers[key]
         while isinstance(self._plan.operators[reader], FilterOperator) and self._computes(reader):
@@ -181,7 +184,7 @@ class Engines:
                 yield f"its input does not end, and Spark counts different values of inputs that end only, in {sql}"
 
     def _window_below(self, key: str) -> bool:
-        """Whether ``key`` is a window on Spark, or nothing but filters is between."""
+        """True if ``key`` is a window on Spark, with nothing but filters in between."""
         while isinstance(operator := self._plan.operators[key], FilterOperator) and self._computes(key):
             key = operator.input
         return isinstance(operator, WindowOperator) and self._computes(key)

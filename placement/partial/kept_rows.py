@@ -33,7 +33,7 @@ _IN_STEPS = "the query runs in steps"
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What an operator keeps, of a join what it keeps of ``input``, found by the columns ``by``; and ``why``.
+    """The state of an operator, for a join that of ``input``, found by the columns ``by``; and ``why``.
 
     A ``base`` has all rows of a source, ``full`` is what is kept from the beginning and never given up, and of what is
     ``partial`` there are the keys that were read.
@@ -100,7 +100,7 @@ def _indices(base: Base, plan: PartialPlan) -> Iterator[Kept]:
 def _sources(place: Place, plan: PartialPlan) -> Iterator[str]:
     """Where the rows come from, and by which columns there.
 
-    Of a union, which keeps none, from all of its inputs; of a merger from one of the shards, or all.
+    For a union, which keeps none, from all of its inputs; for a merger from one of the shards, or all.
     """
     for path in plan.paths:
         if path.target != place:
@@ -119,9 +119,9 @@ def _asked(merger: MergerOperator, place: Place) -> str:
     """Which shards are asked for a key, and why."""
     count, by = len(merger.inputs), ", ".join(merger.by)
     if not by:
-        return f"in all {count} shards, as nothing tells which of them has a row"
+        return f"in all {count} shards, as no key determines the shard of a row"
     if set(merger.by) <= set(place.columns):
-        return f"in the one of {count} shards that {by} tells"
+        return f"in the one of {count} shards that {by} selects"
     return f"in all {count} shards, as these are divided by {by}"
 
 
@@ -130,5 +130,5 @@ def _count(operator: str, plan: PartialPlan) -> int:
 
 
 def _named(columns: Mapping[str, str]) -> str:
-    """Columns by their names at the source; what they are called here stands behind those that have another."""
+    """Columns by their names at the source; followed by the name here if it is another."""
     return ", ".join(there if there == here else f"{there} (here {here})" for there, here in columns.items())

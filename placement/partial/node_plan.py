@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def nodes_of(plan: BoundPlan) -> tuple[PartialNode, ...]:
     """The nodes of a checked query, with the ids of its operators, inputs before their readers; none without views.
 
-    What is to be in shards is (``sharding``).
+    Operators in shards are divided (``sharding``).
     """
     if not any(isinstance(operator, ViewOperator) for operator in plan.operators.values()):
         return ()
@@ -50,5 +50,5 @@ def _node(operator: FragmentOperator, plan: BoundPlan) -> PartialNode:
         case BoundSink():
             return Output(operator.id, operator.input)
         case NetworkSource() | NetworkSink():
-            raise AssertionError(f"{operator.id}: a query is cut into fragments behind this")
+            raise AssertionError(f"{operator.id}: a query is cut into fragments after this")
     return operator

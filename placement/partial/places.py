@@ -22,7 +22,7 @@ class Edge(NamedTuple):
 class Place:
     """Where rows are found by ``columns``: a node's output or, with ``port``, what a join has of that input.
 
-    Of a union and of a join's output nothing is kept: they are places because responses are put together there.
+    A union and a join's output keep nothing: they are places because responses are merged there.
     """
 
     node: str
@@ -42,7 +42,7 @@ class Place:
 class Path:
     """From ``source`` down ``edges`` to ``target``, with nothing between that could answer for these keys.
 
-    ``columns`` says what the key's columns are called on each edge, in the order of the target's. The joins that it
+    ``columns`` has the names of the key's columns on each edge, in the order of the target's. The joins that it
     passes find rows by other columns than its own: it is foreign there.
     """
 
@@ -71,7 +71,7 @@ class Path:
         return next(edge for edge in self.edges if edge.producer == node)
 
     def names_out_of(self, node: str) -> tuple[str, ...]:
-        """What its columns are called in what the node gives out."""
+        """Return the names of its columns in the node's output."""
         return self.columns[self.edges.index(self.out_of(node))]
 
 
@@ -100,7 +100,7 @@ class Paths:
         return len(self._all)
 
     def known(self, number: int) -> Path | None:
-        """The path of a number that somebody else has said."""
+        """Return the path with a number from another part."""
         return self._all.get(number)
 
     def beginning(self, place: Place) -> Sequence[Path]:
@@ -112,5 +112,5 @@ class Paths:
         return self._to.get(place, ())
 
     def through(self, node: str, port: int) -> Sequence[Path]:
-        """Those that come to the node by that input and go on."""
+        """Return the paths that come to the node by that input and continue."""
         return self._through.get((node, port), ())

@@ -1,16 +1,17 @@
-"""What of a graph can be partial, why the rest cannot, and the paths by which keys are filled.
+"""The part of a graph that can be partial, why the rest cannot, and the paths by which keys are filled.
 
 A place can be partial if its columns can be traced upwards, each to a column that they are copies of, to places that
-rows are found by just these columns: then a key is filled with what these have of it, and with no more. Else it is
-full, and so is all above it: what is dropped above would be lacking there for ever.
+rows are found by just these columns: then a key is filled with what these have of it, and with no more. Otherwise it
+is full, and so is all above it: rows dropped above would be missing there forever.
 
-Full is also all that a stream gives rows to, which come once only, and a window, whose rows go with their time; what is
-below either of them, and what is above any of these. So is what is above an output, which takes every row.
+Places that a stream feeds are also full, as its rows come once only, and so are windows, whose rows go with their time;
+all places below either of them; all above any of these; and all above an output, which takes every row.
 
 A path ends where it comes to a base, which gets an index of these columns; to an aggregate that groups by them, and
 maybe by others: the groups of a key are there or not together; to a join by them; to a union, which asks all its
-inputs; or to a merger of shards, which asks the one that these columns tell, or all. At other joins it goes on to the
-input that the columns come from, the first if both have them; of an outer join only to one whose rows are all given.
+inputs; or to a merger of shards, which asks the one selected by these columns, or all. At other joins it continues to
+the input that the columns come from, the first if both have them; of an outer join only to one whose rows are all
+given.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class PartialPlan:
 
     @property
     def edges_to_full(self) -> set[Edge]:
-        """The edges that lead to something full, or to an output: what does not come on them is lacking for ever."""
+        """The edges that lead to a full place, or to an output: rows that do not come on them are missing forever."""
         edges, leading = self.edges, set[Edge]()
         above = [
             edge
@@ -82,7 +83,7 @@ class PartialPlan:
         return leading
 
     def below(self, above: str) -> set[str]:
-        """The nodes that get rows of another one, at whatever distance."""
+        """The nodes that get rows of another one, at any distance."""
         found = {above}
         for id_, node in self.nodes.items():
             if not found.isdisjoint(children_of(node)):
@@ -110,7 +111,7 @@ def planned(nodes: Iterable[PartialNode], known: Sequence[Path] = ()) -> Partial
     schemas: dict[str, Schema] = {}
     for node in nodes:
         if node.id in by_id:
-            raise UnfitNodes("two nodes have this id; each may be given once", node.id)
+            raise UnfitNodes("two nodes have this id; give each once", node.id)
         for child in children_of(node):
             if child not in by_id or isinstance(by_id[child], Output):
                 raise UnfitNodes(
@@ -150,7 +151,7 @@ def edges_into(node: PartialNode) -> list[Edge]:
 
 
 def grouped_by(node: AggregateOperator | DistinctOperator, output: Schema) -> tuple[str, ...]:
-    """The columns that tell its groups apart."""
+    """Return the columns that identify its groups."""
     return node.by if isinstance(node, AggregateOperator) else tuple(column.name for column in output)
 
 
@@ -228,7 +229,7 @@ class _Planning:
         )
 
     def _begin(self) -> None:
-        """Have be full what is that whoever reads it."""
+        """Mark as full the nodes that are full regardless of their readers."""
         whole = {}  # what takes every row, and why
         for id_, node in self.nodes.items():
             reasons = [self.full[child] for child in children_of(node) if child in self.full]
@@ -271,7 +272,7 @@ class _Planning:
                 self.full.setdefault(node, why)
 
     def _targets(self) -> Iterator[tuple[Place, list[tuple[Place, _Leg]]]]:
-        """What has to be filled, with the paths that do."""
+        """Return the places to fill, with their paths."""
         waiting, seen = list(self._roots()), set[Place]()
         while waiting:
             place = waiting.pop(0)
@@ -286,7 +287,7 @@ class _Planning:
             waiting += [source for source, _ in legs]
 
     def _roots(self) -> Iterator[Place]:
-        """What is filled because of what it is, and not because others ask for it."""
+        """Return the places that are filled for their own sake, and not for others."""
         for node in self.nodes.values():
             if isinstance(node, View):
                 yield Place(node.id, node.key)
@@ -303,7 +304,7 @@ class _Planning:
         return isinstance(self.nodes[node], AggregateOperator | DistinctOperator)
 
     def _is_filled(self, place: Place) -> bool:
-        """Whether its keys come by paths; those of a union are put together wherever a path asks for it."""
+        """True if its keys come by paths; those of a union are merged wherever a path requires it."""
         node = self.nodes[place.node]
         return isinstance(node, UnionOperator | MergerOperator) or not (
             isinstance(node, Base) or self._why_full(place)

@@ -1,9 +1,9 @@
 """From operators that are to be in shards to the shards, with what gives them their rows and puts them together.
 
 An operator ``x`` in shards becomes ``x>0``, ``x>1`` and so on, and ``x`` itself what puts them together for a reader
-that is in none. What is divided anew passes ``x>shard``, or of each shard ``x>0>shard``, to the shards of its reader;
-what one of these gets of several shards is put together there, as ``x>to>0``. No operator of a query has such an id,
-and ``graph.carried`` says whose rows these are.
+that is in none. Rows that are divided again pass ``x>shard``, or for each shard ``x>0>shard``, to the shards of its
+reader; rows for one of these from several shards are merged there, as ``x>to>0``. No operator of a query has such an
+id, and ``graph.carried`` returns whose rows these are.
 
 Filters and projects of shards are in the same shards, and so is what groups, or joins, by columns by which its inputs
 are divided into as many already. An operator has one reader, or several that are in no other shards than it.
@@ -59,7 +59,7 @@ def spread(operators: Mapping[str, Node], schemas: Mapping[str, Schema]) -> Spre
 
 
 def shard_of(node: str) -> int | None:
-    """The number of the shard that a node is of its operator; None if it is none."""
+    """Return the number of a node's shard of its operator; None if it is not a shard."""
     _, is_part, number = node.partition(">")
     return int(number) if is_part and number.isdecimal() else None
 
@@ -118,7 +118,7 @@ class _Spreading:
         return before is not None and (before.by, before.into) == (division.by, division.into)
 
     def _by_behind(self, operator: FilterOperator | ProjectOperator) -> tuple[str, ...]:
-        """What the columns are called behind it, if all are there."""
+        """Return the names of the columns after it, if all are there."""
         by = self.divided[operator.input].by
         if isinstance(operator, FilterOperator):
             return by
@@ -140,7 +140,7 @@ class _Spreading:
         self.divided[operator.id] = division
 
     def _input_of(self, child: str, number: int) -> str:
-        """What a shard of the only reader of an operator reads of it: what was divided anew, or the same shard."""
+        """Return the input of a shard of an operator's only reader: rows that were divided again, or the same shard."""
         possible = (_merger_in(child, number), _sharder(child), _shard(child, number))
         return next(id_ for id_ in possible if id_ in self.spread)
 

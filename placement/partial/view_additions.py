@@ -43,7 +43,7 @@ class NoViews(QueryError):
 
 
 class AddedOperators(BaseModel):
-    """What a user writes to add views: operators that read those of the query, or each other, and lead to views."""
+    """A user's addition of views: operators that read those of the query, or each other, and lead to views."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -51,9 +51,9 @@ class AddedOperators(BaseModel):
 
 
 def addition_of(text: str, fragments: Sequence[Fragment], file: str | None = None) -> Addition:
-    """What the JSON text adds to the query that the fragments are of; ``file`` is the name that mistakes carry.
+    """Return the addition of a JSON text to the query of the fragments; ``file`` is the name that mistakes carry.
 
-    All of it is in one fragment, which has whatever it reads of the query. What was added before is found again. Raises
+    All of it is in one fragment, which has all that it reads of the query. An earlier addition is found again. Raises
     InvalidQuery with every mistake; NoViews for a query without any.
     """
     if not fragments[0].views:
@@ -83,7 +83,7 @@ def with_addition(fragments: Iterable[Fragment], addition: Addition) -> tuple[Fr
 
 
 def carried_over(fragments: Sequence[Fragment], added: Iterable[Addition]) -> tuple[Fragment, ...]:
-    """The fragments of a query that was placed anew, with what was added before. Raises InvalidQuery."""
+    """Return the fragments of a newly placed query, with the earlier additions. Raises InvalidQuery."""
     found = tuple(fragments)
     for each in added:
         found = with_addition(found, _Adding(each.operators, found, Marks()).addition())
@@ -91,7 +91,7 @@ def carried_over(fragments: Sequence[Fragment], added: Iterable[Addition]) -> tu
 
 
 def _added_before(operators: Sequence[AddedOperator], fragment: Fragment) -> Addition | None:
-    """What was added before, if it was just that."""
+    """Return the earlier addition, if it is the same."""
     wanted = tuple(_inputs_first(operators))
     return next((each for each in fragment.added if each.operators == wanted), None)
 
@@ -99,21 +99,21 @@ def _added_before(operators: Sequence[AddedOperator], fragment: Fragment) -> Add
 def _misshapen(
     operators: Sequence[AddedOperator], fragments: Sequence[Fragment]
 ) -> Iterator[tuple[Location, str]]:
-    """What keeps the operators from being a graph that leads from the query's to views."""
+    """Return the reasons why the operators are not a graph that leads from the query's to views."""
     if not any(isinstance(each, ViewOperator) for each in operators):
-        yield ("operators",), "there is no view among what is to be added; expected an operator of type view"
+        yield ("operators",), "the operators to add have no view; expected an operator of type view"
         return
     for index, each in enumerate(operators):
         if isinstance(each, DividedOperator) and each.shard is not None:
             what = f"{each.type} {each.id}: a running query gets no new processes"
-            yield ("operators", index, "shard"), f"{what}; leave shard away, or start the query again with it"
+            yield ("operators", index, "shard"), f"{what}; omit shard, or start the query again with it"
     running = _running(fragments)
     taken = {each.id for each in running}
     clashes = [index for index, each in enumerate(operators) if each.id in taken]
-    if clashes:  # nothing else can be told where one name means two operators
+    if clashes:  # no other check is possible if one name means two operators
         for index in clashes:
             what = f"the query has an operator {operators[index].id!r} already"
-            yield ("operators", index, "id"), f"{what}: what was added is not changed; take another id"
+            yield ("operators", index, "id"), f"{what}: an added operator cannot be changed; take another id"
         return
     added = [outline(("operators", index), each) for index, each in enumerate(operators)]
     for path, message in shape_mistakes([*running, *added]):
@@ -153,13 +153,13 @@ class _Adding:
         self._before = planned_of(fragments[0])
 
     def addition(self) -> Addition:
-        """What is added, and where. Raises InvalidQuery."""
+        """Return the added operators, and their place. Raises InvalidQuery."""
         fragment = self._host()
         for each in self._operators:
             if isinstance(each, ViewOperator) and each.node not in (None, fragment.node):
                 raise self._wrong(
                     each.id,
-                    f"what it reads is at {fragment.node}, and it is to be at {each.node}: leave node away",
+                    f"its input is at {fragment.node}, and it names {each.node}: omit node",
                     "node",
                 )
         addition = Addition(fragment=fragment.id, operators=tuple(self._operators))
@@ -182,12 +182,13 @@ class _Adding:
                 if host is not None and homes[child] is not host[1]:
                     raise self._wrong(
                         operator.id,
-                        f"it needs {child}, which is in fragment {homes[child].id} at {homes[child].node}, beside "
-                        f"{host[0]}, which is in fragment {host[1].id} at {host[1].node}: a running query gets no new "
-                        f"channels; read one of them, or start the query again with all of it",
+                        f"it needs {child}, which is in fragment {homes[child].id} at {homes[child].node}, "
+                        f"and {host[0]}, which is in fragment {host[1].id} at {host[1].node}: a running "
+                        f"query gets no new channels; read one of them, or start the query again with all of "
+                        f"it",
                     )
                 host = child, homes[child]
-        assert host is not None, "who reads nothing of the query is no graph that leads to a view"
+        assert host is not None, "operators that read nothing of the query cannot lead to a view"
         return host[1]
 
     def _check(self, addition: Addition, here: set[str]) -> None:
@@ -211,15 +212,15 @@ class _Adding:
                 self._check_fed(edge.producer, edge.consumer, here)
 
     def _check_fed(self, id_: str, reader: str, here: set[str]) -> None:
-        """Raise InvalidQuery if the rows so far of an operator cannot be told where it is."""
+        """Raise InvalidQuery if the rows so far of an operator are not known at its place."""
         node = self._before.nodes[id_]
         what = f"it is full, and needs all rows of {carried(id_)} so far"
         if id_ not in here:
             raise self._wrong(
-                reader, f"{what}, which are in another fragment; have it read a base where that is"
+                reader, f"{what}, which are in another fragment; have it read a base in that fragment"
             )
         if isinstance(node, Stream):
-            raise self._wrong(reader, f"{what}, a source that is no base: nobody has kept them")
+            raise self._wrong(reader, f"{what}, a source that is not a base: they were not kept")
         if not isinstance(node, Base | JoinOperator | AggregateOperator | DistinctOperator):
             for child in children_of(node):
                 self._check_fed(child, reader, here)

@@ -1,1 +1,1 @@
-"""Query files: read, and all that is wrong with one said with its place."""
+"""Query files: reading, and reporting all mistakes with their places."""

@@ -18,7 +18,7 @@ _TRAILING_COMMA = re.compile(r",\s*[\]}]")
 
 
 def parse_json(text: str, file: str | None) -> tuple[Any, Marks, list[Mistake]]:
-    """The data of a JSON text, where its parts are, and what is wrong. The data is None if it is not JSON."""
+    """Return the data of a JSON text, the places of its parts, and its mistakes. The data is None if it is not JSON."""
     marks = Marks(file, lambda: _spots(text))
     repeated: list[str] = []
 
@@ -63,7 +63,7 @@ def _duplicates(text: str, file: str | None) -> Iterator[Mistake]:
             continue
         if path in seen:
             spot = at(offset)
-            yield Mistake(f"duplicate key {path[-1]!r}; each may be given once", file, spot.line, spot.column)
+            yield Mistake(f"duplicate key {path[-1]!r}; give each once", file, spot.line, spot.column)
         seen.add(path)
 
 

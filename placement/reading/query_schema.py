@@ -11,7 +11,7 @@ FILE = Path(__file__).with_name("query.schema.json")
 
 
 def query_schema() -> str:
-    """What `FILE` holds."""
+    """Return the schema of `FILE`."""
     return json_schema(Query, "A query of netchannel")
 
 

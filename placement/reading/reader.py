@@ -1,4 +1,4 @@
-"""Reads query files, and says everything that is wrong with one."""
+"""Reads query files, and reports all their mistakes."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ _TEXT_FUNCTIONS: dict[type, tuple[str, T]] = {
     exp.Length: ("length", T.INT64),
     exp.Trim: ("trim", T.STRING),
 }
-_MAX_DIGITS = 308  # of a float64, before its point or behind it
+_MAX_DIGITS = 308  # of a float64, before its point or after it
 _MAX_INT64 = (1 << 63) - 1
 _PATTERNS: dict[type, str] = {exp.StartsWith: "starts_with", exp.Contains: "contains"}
 _FIELDS = ("year", "quarter", "month", "day", "hour", "minute", "second", "dow", "doy")

@@ -30,7 +30,7 @@ _INSTEAD = {
     "now": "a query has no clock; compare with a column, or with a constant",
     "sign": "write CASE WHEN x > 0 THEN 1 WHEN x < 0 THEN -1 ELSE 0 END",
 }
-"""What to write for functions that there are not."""
+"""Replacements for functions that do not exist."""
 AGGREGATE_NAMES = ("count", "sum", "avg", "min", "max")
 _REFUSALS: tuple[tuple[tuple[type, ...], str], ...] = (
     ((exp.Query, exp.Exists, exp.Subquery), "a subquery is not supported: {}"),

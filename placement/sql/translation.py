@@ -273,7 +273,7 @@ _HANDLERS: dict[type, Callable[[Translator, Expr], Node]] = {
 
 
 def is_known(node: Expr) -> bool:
-    """Whether an expression may hold a node of this kind."""
+    """True if an expression may hold a node of this kind."""
     return type(node) in _HANDLERS and (
         not isinstance(node, exp.Anonymous) or node.name.lower() == "date_part"
     )

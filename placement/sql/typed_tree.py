@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from topology.schema import DataType
 
 Value = bool | int | float | str | dt.date | dt.datetime | None
-"""What a literal holds; a ``datetime`` is in UTC, with its zone."""
+"""The value of a literal; a ``datetime`` is in UTC, with its zone."""
 
 
 class ExpressionError(QueryError):
@@ -38,7 +38,7 @@ class ColumnRef:
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A constant. ``adapts`` says that its type was not written and follows the other operand."""
+    """A constant. ``adapts`` is true if its type was not written and follows the other operand."""
 
     value: Value
     type: DataType | None

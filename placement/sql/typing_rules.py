@@ -1,7 +1,7 @@
-"""The typing rules of SQL expressions, DuckDB's except where said.
+"""The typing rules of SQL expressions, DuckDB's with the listed exceptions.
 
 Differences from DuckDB, all because the columns have no 128-bit integers and no decimals: a literal like
-``1.5`` is a float64 (a float32 beside a float32); a uint64 and a signed integer have no common type, cast one
+``1.5`` is a float64 (a float32 next to a float32); a uint64 and a signed integer have no common type, cast one
 of them; the sum of integers is an int64.
 """
 
@@ -82,7 +82,7 @@ def coerce(node: Node, to: T, what: str) -> Node:
 
 
 def expect(node: Node, allowed: Sequence[T], what: str) -> None:
-    """Refuses a node whose type is none of ``allowed``; NULL fits all."""
+    """Refuses a node whose type is not in ``allowed``; NULL fits all."""
     if node.type is not None and node.type not in allowed:
         names = [*map(sql_name, allowed)]
         expected = (

@@ -29,18 +29,18 @@ class _Pair:
     left: Expr
     right: Expr
     at: Expr
-    """Where that is said."""
+    """The place of the condition."""
     using: str = ""
-    """By what both are named where one name was said for them."""
+    """The common name of both, if they were given by one name."""
 
 
 def joined(
     operators: Operators, left: Relation, right: Relation, join: exp.Join, conditions: Sequence[Expr]
 ) -> tuple[Relation, list[Expr]]:
-    """The rows of two relations that match, with those that nothing matches where the join says so.
+    """The rows of two relations that match, with unmatched ones if the join requires that.
 
-    Of an inner join what is equal is also sought in ``conditions``, of what is true in the end; gives those that are
-    left. Raises Unsupported.
+    For an inner join equal columns are also sought in ``conditions``, which hold in the end; returns the remaining
+    ones. Raises Unsupported.
     """
     how, others = how_of(join), [*conditions]
     pairs, rest = _on(left, right, conditions_of(join.args["on"]) if join.args.get("on") else ())
@@ -61,8 +61,8 @@ def joined(
         )
     if not pairs:
         raise Unsupported(
-            "tables are joined by what is equal in both: write ON a.x = b.y, with AND for more, or USING (x); each row "
-            "with each other one is not supported",
+            "tables are joined by equal columns: write ON a.x = b.y, with AND for more, or USING (x); each "
+            "row with each other one is not supported",
             join,
         )
     names = _names(pairs)
@@ -87,7 +87,7 @@ def joined(
 def _of_one_type(
     operators: Operators, left: Relation, right: Relation, pairs: Sequence[_Pair]
 ) -> tuple[list[Expr], list[Expr]]:
-    """What each side is joined by, cast to what holds the values of both. Raises Unsupported."""
+    """Return the keys of each side, cast to a type that holds the values of both. Raises Unsupported."""
     lefts, rights = [each.left for each in pairs], [each.right for each in pairs]
     for index, pair in enumerate(pairs):
         one, other = operators.type_of(left, pair.left), operators.type_of(right, pair.right)
@@ -128,7 +128,7 @@ def _using(left: Relation, right: Relation, join: exp.Join) -> list[_Pair]:
 
 
 def _on(left: Relation, right: Relation, conditions: Iterable[Expr]) -> tuple[list[_Pair], list[Expr]]:
-    """What has to be equal, and the other conditions, as they were written."""
+    """Return the equal columns, and the other conditions, as they were written."""
     pairs, rest = [], []
     for each in conditions:
         pair = _pair(each, left, right)
@@ -160,7 +160,7 @@ def _pair(condition: Expr, left: Relation, right: Relation) -> _Pair | None:
 
 
 def is_of(node: Expr, relation: Relation, others: Relation) -> bool:
-    """Whether something speaks of this relation, and of no other."""
+    """True if an expression refers to this relation only."""
     columns = [*node.find_all(exp.Column)]
     return bool(columns) and all(
         relation.candidates(each) and not others.candidates(each) for each in columns
@@ -199,9 +199,9 @@ def _side(
     taken: set[str],
     avoided: Sequence[str] = (),
 ) -> Relation:
-    """A side with its keys under these names, beside columns that have none of those that are taken.
+    """Return a side with its keys under these names, next to columns whose names are not taken.
 
-    ``own``: its own columns stay besides the keys that they are. A column that needs another name gets none of those
+    ``own``: its own columns stay in addition to the keys. A column that needs another name gets none of those
     that are ``avoided``.
     """
     columns = dict(zip(names, keys, strict=True))
@@ -225,7 +225,7 @@ def _side(
 def _named(
     left: Relation, right: Relation, pairs: Sequence[_Pair], names: Sequence[str]
 ) -> tuple[Named, ...]:
-    """The columns of both; one that was said by a single name for both is one, where the left one is."""
+    """Return the columns of both; one given by a single name for both is one column, at the place of the left one."""
     used = {pair.using.casefold(): name for pair, name in zip(pairs, names, strict=True) if pair.using}
     found: list[Named] = []
     for side in (left, right):

@@ -21,7 +21,7 @@ _KINDS = (exp.AggFunc, *AGGREGATES)
 
 
 class Selected(NamedTuple):
-    """What is grouped by, what is selected of the groups, by its name, and which of them count."""
+    """The grouping, the selected items of the groups, by name, and the condition on groups."""
 
     keys: Sequence[Expr]
     items: Mapping[str, Expr]
@@ -29,7 +29,7 @@ class Selected(NamedTuple):
 
 
 def has_aggregates(nodes: Sequence[Expr]) -> bool:
-    """Whether one of them is computed of many rows."""
+    """True if one of them is computed from many rows."""
     return any(each.find(*_KINDS) is not None for each in nodes)
 
 
@@ -69,7 +69,7 @@ def grouped(
 
 
 class _Keys:
-    """What is grouped by: the name of each, and the expression over the rows."""
+    """The grouping keys: the name of each, and the expression over the rows."""
 
     def __init__(self, relation: Relation, keys: Sequence[Expr], items: Mapping[str, Expr]) -> None:
         self.names: dict[str, Expr] = {}

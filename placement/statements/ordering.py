@@ -41,12 +41,12 @@ class Ordering:
 
     @property
     def needs_all(self) -> bool:
-        """Whether nothing can be printed before all rows are there."""
+        """True if nothing can be printed before all rows are there."""
         return bool(self.keys) or self.limit is not None or self.offset > 0
 
 
 Term = tuple[int | str | None, "Expr"]
-"""By what is sorted, and where that is said: the number of an item, below 0 of a hidden one, a name, or all items."""
+"""A sort key, and its place: the number of an item, below 0 of a hidden one, a name, or all items."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,7 @@ def _check_joins(query: Query, sources: Mapping[str, list[str]]) -> None:
 
 
 def _names(query: Query) -> dict[str, str]:
-    """What each operator is called: not as a source, which it would hide, and each by another name in any case."""
+    """Return a name for each operator: not that of a source, which it would hide, and all different in any case."""
     taken = {each.logical.casefold() for each in query.operators if isinstance(each, SourceOperator)}
     names = {}
     for each in query.operators:

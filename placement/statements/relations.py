@@ -50,13 +50,13 @@ class Marked(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A column as SQL names it, alone or behind one of ``tables``, and what it is called in the operator's rows."""
+    """A column as SQL names it, alone or after one of ``tables``, and its name in the operator's rows."""
 
     name: str
     tables: frozenset[str]
     column: str
     is_behind_table: bool = False
-    """It is named behind a table only."""
+    """It is named only with its table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Relation:
         return replace(self, operator=operator)
 
     def find(self, column: exp.Column) -> Named:
-        """The column that is meant. Raises Unsupported where that is none, or one of several."""
+        """The column that is meant. Raises Unsupported if there is none, or several."""
         found = self.candidates(column)
         if len(found) == 1:
             return found[0]
@@ -141,7 +141,7 @@ class Relation:
 
 
 def identifier(name: str) -> exp.Identifier:
-    """A name as it is read in SQL, whatever is in it."""
+    """Return a name as it is read in SQL, with any characters."""
     is_plain = _PLAIN.fullmatch(name) and name.upper() not in _KEYWORDS
     return exp.to_identifier(name, quoted=not is_plain)
 
@@ -166,7 +166,7 @@ def text_of(node: Expr) -> str:
 
 
 def _is_in(table: str, tables: Iterable[str]) -> bool:
-    """Whether a table is one of these, in any case."""
+    """True if a table is one of these, in any case."""
     return table.casefold() in {each.casefold() for each in tables}
 
 
@@ -181,7 +181,7 @@ class Operators:
         self._schemas: dict[str, Schema | None] = {}
         self._numbers: dict[str, int] = {}
         self.queries: dict[int, Relation] = {}
-        """What a query gives that ``WITH`` names, by the identity of its tree: it is made once."""
+        """The results of queries named by ``WITH``, by the identity of its tree: each is made once."""
         self.made: list[dict[str, Any]] = []
         self._begins: list[dict[Location, int]] = []
         self._faults: dict[str, list[Fault]] = {}

@@ -1,4 +1,4 @@
-"""``SELECT``, ``UNION`` and ``WITH``: the operators that make what they say."""
+"""``SELECT``, ``UNION`` and ``WITH``: their operators."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _INSTEAD = {
     "qualify": "filter outside of a subquery, by WHERE",
     "by_name": "name the columns in one order",
 }
-"""What to write in place of a part that is not supported."""
+"""Replacements for parts that are not supported."""
 _WORDS = {
     "by_name": "BY NAME",
     "order": "ORDER BY",
@@ -55,7 +55,7 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What a table may be: a source of the topology, or a query that was named by ``WITH``, with what that may read."""
+    """The possible tables: a source of the topology, or a query named by ``WITH``, with its own scope."""
 
     sources: Mapping[str, Sequence[str]]
     """The columns of each."""
@@ -66,7 +66,7 @@ class Scope:
         return _named(name, self.queries)
 
     def source(self, table: exp.Table) -> str:
-        """The name of the source that is meant. Raises Unsupported where there is none of that name."""
+        """The name of the source that is meant. Raises Unsupported if there is none of that name."""
         found = _named(table.name, self.sources)
         if found is None:
             names = [*self.sources, *self.queries]
@@ -84,7 +84,7 @@ def _named(name: str, known: Iterable[str]) -> str | None:
 
 
 def selected(operators: Operators, query: Expr, scope: Scope) -> Relation:
-    """What a query gives, its columns named as they are called. Raises Unsupported."""
+    """Return the relation of a query, its columns under their names. Raises Unsupported."""
     if with_ := query.args.get("with_"):
         scope = with_queries(with_, scope)
     if isinstance(query, exp.Subquery):
@@ -139,7 +139,7 @@ def _union(operators: Operators, union: exp.Union, scope: Scope) -> Relation:
 
 
 def _common_types(operators: Operators, parts: Sequence[Relation], union: Expr) -> list[DataType | None]:
-    """The type of each column that holds those of all parts; None where one is not known, which is said elsewhere."""
+    """The type of each column that holds those of all parts; None if one is not known, which is reported elsewhere."""
     every = [operators.types(each) for each in parts]
     if not all(every):
         return [None] * len(parts[0].width)
@@ -167,7 +167,7 @@ def _common(a: DataType | None, b: DataType | None) -> DataType | None:
 
 
 def _is_null(operators: Operators, part: Relation, name: str) -> bool:
-    """Whether a column is a NULL that nobody gave a type."""
+    """True if a column is a NULL without a type."""
     given = operators.given(part.operator)
     return given["type"] == "project" and bool(given["columns"][name] == _NULL)
 
@@ -265,7 +265,7 @@ def _check_expression(node: Expr) -> None:
         if isinstance(each, exp.Window):
             raise Unsupported(f"a window function is not supported: {shown(each)}", each)
         if isinstance(each, exp.Query | exp.Exists):
-            raise Unsupported("a subquery in an expression is not supported: join with what it gives", each)
+            raise Unsupported("a subquery in an expression is not supported: join with its result", each)
         if isinstance(each, exp.In) and not each.expressions and not each.args.get("query"):
             raise Unsupported("IN without values: write IN (1, 2)", each)
         if isinstance(each, exp.Rollup | exp.Cube | exp.GroupingSets):
@@ -295,7 +295,7 @@ def _from(operators: Operators, select: exp.Select, scope: Scope) -> Relation:
         tables, conditions = _narrowed(operators, tables, conditions)
     relation = tables[0]
     for number, (right, join) in enumerate(zip(tables[1:], joins, strict=True), 1):
-        # What has to be true in the end is so of rows that later joins leave as they are.
+        # A condition that has to hold in the end holds for rows that later joins leave as they are.
         early = conditions if all(how_of(each) in ("inner", "left") for each in joins[number:]) else []
         relation, later = joined(operators, relation, right, join, early)
         conditions = [each for each in conditions if each not in early or each in later]
@@ -312,7 +312,7 @@ def _where(select: exp.Select, tables: Relation) -> list[Expr]:
     aliases = {each.alias: each.this for each in select.expressions if isinstance(each, exp.Alias)}
     condition = with_aliases(where.this, aliases, tables)
     if has_aggregates([condition]):
-        raise Unsupported("an aggregate in WHERE, which is of single rows: say it in HAVING", where)
+        raise Unsupported("an aggregate in WHERE, which filters single rows: move it to HAVING", where)
     return [*conditions_of(condition)]
 
 
@@ -334,7 +334,7 @@ def _tables(relation: Relation) -> set[str]:
 
 
 def _table(operators: Operators, table: Expr, scope: Scope) -> Relation:
-    """What stands in ``FROM``, under its name."""
+    """Return a table in ``FROM``, under its name."""
     alias = table.args.get("alias")
     columns = [] if alias is None else alias.args.get("columns") or []
     name = "" if alias is None else alias.name
@@ -367,7 +367,7 @@ def _table(operators: Operators, table: Expr, scope: Scope) -> Relation:
 
 
 def _query(operators: Operators, named: Expr, scope: Scope) -> Relation:
-    """What a query gives that ``WITH`` names, which is made once, however often it is read."""
+    """Return the relation of a query named by ``WITH``, which is made once, however often it is read."""
     if id(named) not in operators.queries:
         found = selected(operators, named.this, scope)
         operators.queries[id(named)] = found.called(
@@ -386,7 +386,7 @@ def _given(operators: Operators, node: Expr, scope: Scope) -> Relation:
 
 
 def _items(select: exp.Select, relation: Relation) -> dict[str, Expr]:
-    """What is selected, by its name, in the words of the statement; a name that is taken gets a number."""
+    """Return the selected items, by name, as in the statement; a name that is taken gets a number."""
     items: dict[str, Expr] = {}
     for name, each in _each(select.expressions, relation):
         items[_free(name, items)] = with_aliases(each, items, relation)
@@ -411,7 +411,7 @@ def _each(nodes: Iterable[Expr], relation: Relation) -> Iterator[tuple[str, Expr
 
 
 def _all(star: Expr, relation: Relation) -> Iterator[tuple[str, Expr]]:
-    """All columns, or all of a table; two of one name are named behind their tables' names."""
+    """Return all columns, or all of a table; two of one name get their tables' names as a prefix."""
     own = star if isinstance(star, exp.Star) else star.this
     if own.args.get("except_") or own.args.get("replace") or own.args.get("rename"):
         raise Unsupported("* with EXCLUDE, REPLACE or RENAME is not supported: name the columns", star)
@@ -435,7 +435,7 @@ def _all(star: Expr, relation: Relation) -> Iterator[tuple[str, Expr]]:
 
 
 def _keys(select: exp.Select, items: Mapping[str, Expr], relation: Relation) -> list[Expr]:
-    """What is grouped by: expressions, numbers of items, or names of items that no column has."""
+    """Return the grouping keys: expressions, numbers of items, or names of items that no column has."""
     group = select.args.get("group")
     if group is None:
         return []

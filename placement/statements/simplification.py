@@ -160,7 +160,7 @@ class _Plan:
         return self._width(inputs[0])
 
     def _is_read_by_name(self, key: str) -> bool:
-        """Whether the order of its columns means nothing, and none reads its input, too."""
+        """True if the order of its columns means nothing, and none reads its input, too."""
         readers = self._readers()
         below = self._operators[key]["input"]
         waiting = [*readers[key]]
@@ -234,7 +234,7 @@ class _Plan:
         return False
 
     def _is_superfluous(self, given: Given, readers: Sequence[Given]) -> bool:
-        """Whether what reads it may read its input: it renames and computes nothing, and leaves out what none reads."""
+        """True if its readers may read its input: it renames and computes nothing, and only omits unread columns."""
         if not _is_narrowing(given):
             return False
         if any(given["input"] in _inputs(each) for each in readers):
@@ -251,12 +251,12 @@ class _Plan:
 
 
 def _is_narrowing(project: Given) -> bool:
-    """Whether each of its columns is one of its input, under the name that it has there."""
+    """True if each of its columns is one of its input, under the name that it has there."""
     return _is_plain(project) and all(parsed(text).name == name for name, text in project["columns"].items())
 
 
 def _is_plain(project: Given) -> bool:
-    """Whether each of its columns is one of its input."""
+    """True if each of its columns is one of its input."""
     return all(isinstance(parsed(text), exp.Column) for text in project["columns"].values())
 
 
@@ -298,7 +298,7 @@ def _without_others(given: Given, wanted: set[str] | None) -> Given:
 
 
 def _needed(given: Given, wanted: set[str] | None) -> set[str] | None:
-    """What an operator reads of its inputs, for what is read of it."""
+    """Return the columns that an operator reads of its inputs, for those that are read of it."""
     match given["type"]:
         case "project":
             return _columns(given["columns"].values())

@@ -1,4 +1,4 @@
-"""Reads a statement as a query, and says what in it means nothing here."""
+"""Reads a statement as a query, and reports its unsupported parts."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def _marks(text: str, file: str | None, marked: Sequence[Marked]) -> TextMarks:
 
 
 def _tree(text: str, file: str | None) -> tuple[bool, Expr]:
-    """Whether the statement is explained, and its tree without that. Raises InvalidQuery, Unsupported."""
+    """Return true if the statement has EXPLAIN, and its tree without that. Raises InvalidQuery, Unsupported."""
     text = text.replace("\ufeff", " ", 1) if text.startswith("\ufeff") else text
     is_explained = False
     try:
@@ -214,7 +214,7 @@ def _refuse_others(insert: exp.Insert) -> None:
 
 
 def _misread(text: str, file: str | None, details: dict[str, object], message: str) -> Mistake:
-    """What sqlglot says: its column is that of the last character of what it has stumbled on."""
+    """Return sqlglot's error: its column is that of the last character of the offending token."""
     line, end = details.get("line"), details.get("col")
     if not isinstance(line, int) or not isinstance(end, int):
         return Mistake(message, file)

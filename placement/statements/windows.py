@@ -20,7 +20,7 @@ WINDOWS = {
     "TUMBLE": ("size",),
     "HOP": ("slide", "size"),
 }
-"""What each is given behind the table and the column of time."""
+"""Arguments of each after the table and the column of time."""
 _USAGE = {
     "TUMBLE": "TUMBLE(table, time_column, INTERVAL 10 SECONDS)",
     "HOP": "HOP(table, time_column, INTERVAL 2 SECONDS, INTERVAL 10 SECONDS)",
@@ -83,5 +83,5 @@ def _length(node: Expr) -> str:
 
 
 def is_window(node: Expr) -> bool:
-    """Whether it is a call of one of them."""
+    """True if it is a call of one of them."""
     return isinstance(node, exp.Anonymous) and node.name.upper() in WINDOWS

@@ -1,12 +1,12 @@
 """Where the rows of a query in steps change members, so that each operator has together what it needs together.
 
 Joins, aggregates and views need rows with equal keys at one member, distinct needs equal rows there, and an aggregate
-of everything and a sink need all rows at one. All other operators work on what is at their own member, whatever that
-is. Rows that are together already stay where they are: an exchange divides them by the hash of columns, which filters
-and projects keep, and so do joins and aggregates by these columns, and unions of what is divided alike. A group is
-together also where rows are divided by some of its columns.
+of everything and a sink need all rows at one. All other operators work on the rows at their own member. Rows that are
+together already stay where they are: an exchange divides them by the hash of columns, which filters and projects keep,
+and so do joins and aggregates by these columns, and unions of what is divided alike. A group is together also where
+rows are divided by some of its columns.
 
-What comes in at one member is divided by the keys above it, once filters and projects have taken their part there:
+Rows that come in at one member are divided by the keys above it, once filters and projects have taken their part there:
 rows that they leave out go nowhere. Without a key above it stays where it is, until it goes to an output.
 
 Event time is made common where its watermark begins, so that all members close the same windows in the same step.
@@ -55,8 +55,8 @@ if TYPE_CHECKING:
 def distribute(plan: SteppedPlan, members: int, spread: Container[str]) -> SteppedPlan:
     """The plan for so many members; rows of the inputs in ``spread`` come in at all of them, those of others at one.
 
-    At which one, the plan's ``homes`` say, and at which an output is given out. One member needs nothing of all this.
-    ``ValueError`` for less than one, and for a plan that is for several already.
+    The plan's ``homes`` determine at which one, and at which one an output is emitted. One member needs nothing of all
+    this. ``ValueError`` for less than one, and for a plan that is for several already.
     """
     if members < 1 or plan.members > 1:
         message = f"a plan for one member is distributed over one or more; got one for {plan.members}"
@@ -86,10 +86,10 @@ class _Distribution:
         for operator in plan.operators:
             for child in operator.children:
                 self._readers.setdefault(child, []).append(operator)
-        # Behind which operators rows that came in at one member are divided, and by which columns.
+        # The operators after which rows that came in at one member are divided, and the columns.
         alone = [each for each in plan.inputs if each.id not in spread]
         self._divided = dict(found for each in alone if (found := self._division(each)) is not None)
-        # By operator: what is read by those to whom it does not matter where rows are, then what was moved elsewhere.
+        # By operator: the input of readers that do not depend on where rows are, then the moved one.
         self._streams: dict[str, list[_Stream]] = {}
         self._operators: list[StepOperator] = []
 
@@ -106,8 +106,8 @@ class _Distribution:
             case FilterOperator() | WindowOperator() | LateOperator() | ProjectOperator() | UnionOperator():
                 streams = [self._streams[child][0] for child in operator.children]
                 self._add(operator, streams, self._left(operator, [each.where for each in streams]))
-            case AggregateOperator(by=()):  # always behind a gather: of no rows it gives one, and there only
-                # What leads to views only is at the first member.
+            case AggregateOperator(by=()):  # always after a gather: without rows it emits one, and only there
+                # Operators that lead only to views are at the first member.
                 member = self._homes.get(self._outputs.get(operator.id, ""), 0)
                 self._add(operator, [self._gathered(self._narrowed(operator), member)], member)
             case AggregateOperator():
@@ -202,7 +202,7 @@ class _Distribution:
         return self._streams[child][-1]
 
     def _narrowed(self, operator: AggregateOperator) -> str:
-        """What gives the input's rows with no other columns than the aggregate needs, if nobody else reads them."""
+        """Return an operator with only the input's columns that the aggregate needs, if there is no other reader."""
         child = operator.input
         needed = columns_needed(operator, self._schemas[child])
         names = [column.name for column in self._schemas[child]]
@@ -216,7 +216,7 @@ class _Distribution:
         return project.id
 
     def _division(self, leaf: InputOperator) -> tuple[str, tuple[str, ...]] | None:
-        """Behind which operator the rows of an input are divided, and by which columns of that.
+        """Return the operator after which the rows of an input are divided, and the columns.
 
         None where nothing above has a key: to send rows away and back takes more than what is computed of each.
         """
@@ -235,7 +235,7 @@ class _Distribution:
     def _keys_above(self, place: str) -> tuple[str, ...]:
         """The keys of the first operator above that has some of the columns here, by their names here.
 
-        Of a join all of them, of a group as many as there are.
+        All of them for a join, as many as there are for a group.
         """
         names = {place: {column.name: column.name for column in self._schemas[place]}}
         for operator in self._plan.operators:
@@ -259,7 +259,7 @@ class _Distribution:
 
 
 def _quoted(name: str) -> str:
-    """A column's name as an expression, whatever it is."""
+    """A column's name as an expression, with any characters."""
     return '"{}"'.format(name.replace('"', '""'))
 
 

@@ -31,11 +31,12 @@ if TYPE_CHECKING:
     Division = int | tuple[str, ...]
     """The member that has all rows; or the columns, in this order, by whose hash they are divided over all."""
     Where = int | tuple[frozenset[str], ...] | None
-    """Where rows are: all at a member; each where the hash of columns says, which have any of these names; anywhere."""
+    """Where rows are: all at a member; each where the hash of columns determines, which have any of these names;
+    anywhere."""
 
 
 def by_hash(columns: Iterable[str]) -> Where:
-    """Each row is where the hash of these columns says."""
+    """Each row is where the hash of these columns determines."""
     return tuple(frozenset({name}) for name in columns)
 
 
@@ -60,7 +61,7 @@ def within(where: Where, keys: Iterable[str]) -> Where:
 
 
 def renamed(where: Where, names: Mapping[str, str]) -> Where:
-    """Where rows are with these columns only, of which ``names`` says what they were called."""
+    """Where rows are with these columns only, whose former names are in ``names``."""
     if where is None or isinstance(where, int):
         return where
     found = tuple(frozenset(new for new, old in names.items() if old in before) for before in where)
@@ -87,7 +88,7 @@ _MOVES_NOTHING = (AlignOperator, LateOperator)
 def divisions(plan: SteppedPlan) -> Mapping[str, Division]:
     """How the rows are divided that joins, aggregates, distincts, views and outputs keep, by operator.
 
-    What an input keeps is where it came in, and may be anywhere.
+    The rows that an input keeps are where they came in, and may be anywhere.
     """
     found: dict[str, Division] = {}
     # Where an input comes in at all members nothing keeps rows by keys before they are exchanged.

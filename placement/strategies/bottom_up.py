@@ -3,8 +3,8 @@
 The rule
     Sources and the sink are pinned, and use no capacity; every other operator uses one slot of its node.
     Operators are placed from the sources to the sink, each after its inputs. A view that nothing reads stands for the
-    sink where it has a pin (``roots``). Where it has none, the plan is one chain from one source on, and what its node
-    has no room for goes on toward the nearest node on a way to which there is room for all of that.
+    sink where it has a pin (``roots``). If it has none, the plan is one chain from one source, and operators without
+    room at its node move toward the nearest node on a way to which there is room for all of them.
 
     - A unary operator starts at the node of its input, an n-ary one at the lowest common ancestor of its inputs:
       of the nodes that all of them reach, and that reach the sink's, the one with the fewest hops in total.
@@ -18,13 +18,13 @@ The rule
       case the walk aims at the meeting point after that one, and at last at the sink.
     - Where neither the lowest common ancestor nor the way on from it has room, the next lowest is tried.
     - Where an operator finds no room because a chain before it took the slots, all is drawn again a few times,
-      from all paths that have room, not the shortest only. What all draws fail for is ``NoCapacity``: where slots
+      from all paths that have room, not the shortest only. If all draws fail, this is ``NoCapacity``: where slots
       are scarce, there may be a placement all the same, which ``placement.strategies.selection`` then asks for.
 
 Why it does not run into a dead end
     Every node that is used reaches the sink's node: sources are checked first, and each walk ends at a node
-    that does. So the sink's node is a common ancestor of whatever is placed, however far a branch had to
-    walk. What can run out is capacity.
+    that does. So the sink's node is a common ancestor of all placed operators, however far a branch had to walk. Only
+    capacity can run out.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Placement:
 
     ``nodes`` and ``reasons`` are by operator, inputs first. ``paths`` is by operator too: the nodes that its
     output passes on the way to its reader, both ends included; one node where they are neighbours in a
-    fragment. ``note`` is a sentence about how it was found, where there is something to say.
+    fragment. ``note`` is a sentence about how it was found, or None.
     """
 
     plan: BoundPlan
@@ -98,7 +98,7 @@ def place_bottom_up(plan: BoundPlan, topology: Topology, seed: int = 0) -> Place
 
 
 def why_pinned(operator: FragmentOperator) -> str:
-    """Why no strategy says where a source or the root is."""
+    """Return why no strategy chooses the place of a source or the root."""
     match operator:
         case BoundSource():
             return f"pinned: {operator.physical.reads} is attached here"
@@ -271,7 +271,7 @@ class Meeting:
         self._plan = plan
         self._paths = paths
         self._rng = rng
-        # A root without a pin is a view above one source: nothing meets, and whatever is behind that will do.
+        # A root without a pin is a view above one source: nothing meets, and anything after that will do.
         self._end = plan.pins.get(plan.root, next(iter(plan.pins.values())))
         self._check_ways()
         self.points = self._find_points()
@@ -301,7 +301,7 @@ class Meeting:
         return points
 
     def _check_ways(self) -> None:
-        """Raise what says best why the sources cannot reach the root, if they cannot."""
+        """Raise the most helpful error if the sources cannot reach the root."""
         pins = self._plan.pins
         reaching = self._paths.hops_to(self._end)
         lost = next((key for key in pins if pins[key] not in reaching), None)
@@ -319,7 +319,7 @@ class Meeting:
         raise NoPath(f"no links lead from {source} to {end}; {self._remedy()}")
 
     def _remedy(self) -> str:
-        """What to change in the topology, so that every source reaches the root."""
+        """Return the change of the topology, with which every source reaches the root."""
         end, root = self._end, self._plan.operators[self._plan.root].type
         reaching = self._paths.hops_to(end)
         lost = [node for node in dict.fromkeys(self._plan.pins.values()) if node not in reaching]

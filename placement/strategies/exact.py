@@ -3,15 +3,15 @@
 The model
     ``x[o, n]`` is 1 where operator ``o`` is on node ``n``, and ``f[e, l]`` how much of edge ``e`` goes over link
     ``l``. Each operator has one node, sources and the sink that of the topology; a node has no more operators than
-    its capacity; at each node, what of an edge comes in or begins there goes on or ends there. The least of the sum
-    over edges and links of ``weight * f`` is asked for, where an edge's weight is its bytes per second if all sources
-    say their rate, and 1 if not. Links with a bandwidth carry no more than that, where rates are known.
+    its capacity; at each node, the flow of an edge that comes in or begins there continues or ends there. The objective
+    is the least sum over edges and links of ``weight * f``, where an edge's weight is its bytes per second if all
+    sources have a rate, and 1 if not. Links with a bandwidth carry no more than that, where rates are known.
 
     Only nodes count that the sources below an operator reach and that reach the sink's node. For whole ``x`` and no
     bandwidth, the cheapest flows are shortest paths, so that only ``x`` need be whole.
 
-HiGHS solves it, and says how far from proven it stopped. It starts from the bottom-up placement. The time limit counts
-for the building of the model too, and a model that would take gigabytes is not built.
+HiGHS solves it, and reports how far from a proof it stopped. It starts from the bottom-up placement. The time limit
+counts for the building of the model too, and a model that would take gigabytes is not built.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ if TYPE_CHECKING:
     Link = tuple[str, str]
 
 TIME_LIMIT_S = 10.0
-"""How long it may take, unless told otherwise."""
+"""How long it may take by default."""
 _TOLERANCE = 1e-6
 _MOST_VARIABLES = 2_000_000
 """About a gigabyte, in this process and in the solver."""
 
 
 class _GivenUp(Exception):
-    """The model is not built; the message says why."""
+    """The model is not built; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exact:
-    """A placement, what it costs, and below which cost it was proven that there is none.
+    """A placement, what it costs, and a proven lower bound.
 
-    ``unit`` says what is counted.
+    ``unit`` names the cost.
     """
 
     placement: Placement
@@ -73,7 +73,8 @@ class Exact:
     def __str__(self) -> str:
         if self.gap == 0:
             return f"{self.cost:g} {self.unit}, and no placement has less"
-        return f"{self.cost:g} {self.unit}; none has less than {self.bound:g}, {self.gap:.0%} below: more time may tell"
+        bound = f"{self.bound:g}, {self.gap:.0%} below"
+        return f"{self.cost:g} {self.unit}; none has less than {bound}: more time may find one"
 
 
 def place_exactly(
@@ -93,7 +94,7 @@ def place_exactly(
 def improve(
     plan: BoundPlan, topology: Topology, first: Placement | None, reason: str, time_limit_s: float
 ) -> Exact:
-    """The best that is found in time, beginning with what bottom-up gave; without it, ``reason`` says why.
+    """Return the best placement found in time, beginning with bottom-up's; without it, ``reason`` explains why.
 
     Raises ``NoCapacity`` if there is no placement, or none was found in time.
     """
@@ -143,7 +144,10 @@ class _Model:
             raise NoCapacity(_joined(self._missing(), reason))
 
     def _find_candidates(self) -> dict[str, Sequence[str]]:
-        """Where each operator may be: behind all sources below it, and before the root, if that has a pin."""
+        """Return the possible nodes of each operator.
+
+        After all sources below it, and before the root, if that has a pin.
+        """
         import networkx as nx
 
         plan = self.plan
@@ -239,7 +243,7 @@ class _Model:
     # -- solving
 
     def overloaded(self, placement: Placement) -> str:
-        """What a placement sends over links that do not carry it; empty if all do."""
+        """Return the traffic of a placement over links that cannot carry it; empty if all can."""
         carried: Counter[Link] = Counter()
         for child, path in placement.paths.items():
             carried.update(dict.fromkeys(pairwise(path), self.traffic.weights[child]))
@@ -252,7 +256,7 @@ class _Model:
     def solve(self, first: Placement | None, reason: str, deadline: float) -> Exact | None:
         """The best that is found in time, beginning with ``first``; None if nothing is.
 
-        Raises NoCapacity if there is none; ``reason`` is what there is to say besides.
+        Raises NoCapacity if there is none; ``reason`` has an additional remark.
         """
         import highspy
 
@@ -347,7 +351,7 @@ class _Model:
         nowhere = [key for key in movable if not self._candidates[key]]
         end = self.plan.operators[self.plan.root].type
         if nowhere:
-            return f"{_first(nowhere)}: every node behind the sources and before the {end} has capacity 0"
+            return f"{_first(nowhere)}: every node after the sources and before the {end} has capacity 0"
         counts = Counter(node for key in movable for node in self._candidates[key])
         slots = _first(
             (

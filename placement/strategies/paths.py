@@ -96,7 +96,7 @@ class Paths:
     def lowest(self, nodes: Counter[str], target: str) -> list[str]:
         """The nodes that all of ``nodes`` reach or are, and that reach ``target``, with the fewest hops in total.
 
-        A node that counts several times is as far as several nodes. In the topology's order; none if there is none.
+        A node that counts several times is as far as several nodes. In the topology's order; empty if there is none.
         """
         totals = self._totals(nodes, target)
         fewest = totals.min()
@@ -114,7 +114,7 @@ class Paths:
         return None if np.ravel(totals)[rank] >= FAR else self._names[rank]
 
     def nearest_with_room(self, start: str, room: Room, need: float) -> str | None:
-        """The nearest node on a way to which, behind ``start``, is room for ``need`` operators, itself included."""
+        """Return the nearest node on a way to which, after ``start``, ``need`` operators have room, itself included."""
         most: dict[str, float] = {start: 0}
         for node in reversed(self._last_first):
             if node in most:
@@ -128,7 +128,7 @@ class Paths:
         return [self._names[rank] for rank in np.argsort(hops, kind="stable") if hops[rank] < FAR]
 
     def meet(self, nodes: Iterable[str]) -> bool:
-        """Whether there is a node that all of ``nodes`` reach or are."""
+        """True if there is a node that all of ``nodes`` reach or are."""
         return bool(np.any(np.all([self._hops_from(node) < FAR for node in nodes], axis=0)))
 
     def _totals(self, nodes: Counter[str], target: str) -> Hops:

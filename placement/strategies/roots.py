@@ -1,4 +1,4 @@
-"""Where a plan is rooted whose root is a view: no topology says where one is."""
+"""The place of a plan's root that is a view: a topology does not determine it."""
 
 from __future__ import annotations
 

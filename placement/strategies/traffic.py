@@ -1,4 +1,4 @@
-"""What a placement costs: how much goes over links."""
+"""The cost of a placement: the traffic over links."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """How much each operator gives out: bytes per second where all sources say their rate, else 1 each.
+    """The output of each operator: bytes per second if all sources have a rate, otherwise 1 each.
 
-    An operator gives out as much as it takes in: nobody says beforehand what a filter drops.
+    An operator emits as much as it takes in: the selectivity of a filter is not known beforehand.
     """
 
     weights: Mapping[str, float]
@@ -26,7 +26,7 @@ class Traffic:
 
     @classmethod
     def of(cls, plan: BoundPlan) -> Traffic:
-        """The traffic behind all operators but the sink."""
+        """Return the traffic after all operators but the sink."""
         sources = [each for each in plan.operators.values() if isinstance(each, BoundSource)]
         if any(source.physical.rate is None for source in sources):
             return cls(dict.fromkeys(plan.readers, 1.0), "hops")

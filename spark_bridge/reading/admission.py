@@ -25,7 +25,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Messages ``[first, heads.head)`` that a channel has for the next batch. ``lost`` says what is missing before."""
+    """Messages ``[first, heads.head)`` that a channel has for the next batch. ``lost`` describes lost ones."""
 
     heads: Heads
     first: int
@@ -33,7 +33,7 @@ class Waiting:
 
 
 def waiting(entry: Entry, heads: Heads, *, kept: bool = False) -> Waiting | None:
-    """What a channel has beyond ``entry``; None if nothing. An end that is news counts.
+    """Return the messages of a channel beyond ``entry``; None if there are none. An end that is news counts.
 
     Where the query has read nothing yet, its first stream may be without its beginning if it is to read what is
     ``kept``.
@@ -46,7 +46,7 @@ def waiting(entry: Entry, heads: Heads, *, kept: bool = False) -> Waiting | None
     if heads.stream != entry.stream:
         lost = (
             f"the query has read stream {entry.stream} up to {entry.sequence}, and the server has stream "
-            f"{heads.stream} now, without having said that the first has ended"
+            f"{heads.stream} now, without having reported the end of the first"
         )
         return Waiting(heads, heads.oldest, lost)
     if entry.sequence < heads.oldest:
@@ -66,7 +66,7 @@ def waiting(entry: Entry, heads: Heads, *, kept: bool = False) -> Waiting | None
 
 
 def freed(heads: Heads) -> str | None:
-    """What is missing where a stream is to be read from its beginning; None if it is all there."""
+    """Describe the missing messages if a stream is to be read from its beginning; None if it is complete."""
     if heads.oldest == 0:
         return None
     return (
@@ -83,7 +83,7 @@ def _unless_empty(entry: Entry, found: Waiting) -> Waiting | None:
 
 
 def failed(entry: Entry, heads: Heads) -> str | None:
-    """What a producer has said that it failed of, if all of its stream has been read."""
+    """Return the error with which a producer has failed, if all of its stream has been read."""
     if heads.failure is None or (entry.stream, entry.sequence) != (heads.stream, heads.head):
         return None
     return f"its producer failed after message {heads.head}: {heads.failure}; all before it was read"
@@ -98,7 +98,7 @@ def advance(
     """The end of the batch that begins at ``start``: as far as ``limits`` allow, a message at least.
 
     Every channel with something gets a part of the limit, by how many messages it has; what is too large for the
-    limit goes alone. ``locate(key, first, limits)`` says how far a limit goes in a channel.
+    limit goes alone. ``locate(key, first, limits)`` returns how far a limit goes in a channel.
     """
     ends = {key: entry.unmoved() for key, entry in start.items()}
     keys = sorted(found)

@@ -1,4 +1,4 @@
-"""A batch read of channels that are kept: what is there when the job is planned, or up to where it was told."""
+"""A batch read of retained channels: the messages present when the job is planned, or up to a given end."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class RangePartition(InputPartition):
 
 
 class ReadsRanges:
-    """What tasks call of both readers."""
+    """The interface of both readers for tasks."""
 
     _read: RangeReader
 
@@ -74,7 +74,7 @@ class BatchReader(ReadsRanges, DataSourceReader):
         end = initial(key, _at(self._options.ending, key, "latest"), heads, option="endingOffsets")
         if start.stream == end.stream and end.sequence < start.sequence:
             raise OptionError(
-                f"the option endingOffsets says {end.sequence} for channel {key!r}, and startingOffsets "
+                f"the option endingOffsets has {end.sequence} for channel {key!r}, and startingOffsets has "
                 f"{start.sequence}: the end is before the beginning"
             )
         name = "startingOffsets"
@@ -91,13 +91,13 @@ class BatchReader(ReadsRanges, DataSourceReader):
         """The number that ``entry`` stands for in the stream that is there; ``otherwise`` if it is of another one."""
         if entry.stream != heads.stream:
             if not entry.ended:
-                what = f"{name} says stream {entry.stream}, and the server has stream {heads.stream}"
+                what = f"{name} names stream {entry.stream}, and the server has stream {heads.stream}"
                 self._complain(key, what, otherwise)
             return otherwise
         if entry.sequence < heads.oldest:
             missing = freed(heads) if entry.sequence == 0 else None
             what = (
-                missing or f"{name} says {entry.sequence}, and the server has {heads.oldest} to {heads.head}"
+                missing or f"{name} has {entry.sequence}, and the server has {heads.oldest} to {heads.head}"
             )
             self._complain(key, what, heads.oldest)
         return max(entry.sequence, heads.oldest)
@@ -105,7 +105,7 @@ class BatchReader(ReadsRanges, DataSourceReader):
     def _complain(self, key: str, what: str, number: int) -> None:
         if self._options.fail_on_data_loss:
             raise lost(key, what)
-        log.warning("channel %r: %s; the read goes on with number %d", key, what, number)
+        log.warning("channel %r: %s; the read continues with number %d", key, what, number)
 
 
 class FilteringBatchReader(BatchReader):

@@ -1,4 +1,4 @@
-"""The channels that a query reads, as its driver sees them: how far they go, who holds the consumer's name."""
+"""The channels that a query reads, as its driver sees them: how far they go, and the holder of the consumer's name."""
 
 from __future__ import annotations
 
@@ -25,20 +25,22 @@ if TYPE_CHECKING:
     from .offsets import Entry
 
 HANDOVER_S = 16.0
-"""How long a name that somebody else holds is waited for at most: 5 s until a lost connection is noticed, 10 s of its
-lease. A query that comes back from its checkpoint has the name at once."""
+"""How long to wait at most for a name held by another: 5 s until a lost connection is noticed, 10 s of its lease.
+
+A query that comes back from its checkpoint has the name at once.
+"""
 _ASK_S = 0.5
 REST_S = 60.0
 """Seconds at least between looks for a server that is gone after the end of its stream, as a finished producer is."""
 BRIEF_S = 2.0
-"""Seconds that each of these looks lasts: too short for a complaint that nobody answers."""
+"""Seconds that each of these looks lasts: too short for a warning about a missing answer."""
 REASON_S = 1.0
 """How much longer than its timeout a server is waited for, so that the client, which knows why, gives up first."""
 
 
 @dataclass(slots=True)
 class _Watched:
-    """A channel by one reader: with another one, all of this begins anew."""
+    """A channel by one reader: with another one, all of this starts over."""
 
     source: Source
     reader: BlockingChannelReader
@@ -59,7 +61,7 @@ class Channels:
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._watched: dict[str, _Watched] = {}
-        self._silent: set[str] = set()  # channels of which it was said that there is nothing
+        self._silent: set[str] = set()  # channels that were logged as empty
 
     def _all(self) -> dict[str, _Watched]:
         if not self._watched:
@@ -105,7 +107,7 @@ class Channels:
         self._watched[source.key] = self._watch(source)
 
     def _look_again(self, source: Source, over: str) -> None:
-        """Whether another stream has begun where one has ended, quietly and now and then."""
+        """True if another stream has begun where one has ended, quietly and now and then."""
         here, now = self._watched[source.key], time.monotonic()
         if here.rests_since is None:
             log.info("%s: its stream has ended, and its server is gone", source.key)
@@ -157,14 +159,14 @@ class Channels:
         return moment.since if moment.stream == heads.stream and moment.since > heads.oldest else 0
 
     def before(self, key: str, at: datetime, heads: Heads) -> int:
-        """The number behind the last message of ``heads`` that was sent before a time."""
+        """Return the number after the last message of ``heads`` that was sent before a time."""
         moment = self._all()[key].reader.moment(at)
         return min(moment.before, heads.head) if moment.stream == heads.stream else heads.head
 
     def hold_soon(self, key: str, holder: str, *, fresh: bool) -> None:
         """Take the consumer's name as soon as the server is there, without waiting: what comes is kept for it then.
 
-        What goes wrong is said by the next `hold`, or by `latest`.
+        Errors are raised by the next `hold`, or by `latest`.
         """
         here = self._all()[key]
         if here.held or here.taking is not None:
@@ -179,7 +181,10 @@ class Channels:
         here.taking.start()
 
     def settle(self, timeout_s: float) -> None:
-        """Wait for what `hold_soon` has begun, so long at most: who has answered has said its heads before."""
+        """Wait for the requests of `hold_soon`, so long at most.
+
+        A server that has answered has sent its heads before.
+        """
         deadline = time.monotonic() + timeout_s
         for each in self._all().values():
             if each.taking is not None:
@@ -239,7 +244,7 @@ class Channels:
                 try:
                     self._acknowledge(key, here.reader, position, entry.holder)
                 except StreamReplaced:
-                    continue  # the heads were old: what has become of the stream is said by the next ones
+                    continue  # the heads were old: the next ones show the state of the stream
             here.acknowledged = position
 
     def _acknowledge(self, key: str, reader: BlockingChannelReader, position: Position, holder: str) -> None:
@@ -248,7 +253,7 @@ class Channels:
             reader.ack(consumer, position)
         except ConsumerFenced:
             try:
-                reader.hold(consumer, holder=holder)  # the server has forgotten it, or somebody else has it
+                reader.hold(consumer, holder=holder)  # the server has forgotten it, or another holder has it
             except ChannelInUse as error:
                 raise _in_use(key, consumer, str(error)) from error
             reader.ack(consumer, position)
@@ -261,9 +266,9 @@ class Channels:
 
 
 def unheard(connection: Connection, source: Source) -> SparkBridgeError:
-    """What is raised where a channel has no stream in time."""
+    """Return the error for a channel without a stream in time."""
     return SparkBridgeError(
-        f"nothing was heard of channel {source.channel!r} at {source.endpoint} for {connection.timeout_s} s "
+        f"no answer for channel {source.channel!r} at {source.endpoint} within {connection.timeout_s} s "
         f"(connectTimeout): has a stream begun there?"
     )
 

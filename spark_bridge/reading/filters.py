@@ -1,4 +1,4 @@
-"""What filters on the metadata columns leave of a channel, so that the rest is not read at all.
+"""The part of a channel that filters on the metadata columns leave, so that the rest is not read at all.
 
 Spark gives filters to a source in Python where ``spark.sql.python.filterPushdown.enabled`` is true, and refuses one
 that would take them where it is not. Spark filters what is read all the same: a range is wide enough if it has all
@@ -32,7 +32,7 @@ _PLANNER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 def are_pushed() -> bool:
-    """Whether this process of Spark plans a read with filters: it is not told the setting, but has another main."""
+    """True if this process of Spark plans a read with filters: it does not get the setting, but has another main."""
     return _PLANNER in sys.modules
 
 
@@ -47,7 +47,7 @@ class Window:
 
 
 def window(filters: Iterable[Filter]) -> Window:
-    """What all of ``filters`` leave; those on other columns, and of other kinds, leave everything."""
+    """Return the range that all of ``filters`` leave; those on other columns, and of other kinds, leave everything."""
     first: list[int] = [0]
     until: list[int] = []
     since: list[datetime] = []

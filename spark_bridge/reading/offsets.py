@@ -1,10 +1,10 @@
 """Offsets of a streaming query: how far it has read in every channel, as Spark keeps them in its checkpoint.
 
 An offset is ``{key: {"stream": ..., "from": ..., "seq": ..., "holder": ...}}``. ``seq`` is the next number. ``from``
-is where the batch that ends there began: a batch that is run again reads the same range, whatever has become of the
-channel's beginning, and a batch that goes over to the next stream says so. The first offset of a query has none.
-``holder`` is the same for all offsets of a checkpoint, and differs between checkpoints: by it a query that comes back
-is told from another one. ``ended`` stands where all of a stream has been read that will ever be in it: a number that
+is where the batch that ends there began: a batch that is run again reads the same range, even if the channel's
+beginning has moved, and a batch that crosses to the next stream has a mark. The first offset of a query has none.
+``holder`` is the same for all offsets of a checkpoint, and differs between checkpoints: it distinguishes a returning
+query from another one. ``ended`` stands where all of a stream has been read that will ever be in it: a number that
 grows with each run of the query that finds it so, since Spark shows only offsets that are news.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The place of a query in one channel. ``stream`` is None as long as there was none."""
+    """The place of a query in one channel. ``stream`` is None until there is one."""
 
     stream: str | None
     sequence: int
@@ -65,10 +65,10 @@ def decode(offset: Mapping[str, Any]) -> dict[str, Entry]:
 
 
 def foreign(offset: Any, what: str) -> CheckpointReplaced:
-    """What is raised for an offset that another source has written, as this one reads ``what``."""
+    """Return the error for an offset that another source has written, as this one reads ``what``."""
     return CheckpointReplaced(
-        f"the query's checkpoint has the offset {json.dumps(offset)[:200]}, which is none of {what}: another source "
-        f"has written it; start the query with a new checkpoint"
+        f"the query's checkpoint has the offset {json.dumps(offset)[:200]}, which is not one of {what}: "
+        f"another source has written it; start the query with a new checkpoint"
     )
 
 
@@ -108,7 +108,7 @@ class Range(NamedTuple):
 def ranges(
     start: Mapping[str, Any], end: Mapping[str, Any], sources: tuple[Source, ...], pieces: int | None = None
 ) -> list[Range]:
-    """What the batch from ``start`` to ``end`` reads, cut into at least ``pieces`` if it has that many messages.
+    """Return the ranges of the batch from ``start`` to ``end``, in at least ``pieces`` if it has as many messages.
 
     Raises DataLost if it has a channel that is not among ``sources``: the query was started with others.
     """
@@ -132,7 +132,7 @@ def ranges(
 def _first(begin: Entry | None, end: Entry) -> int:
     if end.first is not None:
         return end.first
-    # PySpark 4.1 asks for offsets without saying where the batch begins.
+    # PySpark 4.1 asks for offsets without the beginning of the batch.
     return begin.sequence if begin is not None and begin.stream in (None, end.stream) else 0
 
 
@@ -153,11 +153,11 @@ def cut(whole: list[Range], pieces: int) -> list[Range]:
 def initial(
     key: str, starting: Any, heads: Heads | None, holder: str = "", option: str = "startingOffsets"
 ) -> Entry:
-    """The first entry of a query in the channel ``key``. ``starting`` is what ``option`` says for it.
+    """The first entry of a query in the channel ``key``. ``starting`` is the value of ``option`` for it.
 
     Raises:
         OptionError: the stream has not got there.
-        DataLost: it says a number, and there is no stream.
+        DataLost: it is a number, and there is no stream.
     """
     match starting:
         case "earliest":
@@ -166,7 +166,7 @@ def initial(
             at = None if heads is None else heads.head
         case int():
             if heads is None:
-                raise DataLost(f"{option} says {starting} for channel {key!r}, which has no stream yet")
+                raise DataLost(f"{option} has {starting} for channel {key!r}, which has no stream yet")
             at = starting
         case {"stream": str(stream), "seq": int(number)} if heads is None or stream != heads.stream:
             return Entry(stream, number, holder=holder, ended=starting.get("ended", 0))
@@ -178,8 +178,8 @@ def initial(
         return Entry(None, 0, holder=holder)
     if at > heads.head:
         raise OptionError(
-            f"the option {option} says {at} for channel {key!r}, which has messages {heads.oldest} to {heads.head} "
-            f"(excluded) so far: give a number up to {heads.head}, or latest"
+            f"the option {option} has {at} for channel {key!r}, which has messages {heads.oldest} to "
+            f"{heads.head} (excluded) so far: give a number up to {heads.head}, or latest"
         )
     ended = starting.get("ended", 0) if isinstance(starting, dict) else 0
     return Entry(heads.stream, at, holder=holder, ended=ended)

@@ -1,4 +1,4 @@
-"""Reading ranges in tasks: every message in the schema that Spark was told, in batches of a size that it likes."""
+"""Reading ranges in tasks: every message in the schema that Spark has, in batches of a suitable size."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _taken(name: str) -> str:
 
 
 def check_declared(schema: pa.Schema, options: ReadOptions) -> None:
-    """Check a schema that may have been given, which decides what is read, against options that say it as well.
+    """Check a schema that may have been given, which selects the columns, against options that select them as well.
 
     Raises:
         OptionError: the option has no effect on this schema.
@@ -103,8 +103,9 @@ def check_declared(schema: pa.Schema, options: ReadOptions) -> None:
     data = tuple(name for name in schema.names if name not in added)
     if options.columns is not None and options.columns != data:
         raise OptionError(
-            f"the option columns says {', '.join(options.columns)}, and the schema that was given has of the channel "
-            f"{', '.join(data)}: leave columns away, since what is given with .schema(...) is what is read"
+            f"the option columns has {', '.join(options.columns)}, and the given schema has "
+            f"{', '.join(data)} of the channel: omit columns, since the schema given with .schema(...) is "
+            f"read"
         )
     if not options.metadata:
         return
@@ -169,9 +170,11 @@ class RangeReader:
                 first, until = self._still_kept(wanted._replace(first=first))
 
     def _still_kept(self, wanted: Range) -> tuple[int, int]:
-        """What there is of a range: as the server says now, since what it has pushed before may be of another stream.
+        """Return the present part of a range.
 
-        What is not there yet is waited for: after a restart the server may be about to get it again.
+        By the server's current heads, since those pushed before may be of another stream.
+
+        Missing messages are waited for: after a restart the server may be about to get it again.
         """
         key, timeout_s = wanted.source.key, self.connection.timeout_s + REASON_S
         with make_reader(self.connection, wanted.source) as asked:
@@ -222,5 +225,8 @@ class RangeReader:
 
 
 def lost(key: str, what: str) -> DataLost:
-    """What is raised where messages are missing, or a producer has failed."""
-    return DataLost(f"channel {key!r}: {what}. To go on with what is there, read with failOnDataLoss=false")
+    """Return the error for missing messages, or a failed producer."""
+    return DataLost(
+        f"channel {key!r}: {what}. To continue with the messages that are there, read with "
+        f"failOnDataLoss=false"
+    )

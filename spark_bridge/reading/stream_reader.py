@@ -5,12 +5,12 @@ or so where the channels are. Facts that this rests on, measured with Spark 4.3 
 
 - ``latestOffset(start, limit)`` is called with the end of the last batch as ``start`` once that batch is in Spark's
   commit log: at once with the default trigger, at the next turn of ``processingTime``, and once more at the end of
-  ``availableNow``. So what ``start`` says is acknowledged there, and waited for. With ``once`` there is no such call,
+  ``availableNow``. So ``start`` is acknowledged there, and waited for. With ``once`` there is no such call,
   and none either when a query is stopped between two turns: there the next start's first call does it.
 - ``commit(end)`` comes only when the next batch is planned.
 - A query that comes back calls ``latestOffset`` with the last committed offset; a batch that was planned and not
   committed comes before, as ``partitions(start, end)``. Only a batch 0 that was not committed has a new
-  ``initialOffset`` as its start: therefore the end of a batch says where it begins.
+  ``initialOffset`` as its start: therefore the end of a batch contains its beginning.
 - With ``asyncProgressTracking`` (no sink of this package has it) ``start`` is ahead of the commit log.
 """
 
@@ -55,7 +55,7 @@ class Mark(NamedTuple):
 
 @dataclass(slots=True)
 class Backlog:
-    """What lies between the end of the last batch that was planned and the heads."""
+    """The messages between the end of the last planned batch and the heads."""
 
     _marks: dict[str, Mark] = field(default_factory=dict)
     _parts: dict[str, Located] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class Backlog:
         found: Mapping[str, Waiting],
         count: Callable[[str, Position], Located],
     ) -> None:
-        """The next batch ends there. ``count(key, first)`` tells all that a channel has from a message on."""
+        """The next batch ends there. ``count(key, first)`` counts all messages of a channel from one on."""
         for key, here in found.items():
             end, heads = ends[key], here.heads
             if (end.stream, end.sequence) == (heads.stream, heads.head):
@@ -103,7 +103,7 @@ class Backlog:
 
 
 FIRST_LOOK_S = 5.0
-"""How long servers have to answer before the first turn of a query goes on without them."""
+"""How long servers have to answer before the first turn of a query continues without them."""
 
 
 class StreamReader(ReadsRanges, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # not in PySpark 4.1
@@ -139,7 +139,7 @@ class StreamReader(ReadsRanges, DataSourceStreamReader, SupportsTriggerAvailable
         if self._initial is None:
             holder = uuid.uuid4().hex[:12]
             starting = {source.key: self._starting(source.key) for source in self._options.connection.sources}
-            # The first message is whatever comes first: a query may begin before its channels do.
+            # The first message is any that comes first: a query may begin before its channels do.
             new = {key: Entry(None, 0, holder=holder) for key in starting}
             awaited = all(at in ("beginning", "earliest") for at in starting.values())
             now = {} if awaited and self._options.since is None else self._now(new)
@@ -162,7 +162,10 @@ class StreamReader(ReadsRanges, DataSourceStreamReader, SupportsTriggerAvailable
         return at if isinstance(at, str) else at.get(key, "beginning")
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Have the query read what is there now: as of the first call that says who holds the consumer's name."""
+        """Have the query read the present messages.
+
+        As of the first call that determines the holder of the consumer's name.
+        """
         self._available_now = True
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802 - Spark's name
@@ -191,7 +194,7 @@ class StreamReader(ReadsRanges, DataSourceStreamReader, SupportsTriggerAvailable
             ends = advance(entries, found, self._limits(limit), self._locate)
             self._backlog.planned(ends, found, lambda key, first: self.channels.locate(key, first, Limits()))
         except (PositionLost, StreamReplaced):
-            return start  # the heads were old: what has become of the stream is said by the next ones
+            return start  # the heads were old: the next ones show the state of the stream
         return encode(ends)
 
     def _begin(self, entries: Mapping[str, Entry]) -> dict[str, Heads]:
@@ -217,7 +220,7 @@ class StreamReader(ReadsRanges, DataSourceStreamReader, SupportsTriggerAvailable
         return [RangePartition(each) for each in found]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Acknowledge the end of a batch; PySpark from 4.2 on has said it before, by ``latestOffset``."""
+        """Acknowledge the end of a batch; PySpark from 4.2 on has reported it before, by ``latestOffset``."""
         done = {key: entry.unmoved() for key, entry in decode(end).items()}
         self._hold_and_acknowledge(self._with_all_channels(done), self.channels.latest())
 
@@ -300,7 +303,7 @@ class StreamReader(ReadsRanges, DataSourceStreamReader, SupportsTriggerAvailable
             raise lost(key, what)
         if (key, what) not in self._warned:
             self._warned.add((key, what))
-            log.warning("channel %r: %s; the query goes on with what is there", key, what)
+            log.warning("channel %r: %s; the query continues with the messages that are there", key, what)
 
     def _limits(self, limit: Any) -> Limits:
         if isinstance(limit, limits.ReadAllAvailable):
@@ -311,12 +314,12 @@ class StreamReader(ReadsRanges, DataSourceStreamReader, SupportsTriggerAvailable
         return self._backlog.located(key, self.channels.locate(key, first, limits))
 
     def _latest_without_start(self, heads: Mapping[str, Heads]) -> dict[str, Any]:
-        """The latest offset for PySpark 4.1, which neither says where the batch begins nor limits it."""
+        """The latest offset for PySpark 4.1, which neither passes the beginning of the batch nor limits it."""
         if not self._last:
             self._last = dict(self._initial or {})
         ends = {key: Entry(each.stream, each.head) for key, each in heads.items()}
         if not self._last:
-            return encode(ends)  # a query that came back: `partitions` is told its start
+            return encode(ends)  # a query that came back: `partitions` gets its start
         entries = self._with_all_channels(self._last)
         found = self._found(entries, heads)
         self._last = advance(entries, found, Limits(), self._locate) if found else entries

@@ -41,7 +41,7 @@ class Task:
         return name
 
     def new_stream(self) -> str:
-        """An identity for a stream of this attempt, which says in logs and errors whose it is."""
+        """Return an identity for a stream of this attempt, by which logs and errors show its origin."""
         return f"stage-{self.stage}-partition-{self.partition}-attempt-{self.attempt}-{uuid.uuid4().hex}"
 
 
@@ -70,11 +70,11 @@ def current_task() -> Task:
 
 
 def check_no_table() -> None:
-    """Raise OptionError in a task that fills a table of Spark's catalog, which nobody could read.
+    """Raise OptionError in a task that fills a table of Spark's catalog, which could not be read.
 
-    Spark does not tell a source for what it writes. It runs the write of a table that it creates within the command
+    Spark does not pass a source the purpose of a write. It runs the write of a table that it creates within the command
     that creates it, and as no other write but those of ``foreachBatch``, which know their query; if the task fails,
-    Spark drops the table. ``toTable`` creates its table before the query, whose tasks know who has started it.
+    Spark drops the table. ``toTable`` creates its table before the query, whose tasks know its starter.
     """
     from pyspark import TaskContext
 
@@ -86,22 +86,22 @@ def check_no_table() -> None:
     creates = command != write and known("sql.streaming.queryId") is None
     if creates or (known("callSite.short") or "").startswith("toTable "):
         raise OptionError(
-            "the rows are written to a table of Spark's catalog, which would not keep where they are, so that nobody "
-            "could read it: write with save(), or start(), in place of saveAsTable, writeTo or toTable; to name "
-            "channels in SQL, use CREATE TEMPORARY VIEW name USING format OPTIONS (...)"
+            "the rows are written to a table of Spark's catalog, which would not keep their address, so that "
+            "it could not be read: write with save(), or start(), in place of saveAsTable, writeTo or "
+            "toTable; to name channels in SQL, use CREATE TEMPORARY VIEW name USING format OPTIONS (...)"
         )
 
 
 def check_input() -> None:
-    """Raise InputIncomplete if Spark has stopped giving rows without having said that these were all.
+    """Raise InputIncomplete if Spark has stopped giving rows without a mark that these were all.
 
     To be called when the rows have ended. They often end in the same way when there are no more, when code above this
-    task has raised, and when the task is killed: the rows' iterator does not tell. What tells is the mark that the
-    JVM writes behind the last row, and that Spark's own worker waits for after the task (``END_OF_STREAM``); without
-    it the connection has ended. Rows that were left unread by choice are no failure.
+    task has raised, and when the task is killed: the rows' iterator does not distinguish these. The distinction is the
+    mark that the JVM writes after the last row, and that Spark's own worker waits for after the task
+    (``END_OF_STREAM``); without it the connection has ended. Rows that were left unread by choice are no failure.
     """
     try:
-        if _input_stream().peek(1):  # type: ignore[attr-defined]  # buffered readers have it, BinaryIO does not say so
+        if _input_stream().peek(1):  # type: ignore[attr-defined]  # buffered readers have it, BinaryIO does not declare it
             return
         cause = "it closed its connection without the mark of the end"
     except OSError as error:
@@ -138,7 +138,7 @@ def settle() -> None:
 
 
 def _input_stream() -> BinaryIO:
-    """What the JVM writes to this worker: known to the worker's main function only."""
+    """Return the stream from the JVM to this worker: known to the worker's main function only."""
     frame: FrameType | None = sys._current_frames()[threading.main_thread().ident or 0]  # noqa: SLF001 - documented
     while frame is not None:
         code = frame.f_code
@@ -147,6 +147,6 @@ def _input_stream() -> BinaryIO:
             return stream
         frame = frame.f_back
     raise NotInTask(
-        "the PySpark worker of this process is of an unknown kind, so that a complete input cannot be told from a "
-        "broken one: use a PySpark from 4.1 to 4.3, or report its version"
+        "the PySpark worker of this process is of an unknown kind, so that a complete input cannot be "
+        "distinguished from a broken one: use a PySpark from 4.1 to 4.3, or report its version"
     )

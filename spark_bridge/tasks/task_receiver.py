@@ -1,6 +1,6 @@
-"""Receiving in a task: each partition reads a channel of its own, and tells the sender where it is.
+"""Receiving in a task: each partition reads a channel of its own, and sends its address to the sender.
 
-Nobody knows beforehand on which machine a task will run. So a task announces its address: it sends it, as the only
+The machine of a task is not known beforehand. So a task announces its address: it sends it, as the only
 message of a channel of its own, to a receiver whose address is known, normally the sender's process.
 """
 
@@ -105,18 +105,17 @@ async def announced(receiver: ReceiverServer, channel: str) -> str:
 
     For the sender's process, whose ``receiver`` listens at the address that tasks announce themselves to. A call
     serves one attempt of a task; when that attempt fails, `netchannel.ChannelClosedByPeer` comes where it was sent
-    to, and the next one can be waited for, to send the stream again from its beginning. A call that is cancelled
-    leaves nothing behind.
+    to, and the next one can be waited for, to send the stream again from its beginning. A cancelled call has no effect.
 
     Raises:
-        ChannelInUse: somebody waits for this channel already.
+        ChannelInUse: another call waits for this channel already.
         ChannelFailed: the task failed while it announced itself.
     """
     inbox = receiver.register_channel(_announcement(channel), codec="bytes")
     try:
         address = bytes(await inbox.recv()).decode()
         async for _ in inbox:
-            pass  # to the clean end, so that the task hears that it was heard
+            pass  # to the clean end, so that the task gets the confirmation
     finally:
         await inbox.close()
     return address
@@ -124,7 +123,7 @@ async def announced(receiver: ReceiverServer, channel: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Receive:
-    """What `receive` makes: a function for ``mapInArrow``."""
+    """The result of `receive`: a function for ``mapInArrow``."""
 
     channel: str
     announce: str

@@ -69,7 +69,7 @@ def open_outbox(
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """What `send` makes: a function for ``mapInArrow``."""
+    """The result of `send`: a function for ``mapInArrow``."""
 
     channel: str
     to: str

@@ -1,4 +1,4 @@
-"""What a checkpoint is called: the same however a program writes its location, and different on another host.
+"""The name of a checkpoint: the same for all spellings of its location, and different on another host.
 
 Spark hands a location over as it was written: ``ck``, ``./ck`` and ``file:/app/ck`` are one directory, and ``ck`` of
 two applications are two. Here it becomes an absolute URI, by the rules of Hadoop's ``Path``, with the host where it
@@ -82,7 +82,7 @@ def _user(environment: Mapping[str, str]) -> str:
     except (
         KeyError,
         OSError,
-    ):  # a container's user often has a number only; which error says so, depends on Python
+    ):  # a container's user often has a number only; the error for that depends on Python
         return str(os.getuid())
 
 
@@ -95,6 +95,6 @@ def _configured(environment: Mapping[str, str]) -> str | None:
 
 
 def _file_system(file: Path) -> str | None:
-    root = ElementTree.parse(file).getroot()  # noqa: S314 - whoever writes Spark's own configuration is trusted
+    root = ElementTree.parse(file).getroot()  # noqa: S314 - Spark's own configuration is trusted
     given = {each.findtext("name", ""): each.findtext("value") for each in root.iter("property")}
     return next((value.strip() for name in _KEYS if (value := given.get(name))), None)

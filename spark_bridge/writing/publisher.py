@@ -1,9 +1,9 @@
-"""What the driver does with the attempts of a write: publish them once, or drop them.
+"""The driver's handling of the attempts of a write: publish them once, or drop them.
 
 A streaming write commits as its query (or ``txnAppId``), with Spark's batch id as epoch: a commit that is tried again
 does nothing. A new checkpoint is a new query, whose batch ids begin at 0. So that it cannot write the same rows again
-in silence, a checkpoint (or ``txnAppId``) belongs to the first query that commits under it: who owns it is noted at
-the receiver, as commits of nothing under names of their own.
+in silence, a checkpoint (or ``txnAppId``) belongs to the first query that commits under it: its owner is recorded at
+the receiver, as empty commits under their own names.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _commit(
 
 
 def _check_done(client: BlockingGroupClient, options: WriteOptions, work: Work, channel: str) -> None:
-    """A task was told that the epoch is committed: so it is, or the write is older than what is there."""
+    """A task was notified that the epoch is committed: it is, or the write is older than the committed ones."""
     last = client.last_epoch(work.application)
     if last != work.epoch:
         raise _older(options, channel, work, last)
@@ -101,17 +101,18 @@ def _older(options: WriteOptions, channel: str, work: Work, last: int | None) ->
     if options.txn_version is not None:
         return CheckpointReplaced(
             f"channel {channel!r} has txnVersion {last} of txnAppId {work.application!r}, and this write is "
-            f"{work.epoch}: versions grow from write to write; give a higher one, or begin anew under another txnAppId"
+            f"{work.epoch}: versions grow from write to write; give a higher one, or start from scratch "
+            f"under another txnAppId"
         )
     return CheckpointReplaced(
-        f"channel {channel!r} has batch {last} of application {work.application!r}, and this is batch {work.epoch}: "
-        f"its checkpoint is older than what it has written: go on from the newest one, or begin anew under another "
-        f"txnAppId"
+        f"channel {channel!r} has batch {last} of application {work.application!r}, and this is batch "
+        f"{work.epoch}: its checkpoint is older than what it has written: continue from the newest one, or "
+        f"start from scratch under another txnAppId"
     )
 
 
 def warn_if_unguarded(options: WriteOptions, query: Query) -> None:
-    """Say of a query of which nothing can be claimed that the deletion of its checkpoint will not be noticed."""
+    """Warn that the deletion of a query's checkpoint will not be noticed, if nothing can be claimed for it."""
     if _claimed(options, query) is None:
         log.warning(
             "query %s writes to %s without a guard: where its checkpoint is, is not known here, so that one that is "
@@ -133,14 +134,14 @@ def _claim(client: BlockingGroupClient, options: WriteOptions, query: Query, cha
 
 
 def _is_claimed(client: BlockingGroupClient, name: str, query: str, channel: str) -> bool:
-    """Whether it is by this query. Raises CheckpointReplaced if it is by another one."""
+    """True if it is claimed by this query. Raises CheckpointReplaced if it is by another one."""
     if client.last_epoch(_ours(name, query)) is not None:
         return True
     if client.last_epoch(_owned(name)) is not None:
         raise CheckpointReplaced(
-            f"another query than this one ({query}) has written to channel {channel!r} under {name}: its checkpoint "
-            f"was deleted or replaced, and what follows may have been written before. Restore it; or, to write from "
-            f"here on knowingly, give another txnAppId"
+            f"another query than this one ({query}) has written to channel {channel!r} under {name}: its "
+            f"checkpoint was deleted or replaced, and later rows may have been written before. Restore it; "
+            f"or, to write from here on knowingly, give another txnAppId"
         )
     return False
 
@@ -174,7 +175,7 @@ def forget(options: WriteOptions, work: Work) -> None:
         try:
             with group_client(options.connection, source) as client:
                 client.forget(work.application)
-        except NetChannelError as error:  # all is published: whoever heard of an error would write it again
+        except NetChannelError as error:  # all is published: after an error the caller would write it again
             log.info("channel %r keeps the name %r: %s", source.key, work.application, error)
 
 

@@ -71,7 +71,7 @@ def check_key(schema: pa.Schema, columns: tuple[str, ...]) -> None:
 
 
 def key_hash(batch: pa.RecordBatch, columns: tuple[str, ...]) -> Numbers:
-    """A number of 64 bits for every row. Equal values give equal numbers, whatever their integer type; null is one."""
+    """A number of 64 bits for every row. Equal values give equal numbers, of any integer type; null is one."""
     import numpy as np
 
     numbers = np.zeros(batch.num_rows, np.uint64)
@@ -118,7 +118,7 @@ def _hash(value: Any) -> int:
         case _:
             data = format(
                 value.normalize(), "f"
-            ).encode()  # a decimal, whose scale is none of the key's business
+            ).encode()  # a decimal, whose scale does not matter for the key
     return xxhash.xxh64_intdigest(data)
 
 

@@ -40,7 +40,7 @@ _REFUSED = (
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What tells a task's rows from all others': whose they are, and in which commit they go."""
+    """The identity of a task's rows: their query, and their commit."""
 
     application: str
     epoch: int
@@ -48,7 +48,10 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """What a task has sealed, by the key of the channel; and the channels that said that they have its epoch."""
+    """The attempts that a task has sealed, by the key of the channel.
+
+    And the channels that reported to have its epoch.
+    """
 
     sealed: tuple[tuple[str, Sealed], ...] = ()
     over: frozenset[str] = frozenset()
@@ -65,7 +68,7 @@ class Rows:
     def of(cls, options: WriteOptions, schema: StructType) -> Rows:
         """The rows of a write of ``schema``.
 
-        Raises OptionError for key columns that are none, SchemaConflict for a type that channels do not have.
+        Raises OptionError for unknown key columns, SchemaConflict for a type that channels do not have.
 
         Every column, and all within it, may hold nulls: what Spark derives about that changes from plan to plan, a
         channel's schema may not.
@@ -75,7 +78,7 @@ class Rows:
             raise SchemaConflict(
                 "the rows have no columns, and PySpark does not hand over how many there are: select one"
             )
-        check_names(target, "what is written", "rename one of them")
+        check_names(target, "the rows to write", "rename one of them")
         if options.key_columns is not None:
             check_key(target, options.key_columns)
         settle()
@@ -165,7 +168,7 @@ class Rows:
         return Attempts(tuple(sealed), frozenset(over))
 
     def _send(self, work: Work, batches: Iterator[pa.RecordBatch]) -> None:
-        """One stream per channel goes on from task to task: each begins at the number that the receiver wants."""
+        """One stream per channel continues from task to task: each begins at the number that the receiver wants."""
         outbox = self._outbox(work, current_task().partition)
         normalise = Normaliser(self.schema)
         try:

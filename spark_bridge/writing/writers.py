@@ -1,6 +1,6 @@
 """The writers that Spark calls: of a batch and of a stream.
 
-Of every stream writer there are several: one in each process that Spark asks, none of which knows the query or the
+Every stream writer exists several times: once in each process that Spark calls, none of which knows the query or the
 session's settings, but the tasks' do: they are local properties of a task, as ``sql.streaming.queryId``. They go to
 the driver with what a task returns.
 """
@@ -41,7 +41,7 @@ class Running:
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task has made: attempts that the driver publishes."""
+    """The result of a task: attempts that the driver publishes."""
 
     work: Work
     running: Running | None
@@ -98,12 +98,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if written and self._rows.options.exactly_once:
             options, work = self._rows.options, Work(written[0].work.application, batchId)
             query = _query(options, written[0].running)
-            if batchId == 0 and query is not None:  # so that it is said once in the life of a query
+            if batchId == 0 and query is not None:  # so that it is logged once in the life of a query
                 warn_if_unguarded(options, query)
             publish(options, work, [each.attempts for each in written], query)
 
     def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803 - Spark's signature
-        """Drop a batch that failed, if some task of it says whose it was; else the next commit does."""
+        """Drop a batch that failed, if a task of it names its query; otherwise the next commit does."""
         application = next((message.work.application for message in _written(messages)), None)
         application = application or self._rows.options.txn_app_id
         if application is not None and self._rows.options.exactly_once:
@@ -132,8 +132,8 @@ def _running() -> Running:
     batch = context and context.getLocalProperty("streaming.sql.batchId")
     if context is None or not query or not batch:
         raise UnsupportedSpark(
-            "this version of Spark does not tell a task its query and batch (sql.streaming.queryId, "
-            "streaming.sql.batchId), by which a batch that is run again is known: use a PySpark from 4.1 to 4.3, or "
+            "this version of Spark does not give a task its query and batch (sql.streaming.queryId, "
+            "streaming.sql.batchId), which identify a repeated batch: use a PySpark from 4.1 to 4.3, or "
             "report its version"
         )
     checkpoints = context.getLocalProperty("spark.sql.streaming.checkpointLocation")

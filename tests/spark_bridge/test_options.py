@@ -123,7 +123,7 @@ def test_an_address_that_is_none_is_refused():
 
 def test_a_secret_is_never_shown():
     said = refused(lambda: read_options(HERE | {"secret": ""}, "batch read"))
-    assert said == "the option secret takes a text that is not empty, not what was given"
+    assert said == "the option secret takes a text that is not empty, not the given value"
     options = read_options(HERE | {"secret": "open sesame"}, "batch read")
     assert options.connection.secret == "open sesame"
     assert "sesame" not in repr(options)
@@ -190,7 +190,7 @@ def test_offsets_are_of_channels_that_are_read():
     assert read_options(HERE | {"startingOffsets": json.dumps(given)}).starting == given
     assert read_options(HERE | {"startingOffsets": " Latest "}).starting == "latest"
     said = refused(lambda: read_options(HERE | {"startingOffsets": '{"fligths": 3}'}))
-    assert "'fligths', which is none of the channels that are read: flights" in said
+    assert "'fligths', which is not one of the channels to read: flights" in said
     assert "not 'earliest'" in refused(lambda: read_options(HERE | {"endingOffsets": "earliest"}))
 
 

@@ -223,7 +223,7 @@ def test_only_for_a_consumer_is_a_channel_there_to_be_read_again(keys: str, agai
         (CHANNEL + ", consumer: job, from: latest", "from latest does not go with consumer 'job'"),
         (
             CHANNEL + ", holder: me",
-            "holder 'me' holds a consumer's name, and there is none; expected consumer",
+            "holder 'me' reserves a consumer's name, which is not given; expected consumer",
         ),
         (CHANNEL + ", secret: open sesame", "a secret does not stand in a topology"),
         (CHANNEL + ", tls: {certificate: c.pem, key: k.pem}", "missing key 'authority'"),
@@ -268,7 +268,7 @@ def test_what_cannot_be_read_again_is_no_base(keys: str, reads: str):
     column = 28 + len(keys)
     (said,) = found
     assert said.startswith(f"t.yaml:11:{column}: {reads} cannot be read again from its beginning to an end")
-    assert said.endswith("leave base away, or read what can be: a file, say, or a collection")
+    assert said.endswith("omit base, or read a file, a collection or another source that can")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
-"""Tables of SQLite as sources and sinks: what a topology says of them.
+"""Tables of SQLite as sources and sinks: their settings in a topology.
 
-This is imported wherever a topology is read. What opens databases is imported by the workers that do.
+This is imported wherever a topology is read. The code that opens databases is imported by the workers that do.
 """
 
 from typing import Literal
@@ -9,7 +9,7 @@ from nebuli.connectors import DataType, SinkConnector, SourceConnector
 
 
 class SqliteSource(SourceConnector):
-    """The rows of a table or view, which nobody is to change while a query reads them."""
+    """The rows of a table or view, which must not change while a query reads them."""
 
     implementation = "nebuli_sqlite.tables:TableSource"
     repeatable = True

@@ -1,4 +1,4 @@
-"""What reads tables, and what replaces them."""
+"""Readers of tables, and writers that replace them."""
 
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -117,7 +117,7 @@ class TableOutput(Database, Output):
         self.insert = f"INSERT INTO {table} VALUES ({', '.join('?' * len(schema))})"
         with self.errors(self.failed, OutputError):
             connection = self.connect(self.settings.path, "rwc")
-            connection.execute("BEGIN IMMEDIATE")  # nobody else writes from here on
+            connection.execute("BEGIN IMMEDIATE")  # no other process writes from here on
             connection.execute(f"DROP TABLE IF EXISTS {table}")
             connection.execute(f"CREATE TABLE {table} ({', '.join(map(quoted, schema.names))})")
 
@@ -150,7 +150,7 @@ def to_sqlite(column: pa.Array) -> list[Any]:
 
 
 UNFIT = (ValueError, TypeError, pa.ArrowException)
-"""What a value raises that is not of the type that the logical source says: SQLite itself takes any."""
+"""Errors for a value that does not match the type of the logical source: SQLite itself takes any."""
 
 
 def from_sqlite(values: Any, type_: pa.DataType) -> pa.Array:

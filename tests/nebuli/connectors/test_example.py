@@ -190,8 +190,9 @@ def test_a_worker_without_the_package_says_so_and_nothing_is_left_anywhere(
     ended = nebuli("register", file, tmp_path / "query.json", directory=tmp_path, python=python)
     assert ended.exit_code == 1
     assert ended.error == (
-        f"worker {workers[2].data} lacks a connector of the query: unknown type 'SQLite'; expected one of CSV, "
-        f"Parquet, Print, TCP, Collection, Null; a package that has it is to be installed where this worker runs, too"
+        f"worker {workers[2].data} lacks a connector of the query: unknown type 'SQLite'; expected one of "
+        f"CSV, Parquet, Print, TCP, Collection, Null; a package that has it is to be installed where this "
+        f"worker runs, too"
     )
     assert [worker.statuses() for worker in workers] == [[], [], []]
     assert nebuli("list", directory=tmp_path, python=python).stdout.count("\n") <= 1
@@ -274,7 +275,8 @@ def test_what_does_the_work_and_cannot_be_imported_fails_the_fragment_and_tells_
         tables.write_text(good, "utf-8")
     assert (failed.cause, told.cause) == (wire.CAUSE_INPUT, wire.CAUSE_UPSTREAM)
     assert failed.error == (
-        "type 'SQLite' (nebuli-sqlite 1.0): nebuli_sqlite.tables:TableSource cannot be used here: ModuleNotFoundError: "
-        "No module named 'a_driver_that_is_not_there'; install what it lacks, or another version of it"
+        "type 'SQLite' (nebuli-sqlite 1.0): nebuli_sqlite.tables:TableSource cannot be used here: "
+        "ModuleNotFoundError: No module named 'a_driver_that_is_not_there'; install its missing "
+        "dependencies, or another version of it"
     )
     assert failed.error in told.error

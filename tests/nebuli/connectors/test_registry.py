@@ -162,8 +162,8 @@ def test_a_sink_is_not_given_columns_of_types_that_it_does_not_take(kind: str) -
     with pytest.raises(InvalidQuery) as caught:
         check(parse_query(json.dumps({"operators": operators}), file="q.json"), topology)
     assert str(caught.value).startswith(
-        f"q.json:1:118: sink o: 'out' at 127.0.0.1:9001 ({kind[:3]}) takes no binary, and raw is one; cast it to one "
-        "of bool, "
+        f"q.json:1:118: sink o: 'out' at 127.0.0.1:9001 ({kind[:3]}) takes no binary, and raw is one; cast "
+        "it to one of bool, "
     )
 
 
@@ -189,7 +189,10 @@ def test_its_keys_are_checked_as_ours_are(packages: Packages) -> None:
     packages.install()
     assert said(TOPOLOGY.replace("topic: clicks", "topic: 7, dept: many")) == [
         "t.yaml:4:54: expected a text as topic, got 7; put it in quotes",
-        "t.yaml:4:57: unknown key 'dept' (did you mean 'depth'?); expected base, depth, logical, rate, topic, type",
+        (
+            "t.yaml:4:57: unknown key 'dept' (did you mean 'depth'?); expected base, depth, logical, rate, "
+            "topic, type"
+        ),
     ]
 
 
@@ -225,8 +228,8 @@ def test_a_package_that_cannot_be_imported_is_named_with_the_reason(
     packages.install("queue_bad", code)
     (why,) = said(TOPOLOGY)
     assert why == (
-        f"t.yaml:4:40: source type 'Queue' is of package queue_bad 1.5, which cannot be imported here: {reason}; "
-        "install what it lacks, or another version of it"
+        f"t.yaml:4:40: source type 'Queue' is of package queue_bad 1.5, which cannot be imported here: "
+        f"{reason}; install its missing dependencies, or another version of it"
     )
 
 
@@ -235,7 +238,8 @@ def test_two_packages_with_one_type_are_both_named(packages: Packages) -> None:
     packages.install("queue_two")
     (why,) = said(TOPOLOGY)
     assert why == (
-        "t.yaml:4:40: source type 'Queue' is claimed by queue_one 1.5, queue_two 1.5: uninstall all but one of them"
+        "t.yaml:4:40: source type 'Queue' is claimed by queue_one 1.5, queue_two 1.5: uninstall all but one "
+        "of them"
     )
 
 
@@ -249,8 +253,8 @@ def test_an_entry_point_to_something_else_is_its_authors_mistake(
     with pytest.raises(ConnectorUnusable) as caught:
         SOURCES.named(name)
     assert str(caught.value) == (
-        f"source type '{name}' is of package queue_one 1.5, whose entry point queue_one:{value} is no SourceConnector "
-        f"with an implementation and type: Literal['{name}']; tell its author"
+        f"source type '{name}' is of package queue_one 1.5, whose entry point queue_one:{value} is no "
+        f"SourceConnector with an implementation and type: Literal['{name}']; report it to its author"
     )
 
 
@@ -262,8 +266,8 @@ def test_what_does_the_work_and_cannot_be_had_is_named_with_its_package(packages
     with pytest.raises(InputError) as caught:
         source_of(source(), print)
     assert str(caught.value) == (
-        "type 'Queue' (queue_one 1.5): queue_one_work:QueueSource cannot be used here: ModuleNotFoundError: No module "
-        "named 'queue_one_work'; install what it lacks, or another version of it"
+        "type 'Queue' (queue_one 1.5): queue_one_work:QueueSource cannot be used here: ModuleNotFoundError: "
+        "No module named 'queue_one_work'; install its missing dependencies, or another version of it"
     )
 
 

@@ -192,7 +192,7 @@ def test_a_union_takes_equal_schemas_only():
             [F, op("aggregate", "a", input="f", by=["origin"], aggregates={"n": "count(*)"})],
             "log",
             RetractingPlan,
-            "sink s: 'log' at b:1 appends, and aggregate a takes back rows",
+            "sink s: 'log' at b:1 appends, and aggregate a retracts rows",
         ),
     ],
 )
@@ -242,14 +242,16 @@ def test_what_is_to_run_free_has_one_sink_and_is_a_tree():
     readers, sinks = str(caught.value).splitlines()
     assert readers == (
         "q.json:5:45: aggregate a: 'late' is read by sink s already; a query that runs free is a tree: "
-        "repeat what both read under other ids, or run it in steps (nebuli run --stepped --state DIR)"
+        "repeat the operators that both read under other ids, or run it in steps (nebuli run --stepped "
+        "--state DIR)"
     )
     assert sinks == (
-        "q.json:6:3: sink s2: a second sink beside sink s; expected exactly one, for a query that runs free: "
-        "make it a query of its own, or run it in steps (nebuli run --stepped --state DIR)"
+        "q.json:6:3: sink s2: a second sink in addition to sink s; expected exactly one, for a query that "
+        "runs free: make it a query of its own, or run it in steps (nebuli run --stepped --state DIR)"
     )
     apart = query(F, W, op("sink", "s", input="f", sink="out"), op("sink", "s2", input="w", sink="log"))
-    with pytest.raises(MultipleSinks, match="sink s2: a second sink beside sink s; expected exactly one"):
+    with pytest.raises(MultipleSinks, match="sink s2: a second sink in addition to sink s; expected exactly "
+    "one"):
         check(apart, TOPOLOGY)
 
 
@@ -334,8 +336,8 @@ def test_a_query_that_runs_free_has_one_root_views_included():
     two = query(F, op("sink", "s", input="f", sink="out"), W, op("view", "by_hour", input="w", key=["hour"]))
     with pytest.raises(
         MultipleSinks,
-        match=r"view by_hour: a second root beside sink s; .*: make it a query of its own, or have what is above it "
-        r"read the view",
+        match=r"view by_hour: a second root in addition to sink s; .*: make it a query of its own, or let "
+        r"the operators above read the view",
     ):
         check(two, TOPOLOGY)
 
@@ -409,7 +411,7 @@ def test_in_steps_a_result_is_not_inserted_into_a_collection_at_the_end():
         (
             {"by": ["origin"]},
             {"into": 2, "by": ["hour"]},
-            "'hour' is no column that it groups by; expected origin",
+            "'hour' is not a column that it groups by; expected origin",
         ),
         ({"by": ["origin"]}, {"into": 2, "by": ["origin", "origin"]}, "column 'origin' is given twice"),
         ({"by": []}, {"into": 2}, "it has one group, which cannot be divided"),
@@ -427,14 +429,14 @@ def test_an_operator_is_divided_by_columns_that_it_groups_by(
 def test_a_join_is_divided_by_columns_that_it_joins_by():
     join = {**JOIN, "shard": {"into": 2, "by": ["temp"]}}
     with pytest.raises(
-        InvalidQuery, match="'temp' is no column that it joins by; expected one of origin, hour"
+        InvalidQuery, match="'temp' is not a column that it joins by; expected one of origin, hour"
     ):
         check(query(F, W, join, op("view", "v", input="j", key=["origin"])), TOPOLOGY)
 
 
 def test_only_a_query_with_views_that_runs_free_has_shards():
     operators = [F, op("distinct", "d", input="f", shard={"into": 2}), op("sink", "s", input="d", sink="out")]
-    with pytest.raises(InvalidQuery, match="distinct d: only what views are made of can be in shards"):
+    with pytest.raises(InvalidQuery, match="distinct d: only the operators of views can be in shards"):
         check(query(*operators), TOPOLOGY)
     with pytest.raises(InvalidQuery, match="distinct d: in steps rows are divided among all members"):
         check_stepped(query(*operators), TOPOLOGY)

@@ -210,16 +210,16 @@ def test_an_appending_sink_takes_aggregates_over_windows_and_what_is_made_of_the
     outer = op("join", "j", inputs=["x", "v"], on=["origin", "window_end"], how="full")
     plan(F, W, window("v", "f"), window("x", "w"), outer, sink="log")
     with pytest.raises(
-        RetractingPlan, match=r"join j takes back rows; .* or a join on the columns of a window"
+        RetractingPlan, match=r"join j retracts rows; .* or a join on the columns of a window"
     ):
         plan(F, W, window("v", "f"), window("x", "w"), {**outer, "on": ["origin"]}, sink="log")
-    with pytest.raises(RetractingPlan, match=r"aggregate g and join j takes back rows"):
+    with pytest.raises(RetractingPlan, match=r"aggregate g and join j retracts rows"):
         plan(
             F, W, aggregate("g", "f", "origin"), {**outer, "inputs": ["w", "g"], "on": ["origin"]}, sink="log"
         )
-    with pytest.raises(RetractingPlan, match=r"aggregate h takes back rows; .* by the columns of a window"):
+    with pytest.raises(RetractingPlan, match=r"aggregate h retracts rows; .* by the columns of a window"):
         plan(*closed, aggregate("h", "g", "origin"), sink="log")
-    with pytest.raises(RetractingPlan, match=r"aggregate g takes back rows"):
+    with pytest.raises(RetractingPlan, match=r"aggregate g retracts rows"):
         plan(F, aggregate("g", "f", "origin"), op("distinct", "d", input="g"), sink="log")
 
 
@@ -301,7 +301,7 @@ def test_plans_of_any_depth_have_event_time() -> None:
     assert origins(plan(F, *filters, window("v", "f3000"))) == [("f/0", "hour"), ("f/1", "hour")]
     first = aggregate("f0", "f", "origin")
     above = [op("filter", f"f{n + 1}", input=f"f{n}", predicate="n > 0") for n in range(3000)]
-    with pytest.raises(RetractingPlan, match="aggregate f0 takes back rows"):
+    with pytest.raises(RetractingPlan, match="aggregate f0 retracts rows"):
         plan(F, first, *above, sink="log")
 
 
@@ -397,7 +397,7 @@ nodes:
     if (follow, mode) == ("true", "append"):
         with pytest.raises(
             RetractingPlan,
-            match=r"'log' at a:1 appends, and source in takes back rows; expected .* \(follow: false\)",
+            match=r"'log' at a:1 appends, and source in retracts rows; expected .* \(follow: false\)",
         ):
             check(asked, topology)
     else:

@@ -93,11 +93,17 @@ def test_what_computes_at_a_node_with_the_engine_spark_is_sparks() -> None:
         ),
         (
             "CAST(s AS BIGINT)",
-            "CAST(s AS BIGINT) reads int64 from text, and Spark takes other texts for such; have the source do it",
+            (
+                "CAST(s AS BIGINT) reads int64 from text, and Spark takes other texts for such; have the source "
+                "do it"
+            ),
         ),
         (
             "CAST(s AS DATE)",
-            "CAST(s AS DATE) reads date from text, and Spark takes other texts for such; have the source do it",
+            (
+                "CAST(s AS DATE) reads date from text, and Spark takes other texts for such; have the source do "
+                "it"
+            ),
         ),
     ],
 )
@@ -111,8 +117,8 @@ def test_a_column_that_spark_has_no_type_for_is_refused() -> None:
     """SP-ENG-2."""
     columns = [{"name": "k", "type": "int64"}, {"name": "big", "type": "uint64"}]
     assert refused([FILTER], columns=columns) == (
-        "filter some at b:1, whose engine is spark: column big is uint64, for which Spark has no type; cast it to "
-        "int64 before"
+        "filter some at b:1, whose engine is spark: column big is uint64, for which Spark has no type; cast "
+        "it to int64 before"
     )
 
 
@@ -126,9 +132,9 @@ def test_an_edge_into_spark_must_not_take_rows_back() -> None:
     """SP-ENG-2: an aggregate of the embedded engine takes rows back; one on Spark, over inputs that end, does not."""
     after = {**FILTER, "input": "counted", "predicate": "n > 1"}
     assert refused([COUNT, after], capacity=1) == (
-        "filter some at b:1, whose engine is spark: its input counted takes rows back, since aggregate counted at a:1 "
-        "does, and Spark takes rows that stay only; give that aggregate's node the engine spark as well, or this node "
-        "the engine embedded"
+        "filter some at b:1, whose engine is spark: its input counted takes rows back, since aggregate "
+        "counted at a:1 does, and Spark only takes rows that stay; give that aggregate's node the engine "
+        "spark as well, or this node the engine embedded"
     )
     engines = cut([COUNT, after], capacity=1, engines=("spark", "spark"))
     assert engines == dict.fromkeys(("a:1", "b:1"), SparkEngine(master="local[*]", bounded=True))
@@ -137,8 +143,9 @@ def test_an_edge_into_spark_must_not_take_rows_back() -> None:
 def test_a_collection_that_is_followed_takes_rows_back_and_one_read_at_a_time_does_not() -> None:
     kept = {"type": "Collection", "store": "s", "collection": "c"}
     assert (
-        "filter some at b:1, whose engine is spark: its input in takes rows back, since source in follows collection "
-        "c, and Spark takes rows that stay only; read it with follow: false, or give this node the engine embedded"
+        "filter some at b:1, whose engine is spark: its input in takes rows back, since source in follows "
+        "collection c, and Spark only takes rows that stay; read it with follow: false, or give this node "
+        "the engine embedded"
     ) in refused([FILTER], physical=kept)
     local = SparkEngine(master="local[*]", bounded=True)
     assert cut([FILTER], physical={**kept, "follow": False}) == {"a:1": None, "b:1": local}
@@ -162,14 +169,14 @@ def test_without_an_end_spark_computes_row_by_row() -> None:
     """SP-ENG-2: in append mode a result is given out once, and never changes."""
     said = refused([COUNT], physical=ENDLESS)
     assert said.startswith(
-        "aggregate counted at b:1, whose engine is spark: its input does not end (source in), and its result is not "
-        "known before that: in append mode Spark gives out what never changes"
+        "aggregate counted at b:1, whose engine is spark: its input does not end (source in), and its result "
+        "is not known before that: in append mode Spark only outputs final rows"
     )
     join = {"id": "joined", "type": "join", "inputs": ["in", "in2"], "on": ["k"]}
     other = {"id": "in2", "type": "source", "logical": "rows"}
     assert (
-        "joined at b:1, whose engine is spark: its input does not end (source in, source in2), and Spark would "
-        in (refused([other, join], physical=ENDLESS))
+        "joined at b:1, whose engine is spark: its input does not end (source in, source in2), and Spark "
+        "would " in (refused([other, join], physical=ENDLESS))
     )
     assert refused([COUNT], physical={"type": "TCP", "address": "c:1"}) == said
 
@@ -290,7 +297,10 @@ def test_an_aggregate_by_windows_needs_no_end() -> None:
                 {**WINDOW, "input": "p"},
                 BY_HOUR,
             ],
-            "its time is computed by p, on Spark as well, and Spark's watermark comes from a column of what it reads",
+            (
+                "its time is computed by p, on Spark as well, and Spark's watermark comes from a column of its "
+                "input"
+            ),
         ),
     ],
 )
@@ -321,8 +331,8 @@ def test_event_time_does_not_pass_spark() -> None:
         [FILTER, {**WINDOW, "input": "some"}, BY_HOUR], physical=ENDLESS, columns=TIMED, **SPARK_FIRST
     )
     assert said == (
-        "window hours at b:1: the watermark of its time does not pass some, which Spark computes without an end; give "
-        "this node the engine spark as well, or that one the engine embedded"
+        "window hours at b:1: the watermark of its time does not pass some, which Spark computes without an "
+        "end; give this node the engine spark as well, or that one the engine embedded"
     )
 
 

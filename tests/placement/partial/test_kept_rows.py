@@ -182,8 +182,8 @@ def test_of_shards_it_is_said_which_a_lookup_asks():
     """PS-EX-2: by the columns that they are divided by one, by others all; one row is for all shards."""
     groups = {**COUNTS, "by": ["genre", "title"], "shard": {"into": 3, "by": ["genre"]}}
     for key, which in (
-        (("genre",), "in the one of 3 shards that genre tells"),
-        (("genre", "title"), "in the one of 3 shards that genre tells"),
+        (("genre",), "in the one of 3 shards that genre selects"),
+        (("genre", "title"), "in the one of 3 shards that genre selects"),
         (("title",), "in all 3 shards, as these are divided by genre"),
     ):
         names = ", ".join(key)
@@ -225,9 +225,7 @@ def test_of_shards_of_which_nothing_is_known_all_are_asked():
     groups = {**COUNTS, "by": ["genre", "title"], "shard": {"into": 2, "by": ["genre"]}}
     titles = op("project", "titles", input="counts", columns={"title": "title", "n": "n"})
     *_, last = kept(BOOKS, groups, titles, view("v", "titles", "title"))
-    assert (
-        last.why == "filled from counts by title, in all 2 shards, as nothing tells which of them has a row"
-    )
+    assert last.why == "filled from counts by title, in all 2 shards, as no key determines the shard of a row"
 
 
 def _as_in_books(key: tuple[str, ...]) -> tuple[str, ...]:

@@ -81,18 +81,21 @@ def test_what_is_full_is_where_all_rows_are_that_it_needs():
     assert "would have to be full" in mistake or "in another fragment" in mistake
     streams = running(TWO, op("view", "v", input="two", key=["k"]), bases=())
     (mistake,) = mistakes(op("view", "w", input="two", key=["v"]), to=streams)
-    assert "a source that is no base: nobody has kept them" in mistake
+    assert "a source that is not a base: they were not kept" in mistake
 
 
 def test_what_is_wrong_is_said_with_its_place():
     assert mistakes(op("filter", "f", input="one", predicate="true")) == [
-        "more.json:1:15: there is no view among what is to be added; expected an operator of type view"
+        "more.json:1:15: the operators to add have no view; expected an operator of type view"
     ]
     view = op("view", "w", input="tow", key=["k"])
     (mistake,) = mistakes(view)
     assert "view w: unknown input 'tow' (did you mean 'two'?)" in mistake
     (mistake,) = mistakes(op("view", "v", input="two", key=["k"]))
-    assert "the query has an operator 'v' already: what was added is not changed; take another id" in mistake
+    assert (
+        "the query has an operator 'v' already: an added operator cannot be changed; take another id"
+        in mistake
+    )
     (mistake,) = mistakes(op("view", "w", name="v", input="two", key=["k"]))
     assert "is read by the name 'v' already" in mistake
     (mistake,) = mistakes(op("view", "w", input="two", key=["j"]))
@@ -100,7 +103,7 @@ def test_what_is_wrong_is_said_with_its_place():
     (mistake,) = mistakes(op("sink", "s", input="two", sink="out"))
     assert "unknown type 'sink'" in mistake
     (mistake,) = mistakes(op("view", "w", input="two", key=["k"], node="localhost:1"))
-    assert "what it reads is at B:1, and it is to be at localhost:1" in mistake
+    assert "its input is at B:1, and it names localhost:1" in mistake
     both = op("union", "both", inputs=["one", "two"])
     (mistake,) = mistakes(both, op("view", "w", input="both", key=["k"]))
     assert "a running query gets no new channels" in mistake
@@ -140,12 +143,12 @@ def test_of_an_operator_in_shards_more_is_read_where_they_are_put_together():
         op("view", "w", input="d", key=["k"]),
         to=fragments,
     )
-    assert "distinct d: a running query gets no new processes; leave shard away" in mistake
+    assert "distinct d: a running query gets no new processes; omit shard" in mistake
     (mistake,) = mistakes(op("view", "w", input="counts", key=["n"]), to=fragments)
     assert mistake == (
-        "more.json:1:16: view w: counts by k would have to be full for it, and is partial in the running query (w "
-        "by n needs every row of it: 'n' is a result of counts, which does not group by it): have it read a base "
-        "through operators of its own (two)"
+        "more.json:1:16: view w: counts by k would have to be full for it, and is partial in the running "
+        "query (w by n needs every row of it: 'n' is a result of counts, which does not group by it): have "
+        "it read a base through operators of its own (two)"
     )
 
 

@@ -84,7 +84,7 @@ def test_the_places_in_a_large_file_are_found_in_one_pass():
             "operators form a cycle: j -> a -> f1 -> j; data flows one way, to the",
         ),
         ('["f1", "w"]', '["f1", @"s"]', "join j: reads sink s; a sink has no output"),
-        ('"id": "w"', '"id": @"f"', "duplicate operator id 'f'; each may be given once"),
+        ('"id": "w"', '"id": @"f"', "duplicate operator id 'f'; give each once"),
         (
             '"id": "w"',
             '"id": @"w>x"',
@@ -119,7 +119,7 @@ def test_the_places_in_a_large_file_are_found_in_one_pass():
             '"input": @"F1"',
             "aggregate a: unknown input 'F1' (did you mean 'f1'?); expected one",
         ),
-        ('"id": "j"', '"id": "j", @"id": "j"', "duplicate key 'id'; each may be given once"),
+        ('"id": "j"', '"id": "j", @"id": "j"', "duplicate key 'id'; give each once"),
     ],
 )
 def test_a_mistake_is_reported_where_it_is(old: str, new: str, said: str):

@@ -131,8 +131,8 @@ def test_windows_take_all_settings() -> None:
         ("SELECT |kk FROM t", "unknown column 'kk'"),
         ("SELECT |b.k FROM t AS a", "unknown table 'b'"),
         ("SELECT |k FROM t JOIN u USING (g)", "column k is in several tables: write t.k or u.k"),
-        ("SELECT t.k FROM t, |u", "tables are joined by what is equal in both"),
-        ("SELECT t.k FROM t JOIN |u ON t.k < u.k", "tables are joined by what is equal in both"),
+        ("SELECT t.k FROM t, |u", "tables are joined by equal columns"),
+        ("SELECT t.k FROM t JOIN |u ON t.k < u.k", "tables are joined by equal columns"),
         (
             "SELECT t.k FROM t FULL JOIN u ON t.k = u.k AND |t.n = 1",
             "t.n = 1 is not supported in ON of a full join",

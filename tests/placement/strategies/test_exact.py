@@ -226,6 +226,6 @@ def test_what_is_missing_is_named():
     full = [node.model_copy(update={"capacity": 0}) for node in topology.nodes]
     topology = Topology(logical=topology.logical, nodes=tuple(full))
     with pytest.raises(
-        NoCapacity, match=r"^u: every node behind the sources and before the sink has capacity 0"
+        NoCapacity, match=r"^u: every node after the sources and before the sink has capacity 0"
     ):
         place_exactly(plan_over(topology), topology)

@@ -73,7 +73,7 @@ async def test_a_stream_that_is_gone_is_passed_over_where_that_is_wanted(caplog)
 async def test_a_task_does_not_wait_for_ever_for_a_server_that_came_back_without_a_stream():
     async with ReceiverServer() as receiver:
         receiver.retain_channel("rows", RetainPolicy())
-        with pytest.raises(SparkBridgeError, match=r"nothing was heard of channel 'rows' at .* for 1\.0 s"):
+        with pytest.raises(SparkBridgeError, match=r"no answer for channel 'rows' at .* within 1\.0 s"):
             await asyncio.wait_for(ids(receiver.address, "s", 0, 1, connect_timeout=1), 60)
 
 
@@ -139,7 +139,7 @@ def test_a_schema_that_is_given_may_say_what_options_say(schema, options):
             GIVEN,
             {"columns": "a, b"},
             OptionError,
-            "columns says a, b, and the schema .* of the channel b, a:",
+            "columns has a, b, and the given schema has b, a of the channel:",
         ),
         (GIVEN, {"columns": "b"}, OptionError, "columns says b, and the schema .* of the channel b, a:"),
         (
@@ -152,7 +152,10 @@ def test_a_schema_that_is_given_may_say_what_options_say(schema, options):
             pa.schema({**dict(zip(GIVEN.names, GIVEN.types, strict=True)), "_timestamp": pa.string()}),
             {"includeMetadata": "true"},
             SchemaConflict,
-            r"'_timestamp' of the schema that was given is string, and includeMetadata gives timestamp\[us, tz=UTC\]",
+            (
+                r"'_timestamp' of the schema that was given is string, and includeMetadata gives "
+                r"timestamp\[us, tz=UTC\]"
+            ),
         ),
     ],
 )

@@ -201,7 +201,9 @@ def test_a_channel_without_a_stream_may_be_left_out(channels):
 
 @pytest.mark.parametrize("offset", [{"step": 5}, {"time": 5, "made": 1}, {"a": {"0": 12}}, {"a": None}, 12])
 def test_a_checkpoint_of_another_source_is_said(channels, offset):
-    with pytest.raises(CheckpointReplaced, match="which is none of channels: another source has written it"):
+    with pytest.raises(
+        CheckpointReplaced, match="which is not one of channels: another source has written it"
+    ):
         made(channels).latestOffset(offset, ALL)
 
 

@@ -123,7 +123,7 @@ def test_two_columns_of_a_name_are_not_written(tmp_path):
         (StructType([n, n]), "what is written has 2 columns 'n'"),
         (
             StructType([StructField("s", ArrayType(StructType([n, n])))]),
-            "'s' within what is written has 2 columns 'n'",
+            "'s' within the rows to write has 2 columns 'n'",
         ),
     ):
         with pytest.raises(SchemaConflict, match=said):
