@@ -25,7 +25,7 @@ __all__ = ["Circuit", "Collections", "Sources", "Views"]
 
 
 def __getattr__(name: str) -> Any:
-    """What is public, imported when it is first asked for: commands start without it."""
+    """Import public names when they are first used: commands start without them."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

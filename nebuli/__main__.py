@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command line and exit with its code; where a package is missing, say which."""
+    """Run the command line and exit with its code; if a package is missing, name it."""
     _use_utf8()
     try:
         from nebuli.cli import main as run

@@ -1,4 +1,4 @@
-"""Certificates and secrets where a topology says they are, as this process can use them."""
+"""Certificates and secrets at their paths in a topology, as this process can use them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ __all__ = ["TrustUnusable", "secret_at", "tls_of"]
 
 
 class TrustUnusable(Exception):
-    """A secret or certificate that the topology names cannot be had; the message says which, where, and what to do."""
+    """A secret or certificate that the topology names cannot be had.
+
+    The message has its name, its place, and the remedy.
+    """
 
 
 def tls_of(files: TlsFiles) -> netchannel.Tls:
@@ -26,7 +29,7 @@ def tls_of(files: TlsFiles) -> netchannel.Tls:
 
 
 def secret_at(place: SecretPlace) -> str:
-    """Read a secret. Raises TrustUnusable where there is none."""
+    """Read a secret. Raises TrustUnusable if there is none."""
     if place.file is not None:
         try:
             lines = Path(place.file).read_text("utf-8").splitlines()

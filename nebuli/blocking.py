@@ -72,7 +72,7 @@ class _Thread:
             raise
 
     def each(self, source: AsyncGenerator[_Result]) -> Generator[_Result]:
-        """What it gives, one after the other; it is closed with this."""
+        """Yield its items, one after the other; it is closed with this."""
         # Ctrl-C does not wait for what it cancels, which has to be over before the closing.
         turn = asyncio.Lock()
 
@@ -177,12 +177,12 @@ class Circuit(_Blocking[circuits.Circuit]):
 
     @property
     def inputs(self) -> Mapping[str, pa.Schema]:
-        """What can be pushed: the schema of its rows, by input."""
+        """The inputs to push into: the schema of its rows, by input."""
         return self._client.inputs
 
     @property
     def outputs(self) -> Mapping[str, pa.Schema]:
-        """What can be read: the schema of its rows, by output."""
+        """The outputs to read: the schema of its rows, by output."""
         return self._client.outputs
 
     push = _waiting(circuits.Circuit.push)

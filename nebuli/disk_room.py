@@ -19,7 +19,7 @@ _PROBE = bytes(1 << 16)
 
 
 def what_to_do(error: Exception) -> str | None:
-    """What is to be done about a lack of room; None if the error is another one."""
+    """Return the remedy for a lack of room; None if the error is another one."""
     match error:
         case OSError(errno=errno.ENOSPC):
             return "free some"
@@ -33,9 +33,9 @@ def what_to_do(error: Exception) -> str | None:
 
 
 def lacking(folder: Path, files: Iterable[Path]) -> OSError | None:
-    """What keeps anybody from writing to these files of a folder, or one more in it; None if nothing does.
+    """Return the obstacle to writing these files of a folder, or a new one in it; None if there is none.
 
-    For errors of libraries that say no more than that writing failed: tries it, with a file that is taken away again.
+    For errors of libraries that only report that writing failed: tries it, with a file that is removed again.
     """
     limit = _size_limit()
     if limit is not None and any(_size(file) + len(_PROBE) > limit for file in files):

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, whatever ends in the middle, and those that only this user may read."""
+"""Files that are complete or absent, even after a crash, and those that only this user may read."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def write_durably(path: Path, text: str) -> None:
             os.fsync(file.fileno())
         aside.rename(path)
         sync_directory(path.parent)
-    except OSError as error:  # of a full disk, say, as what fails has a descriptor only
+    except OSError as error:  # of a full disk, for example, as the failing call has only a descriptor
         error.filename = error.filename or str(path)
         raise
 

@@ -1,9 +1,9 @@
-"""The fragments that go on exactly after a kill, without a disk: those that compute row by row from one input.
+"""The fragments that resume exactly after a kill, without a disk: those that compute row by row from one input.
 
-What such a fragment sends is a function of its input alone, in its order: whoever makes it again makes the same again.
-Any other has a state (a join's, an aggregate's, a sink's), or an order of its inputs that nobody knows again, or an
-input whose sender gives up what it has no room for, and so does not keep what is not acknowledged. Fragments of a query
-in steps go on, too, with what they keep on their node's disk.
+The output of such a fragment is a function of its input alone, in its order: a repeated run makes the same again.
+Any other has a state (a join's, an aggregate's, a sink's), or an order of its inputs that cannot be reproduced, or an
+input whose sender drops messages for lack of room, and so does not keep unacknowledged ones. Fragments of a query in
+steps resume, too, with their state on their node's disk.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _STATELESS = (NetworkSource, BoundSource, FilterOperator, ProjectOperator, Netwo
 
 
 def is_exact(fragment: AnyFragment) -> bool:
-    """Whether the fragment, killed and started again, goes on where it was; those in steps do."""
+    """True if the fragment, killed and started again, continues where it was; those in steps do."""
     if isinstance(fragment, MemberFragment | CoordinatorPlacement):
         return True
     inputs = [each for each in fragment.operators if isinstance(each, BoundSource | NetworkSource)]
@@ -42,16 +42,16 @@ def is_exact(fragment: AnyFragment) -> bool:
         and not fragment.views
         and fragment.engine is None  # another engine remembers nothing of what it had
         and not list(_lossy(fragment))
-        and not fragment.watermarks  # one that follows from the rows is not known again from where they go on
+        and not fragment.watermarks  # one that follows from the rows is not known where they resume
         and all(isinstance(each, _STATELESS) for each in fragment.operators)
         and not list(unreplayable_sources([fragment]))  # channels are others' to judge
     )
 
 
 def goes_on(fragment: AnyFragment) -> bool:
-    """Whether a fragment that was killed is started again, and nothing is wrong for it.
+    """True if a killed fragment is started again, and has not failed.
 
-    One that is exact goes on where it was. A part of a query with views begins with nothing, if it keeps nothing but
+    One that is exact continues where it was. A part of a query with views begins with nothing, if it keeps nothing but
     bases, which read their sources again, and keys that are asked for again.
     """
     if is_exact(fragment):
@@ -70,7 +70,7 @@ def goes_on(fragment: AnyFragment) -> bool:
 
 
 def unreplayable_sources(fragments: Iterable[AnyFragment]) -> Iterable[str]:
-    """What cannot be read again, by names for people."""
+    """Return the sources that cannot be read again, by display names."""
     for fragment in fragments:
         for each in fragment.operators:
             if isinstance(each, BoundSource) and not each.physical.can_be_read_again:
@@ -82,18 +82,18 @@ def _lossy(fragment: Fragment) -> Iterable[str]:
 
 
 def state_of(fragment: AnyFragment) -> str:
-    """What of the fragment is lost with its process, in words."""
+    """Return a phrase for the state of the fragment that is lost with its process."""
     if isinstance(fragment, MemberFragment | CoordinatorPlacement):
-        return "what it had done since the last checkpoint, which it does again"
+        return "its work since the last checkpoint, which it repeats"
     unreplayable = list(unreplayable_sources([fragment]))
     if unreplayable:
-        return f"what it had read of {', '.join(unreplayable)}, which cannot be read again"
+        return f"the rows that it had read of {', '.join(unreplayable)}, which cannot be read again"
     if fragment.engine is not None:
-        return "what its engine had computed"
+        return "the state of its engine"
     held = [f"watermark of {each.operator}" for each in fragment.watermarks]
     held += [f"{each.type} {each.id}" for each in fragment.operators if not isinstance(each, _STATELESS)]
     if held:
         return f"the state of {', '.join(held)}"
     if lossy := list(_lossy(fragment)):
-        return f"what it had received of {', '.join(lossy)}, of which nothing is sent again (drop_oldest)"
+        return f"the rows that it had received of {', '.join(lossy)}, which are not sent again (drop_oldest)"
     return "the order of its inputs"

@@ -43,7 +43,7 @@ def wrong_setting() -> str | None:
 
 
 def is_quiet() -> bool:
-    """Whether errors only are to be shown, and no progress."""
+    """True if only errors are shown, and no progress."""
     return _level() == logging.ERROR
 
 

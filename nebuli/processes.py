@@ -1,4 +1,4 @@
-"""Processes as whoever started them sees them: what they write and are told, what killed them, and how to end them."""
+"""Child processes: their output and input, the signal that killed them, and how to end them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _TOO_LONG = "(a line, or a part of one, that is too long to be shown)"
 
 
 async def lines(reader: asyncio.StreamReader) -> AsyncIterator[str]:
-    """Each without its end, to the last. One above the limit of ``reader`` is passed over, and told of."""
+    """Each without its end, to the last. One above the limit of ``reader`` is skipped, and reported."""
     while True:
         try:
             data = await reader.readline()
-        except ValueError:  # what was read of it is gone; whoever reads no more would hold the process up
+        except ValueError:  # the part that was read is gone; without further reads the process would block
             yield _TOO_LONG
             continue
         if not data:
@@ -31,9 +31,9 @@ async def lines(reader: asyncio.StreamReader) -> AsyncIterator[str]:
 
 
 async def tell(process: Process, line: str) -> None:
-    """Write a line on the standard input of a process; harmless when it has ended: its end says so itself."""
+    """Write a line on the standard input of a process; harmless when it has ended: its end is reported separately."""
     assert process.stdin is not None
-    if process.stdin.is_closing():  # uvloop raises RuntimeError, which says nothing of why
+    if process.stdin.is_closing():  # uvloop raises RuntimeError, which does not have the reason
         return
     with suppress(ConnectionError):
         process.stdin.write(line.encode() + b"\n")
@@ -43,8 +43,8 @@ async def tell(process: Process, line: str) -> None:
 def send_signal(process: Process, number: signal.Signals) -> None:
     """Send a signal to a process that asyncio waits for; harmless when it has ended.
 
-    Its own methods look first whether it has ended (Python's issue 87744, until 3.13), and so take its exit code from
-    the thread that waits for it, which logs an unknown child, and says that its exit code is 255.
+    Its own methods check first if it has ended (Python's issue 87744, until 3.13), and so take its exit code from
+    the thread that waits for it, which logs an unknown child, and reports that its exit code is 255.
     """
     if process.returncode is None:
         with suppress(ProcessLookupError):
@@ -52,7 +52,7 @@ def send_signal(process: Process, number: signal.Signals) -> None:
 
 
 def is_running(pid: int) -> bool:
-    """Whether there is a process of this pid on this machine."""
+    """True if there is a process of this pid on this machine."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -63,7 +63,7 @@ def is_running(pid: int) -> bool:
 
 
 def signal_name(number: int) -> str:
-    """What people call a signal."""
+    """Return the name of a signal."""
     try:
         return signal.Signals(number).name
     except ValueError:  # a real-time signal, most of which have no name

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nebuli.circuits.errors import CircuitError
 
 _SAID_LIMIT = 2000
-"""How much of a message is said: gRPC takes 8 KiB of metadata."""
+"""How much of a message is sent: gRPC takes 8 KiB of metadata."""
 
 
 async def refuse(context: Context, error: CircuitError) -> None:
@@ -41,7 +41,7 @@ async def refuse(context: Context, error: CircuitError) -> None:
 _LARGE = {f"/{DESCRIPTOR.services_by_name['Circuit'].full_name}/{each}" for each in ("Push", "Stage")}
 """The methods that bring rows."""
 MARGIN_S = 0.5
-"""So long before a caller's deadline it is said why nothing happened: later, nobody would hear it."""
+"""How long before a caller's deadline it gets the reason why nothing happened: later, the answer would be lost."""
 
 
 class Room:
@@ -53,7 +53,7 @@ class Room:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     async def take(self, size: int) -> None:
-        """Wait until there is room for so many bytes behind all that came before, and take it."""
+        """Wait until there is room for so many bytes after all that came before, and take it."""
         if not self._waiting and self.taken + size <= self.max_bytes:
             self.taken += size
             return

@@ -1,4 +1,4 @@
-"""Batches and schemas as bytes, as they go between a circuit and those who push into it and read from it."""
+"""Batches and schemas as bytes, as they go between a circuit and its producers and readers."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ def zset_of(batch: pa.RecordBatch, schema: pa.Schema, handle: str) -> pa.RecordB
     found = [(name, column.type) for name, column in zip(names, columns, strict=True)]
     if found != expected:
         raise WrongRows(
-            f"input {handle} takes the columns {_listed(expected[:-1])}, then {WEIGHT} int64 if rows are taken back; "
-            f"the batch has {_listed(found if WEIGHT in batch.schema.names else found[:-1])}: give it these, in this "
-            f"order"
+            f"input {handle} takes the columns {_listed(expected[:-1])}, then {WEIGHT} int64 if rows are "
+            f"retracted; the batch has {_listed(found if WEIGHT in batch.schema.names else found[:-1])}: "
+            f"give it these, in this order"
         )
     if columns[-1].null_count:
         raise WrongRows(

@@ -1,4 +1,4 @@
-"""`CircuitCalls`: what a running circuit is asked for, by whatever brings the question: gRPC, or HTTP."""
+"""`CircuitCalls`: the requests to a running circuit, for any transport: gRPC, or HTTP."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 _LOOK_S = 0.05
 _NEXT_S = 60.0
-"""So long a producer waits to hear of its number, while members are others."""
+"""How long a producer waits for its number, while members change."""
 
 
 class CircuitCalls:
@@ -60,7 +60,7 @@ class CircuitCalls:
         self.outputs: Mapping[str, pa.Schema] = circuit.outputs
         """And these go out."""
         self.tables: Mapping[str, pa.Schema] = circuit.tables
-        """What can be asked for in a query."""
+        """The tables that queries can read."""
         self.external = frozenset(run.external)
         """The inputs that are pushed into."""
         self._failure: str | None = None
@@ -75,7 +75,7 @@ class CircuitCalls:
         self._over.set_result(step)
 
     def fail(self, why: str) -> None:
-        """The run cannot go on: each call, also one that waits, raises CircuitFailed with the reason."""
+        """The run cannot continue: each call, also one that waits, raises CircuitFailed with the reason."""
         self._failure = why
         if not self._over.done():
             self._over.set_exception(self._failed(why))
@@ -152,8 +152,8 @@ class CircuitCalls:
                     return ""
                 case ask.Crowded(there, most):
                     raise InputFull(
-                        f"{there} bytes are staged at the member already, and {most} at most are: push what is, or "
-                        f"drop it; what nobody pushes is forgotten after some hours"
+                        f"{there} bytes are staged at the member already, and {most} at most are: push them, "
+                        f"or drop them; rows that are never pushed are deleted after some hours"
                     )
             return str(_step_of(answer, handle, producer, sequence))
 
@@ -199,8 +199,8 @@ class CircuitCalls:
                 yield await stack.enter_async_context(self.run.calls.to(handle, producer, within_s))
             except TimeoutError:
                 raise InputFull(
-                    "the circuit goes on with another number of members, and does not take rows yet: nothing of this "
-                    "push was kept; send it again"
+                    "the circuit is changing its number of members and does not accept rows yet: nothing of "
+                    "this push was kept; send it again"
                 ) from None
 
     def _check_open(self) -> None:
@@ -238,7 +238,7 @@ class CircuitCalls:
         return min(self.coordinator.complete, most)
 
     async def _next_span(self, spans: AsyncIterator[Span], at: int) -> Span | None:
-        """What an output has from step ``at`` on; None if there is nothing any more."""
+        """Return the steps of an output from ``at``; None if there are no more."""
         coming = asyncio.ensure_future(anext(spans))
         over = asyncio.create_task(self._over_at(at))
         try:
@@ -267,7 +267,7 @@ class CircuitCalls:
             ]
 
     async def query(self, sql: str, within_s: float = WITHIN_S) -> tuple[int, pa.Table]:
-        """What a SELECT gives over the `tables`, at one step of all members: that step, and the rows."""
+        """Return the result of a SELECT over the `tables`, at one step of all members: that step, and the rows."""
         with as_circuit_errors():
             return await self._queries.ask(sql, within_s)
 
@@ -279,7 +279,7 @@ class CircuitCalls:
         return self.run.coordinator
 
     async def checkpoint(self) -> int:
-        """Make a checkpoint: the step behind it."""
+        """Make a checkpoint; returns the next step."""
         with as_circuit_errors():
             if self.coordinator.phase in (Phase.STOPPING, Phase.DISMISSING, Phase.STOPPED):
                 raise CheckpointNotMade("the circuit is shut down: run it again, and ask then")
@@ -296,7 +296,7 @@ class CircuitCalls:
             await self.run.start()
 
     async def scale(self, members: int) -> int:
-        """Go on with so many members: their first step."""
+        """Change to so many members; returns their first step."""
         with as_circuit_errors():
             if not 1 <= members <= MOST_MEMBERS:
                 raise NotScaled(
@@ -318,31 +318,33 @@ def _step_of(answer: ask.Answer, handle: str, producer: str, sequence: int) -> i
             return step
         case ask.Gap(expected):
             raise SequenceGap(
-                f"{who}, {expected} is its next: send again from {expected} on, nothing of this one was kept",
+                f"{who}, {expected} is its next: nothing of this push was kept; send again from {expected}",
                 expected,
             )
         case ask.Reused(expected):
             raise SequenceReused(
-                f"{who}, which was kept with other rows, {expected} is its next: give all rows a number of their own",
+                f"{who}, which was kept with other rows, {expected} is its next: use each number for one set "
+                f"of rows",
                 expected,
             )
         case staged.Passed(expected):
             raise SequencePassed(
-                f"{who}, and {expected} is its next: of rows that were staged only the last number may come again; "
-                f"nothing of this one was kept",
+                f"{who}, and {expected} is its next: only the last number of staged rows may be repeated; "
+                f"nothing of this push was kept",
                 expected,
             )
         case staged.Lost(piece):
             raise StagedLost(
-                f"{who}, of which {piece[:200]!r} is not staged any more: members are others since, or it was too old; "
-                f"nothing was logged, stage all of its rows again"
+                f"{who}, whose piece {piece[:200]!r} is no longer staged: the members have changed since, or "
+                f"it was too old; nothing was logged, stage all of its rows again"
             )
         case staged.TooLarge(size, most):
             raise CircuitFailed(
-                f"{who}, for which {size} bytes are staged, and {most} at most are pushed at once: nothing was logged; "
-                f"give each number fewer rows. A Spark query runs the same batch again on this checkpoint, and so "
-                f"cannot go on with it: bound its batches (maxFilesPerTrigger, maxBytesPerTrigger or what its source "
-                f"has) and begin a new checkpoint, at what it has not written yet"
+                f"{who}, for which {size} bytes are staged, and {most} at most can be pushed at once: "
+                f"nothing was logged; give each number fewer rows. A Spark query runs the same batch again "
+                f"on this checkpoint, and so cannot continue with it: bound its batches (maxFilesPerTrigger, "
+                f"maxBytesPerTrigger or the option of its source) and start a new checkpoint at the first "
+                f"rows that it has not written yet"
             )
         case ask.Full(waiting):
             raise InputFull(
@@ -370,8 +372,8 @@ def as_circuit_errors() -> Iterator[None]:
         raise CheckpointNotMade(str(error)) from error
     except SinceMismatch as error:
         text = (
-            f"step {error.asked} of this output is not kept any more, {error.since} is the first that is: read from "
-            f"there on; the option --keep-output says how much is kept"
+            f"step {error.asked} of this output is no longer kept, {error.since} is the first that is: read "
+            f"from there; the option --keep-output sets how much is kept"
         )
         raise StepForgotten(text, error.since) from error
     except StepOutOfRange as error:

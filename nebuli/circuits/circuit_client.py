@@ -38,9 +38,9 @@ class CircuitStatus:
 
     ``next_step`` is issued next; all below ``complete`` are made, and what came of them is durable. A coordinator that
     has only begun does not know of all that were made before: it has ``caught_up`` once it does, and ``complete`` does
-    not go back from then on. ``epoch`` rises whenever the circuit goes on from a checkpoint because something was lost.
-    ``checkpoints`` are the steps that all members can go on from. ``members`` are their process ids; None of one that
-    is being started.
+    not go back from then on. ``epoch`` rises whenever the circuit resumes from a checkpoint after a loss.
+    ``checkpoints`` are the steps from which all members can continue. ``members`` are their process ids; None of one
+    that is being started.
     """
 
     phase: str
@@ -54,7 +54,7 @@ class CircuitStatus:
 
     @classmethod
     def of(cls, reply: wire.StatusReply) -> Self:
-        """What a circuit says of itself."""
+        """Parse a circuit's status."""
         return cls(
             phase=reply.phase,
             epoch=reply.epoch,
@@ -70,15 +70,15 @@ class CircuitStatus:
 DEADLINE_S = 30.0
 _PAUSE_S = 0.1
 SCALE_S = 600.0
-"""How long a circuit may take to go on with other members: what they keep may be much."""
+"""How long a circuit may take to change members: their state may be large."""
 
 
 class Circuit:
     """A query in steps that runs.
 
     ``address`` is HOST:PORT, where ``nebuli run --stepped --serve`` serves it, or HOST:PORT/ID, as ``nebuli status``
-    says it of a query of workers: the gRPC address of the worker that has its coordinator, and its id. ``secret`` and
-    ``tls`` are those of its topology. Calls take at most ``deadline_s``, and raise CircuitUnreachable then; so does
+    prints it for a query of workers: the gRPC address of the worker that has its coordinator, and its id. ``secret``
+    and ``tls`` are those of its topology. Calls take at most ``deadline_s``, and raise CircuitUnreachable then; so does
     entering, which waits so long for a circuit that is not there yet. ValueError for an empty address, and where that
     is no number of seconds. Its methods may be called from several tasks of its event loop.
     """
@@ -97,9 +97,9 @@ class Circuit:
             raise ValueError(f"expected seconds above 0 as deadline_s, got {deadline_s}")
         self.address = address
         self.inputs: Mapping[str, pa.Schema] = {}
-        """What can be pushed: the schema of its rows, by input. Known once it is entered."""
+        """The inputs to push into: the schema of its rows, by input. Known once it is entered."""
         self.outputs: Mapping[str, pa.Schema] = {}
-        """What can be read: the schema of its rows, by output. Known once it is entered."""
+        """The outputs to read: the schema of its rows, by output. Known once it is entered."""
         self._where, _, self._query = address.partition("/")
         self._metadata = ((QUERY_KEY, self._query),) if self._query else ()
         self._trust = Trust(tls, secret)
@@ -133,13 +133,13 @@ class Circuit:
     ) -> int:
         """Have rows counted for the input ``handle``, once; returns when they are durable, and their number with them.
 
-        A column ``_weight`` (int64, the last one) says how often each row is there more, or, below zero, less; without
-        it each is there once more. The numbers of a ``producer`` at an input are 0, 1, 2, ..., one after the other has
-        returned. A number that is sent again has no effect: so after CircuitUnreachable, InputFull, CircuitFailed or a
-        cancel, send the same rows with the same number.
+        A column ``_weight`` (int64, the last one) is the number of times that each row is added, or, below zero,
+        retracted; without it each is added once. The numbers of a ``producer`` at an input are 0, 1, 2, ..., one after
+        the other has returned. A number that is sent again has no effect: so after CircuitUnreachable, InputFull,
+        CircuitFailed or a cancel, send the same rows with the same number.
 
         The step that is returned was the next one when the rows came: they count for it, or for one of those that
-        follow it soon; `offsets` says for which. For a number that had an effect before, they count for an earlier one.
+        follow it soon; `offsets` returns it. For a number that had an effect before, they count for an earlier one.
 
         Waits while too many rows are in no step yet, as they are when the circuit is paused.
 
@@ -158,8 +158,8 @@ class Circuit:
     ) -> str | None:
         """Have rows kept for the push of this number that `push_staged` makes: a piece of it, durable and not visible.
 
-        Several processes may each stage some. Staged again, the rows are another piece, whose name is to be pushed or
-        nobody's: what is in no push is forgotten with the next one of the producer, and after some hours. None: the
+        Several processes may each stage some. Staged again, the rows are another piece, which has to be pushed by its
+        name: pieces that are in no push are deleted with the next one of the producer, and after some hours. None: the
         number, or a later one, was pushed before, and nothing was kept.
 
         Raises UnknownInput, WrongRows, InputFull, CircuitFailed.
@@ -172,8 +172,8 @@ class Circuit:
         """Have all rows of pieces counted as one push, all for one step; as `push`.
 
         The numbers of a producer that stages grow, and may leave some out. The last one has no effect if it is pushed
-        again, whatever is staged for it then. After CircuitUnreachable, InputFull, CircuitFailed or a cancel: push
-        again.
+        again, regardless of the rows staged for it then. After CircuitUnreachable, InputFull, CircuitFailed or a
+        cancel: push again.
 
         Raises:
             UnknownInput: there is no such input.
@@ -201,10 +201,11 @@ class Circuit:
     def output(self, name: str, from_step: int = 0) -> AsyncGenerator[tuple[int, pa.RecordBatch]]:
         """Each step from one on, once and in order, with what it changed: a Z-set, whose last column is ``_weight``.
 
-        A step that changed nothing has no rows. What is given is durable, and will not be different, whatever happens.
-        Ends when the circuit is shut down. A circuit that is away is waited for until the deadline, and read on where
-        it was. Whoever is slow holds up nobody. A call of the iterator that is cancelled takes no step: the next call
-        gives it.
+        A step that changed nothing has no rows. Returned steps are durable and final.
+        Ends when the circuit is shut down. A circuit that is away is waited for until the deadline, and reading
+        continues there. A slow reader does not delay others. A call of the iterator that is cancelled takes no step:
+        the next
+        call gives it.
 
         Raises UnknownOutput, StepForgotten, CircuitUnreachable.
         """
@@ -256,15 +257,15 @@ class Circuit:
         return {f"{each.handle}/{each.member}": (each.first, each.until) for each in reply.ranges}
 
     async def query(self, sql: str) -> tuple[int, pa.Table]:
-        """What a SELECT gives, and the step at which: all steps below it are in it at all members, and no other.
+        """Return the result of a SELECT, and its step: all steps below it are in it at all members, and no other.
 
         Its tables are the outputs, the views, and the inputs whose logical source is ``materialized``, by their
         names: all rows that each adds up to, one of weight 2 twice. The SQL is DuckDB's, one statement that reads.
-        Steps go on meanwhile. Rows that were pushed are in it once a step has taken them.
+        Steps continue meanwhile. Rows that were pushed are in it once a step has taken them.
 
         Raises:
             WrongQuery: it is no such statement, or DuckDB cannot do it; the message shows the place.
-            ContentsUnknown: a table was not kept, or has a row that was taken back more often than it was given.
+            ContentsUnknown: a table was not kept, or has a row that was retracted more often than it was added.
             QueryTooLarge: it reads, holds or gives too much.
             QueryTimedOut: it, or a member that is away, has taken until the deadline.
         """
@@ -274,7 +275,7 @@ class Circuit:
     # -- steps
 
     async def checkpoint(self) -> int:
-        """Have all members save what they know; the step that comes behind it. Raises CheckpointNotMade."""
+        """Have all members save their state; returns the next step. Raises CheckpointNotMade."""
         with self._errors():
             reply = await self._call(self._stub.Checkpoint, wire.CheckpointRequest())
         return int(reply.step)
@@ -288,10 +289,10 @@ class Circuit:
         await self._again(self._stub.Start, wire.StartRequest())
 
     async def scale(self, members: int, *, deadline_s: float = SCALE_S) -> int:
-        """Have the circuit go on with so many members, from 1 on: the step that is their first.
+        """Change the circuit to so many members, at least 1; returns their first step.
 
-        Pushes wait meanwhile. Returns once the new members run. Raises NotScaled: it goes on with those that it has;
-        CircuitUnreachable: it has happened or not, `status` tells.
+        Pushes wait meanwhile. Returns once the new members run. Raises NotScaled: it continues with its current ones;
+        CircuitUnreachable: `status` shows if it has happened.
         """
         with self._errors():
             request = wire.ScaleRequest(members=members)
@@ -301,7 +302,7 @@ class Circuit:
     async def shut_down(self) -> None:
         """End the circuit, with a checkpoint if all members are there; returns as it begins to end.
 
-        Run again with the same state, it goes on where it was.
+        Run again with the same state, it continues where it was.
         """
         with self._errors():
             await self._call(self._stub.ShutDown, wire.ShutDownRequest())
@@ -349,8 +350,8 @@ class Circuit:
                 )
             case grpc.StatusCode.UNIMPLEMENTED:
                 return CircuitFailed(
-                    f"what answers at {self.address} is no circuit of this version: give the address that 'nebuli run "
-                    f"--stepped --serve' or 'nebuli status' says"
+                    f"the server at {self.address} is not a circuit of this version: give the address that "
+                    f"'nebuli run --stepped --serve' or 'nebuli status' prints"
                 )
             case grpc.StatusCode.DEADLINE_EXCEEDED:
                 return CircuitUnreachable(
@@ -367,7 +368,7 @@ class Circuit:
     def _advice(self) -> str:
         served = f"is 'nebuli run --stepped --serve {self._where}' running, and"
         if self._query:
-            served = f"does 'nebuli status {self._query}' say that it is running there, and"
+            served = f"does 'nebuli status {self._query}' show that it is running there, and"
         return f"{served} are secret and certificates those of its topology?"
 
 

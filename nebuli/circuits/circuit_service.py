@@ -34,7 +34,7 @@ class CircuitService(CircuitServicer):
     # -- what there is
 
     async def Describe(self, request: wire.DescribeRequest, context: Context) -> wire.DescribeReply:
-        """Say what can be pushed and read."""
+        """Return the inputs and outputs."""
         async with self._refusals(context):
             calls = self._calls
             return wire.DescribeReply(
@@ -48,7 +48,7 @@ class CircuitService(CircuitServicer):
             )
 
     async def Status(self, request: wire.StatusRequest, context: Context) -> wire.StatusReply:
-        """Say how the circuit is."""
+        """Return the status of the circuit."""
         async with self._refusals(context):
             return self._status()
 
@@ -110,7 +110,7 @@ class CircuitService(CircuitServicer):
     async def NextSequence(
         self, request: wire.NextSequenceRequest, context: Context
     ) -> wire.NextSequenceReply:
-        """Say which number comes next."""
+        """Return the next number."""
         async with self._refusals(context):
             sequence = await self._calls.next_sequence(request.handle, request.producer)
             return wire.NextSequenceReply(sequence=sequence)
@@ -125,7 +125,7 @@ class CircuitService(CircuitServicer):
                     yield part
 
     async def Offsets(self, request: wire.OffsetsRequest, context: Context) -> wire.OffsetsReply:
-        """Say which pushes count for a step."""
+        """Return the pushes that count for a step."""
         async with self._refusals(context):
             ranges = [
                 wire.Range(handle=handle, member=member, first=first, until=until)
@@ -160,7 +160,7 @@ class CircuitService(CircuitServicer):
         return wire.StartReply()
 
     async def Scale(self, request: wire.ScaleRequest, context: Context) -> wire.ScaleReply:
-        """Go on with another number of members."""
+        """Change the number of members."""
         async with self._refusals(context):
             return wire.ScaleReply(step=await self._calls.scale(request.members))
 

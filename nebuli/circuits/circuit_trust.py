@@ -1,6 +1,6 @@
-"""Who may call a circuit: the certificates and the secret of its topology, as between workers and commands.
+"""The permission to call a circuit: the certificates and the secret of its topology, as between workers and commands.
 
-Proofs are for one query of a worker. A circuit that is served by itself has no name that both sides know: proofs are
+Proofs are for one query of a worker. A circuit that is served on its own has no name that both sides know: proofs are
 for any such circuit.
 """
 
@@ -31,12 +31,12 @@ def dial(address: str, query: str, trust: Trust) -> grpc.aio.Channel:
 
 
 def interceptors(trust: Trust) -> list[Checking]:
-    """What the server of a circuit that is served by itself asks of each call."""
+    """Return the checks of each call at the server of a circuit that is served on its own."""
     return [] if trust.secret is None else [Checking(proofs(trust.secret))]
 
 
 def proofs(secret: str, query: str = "") -> Proofs:
-    """What calls to a circuit are checked against."""
+    """Return the proofs against which calls to a circuit are checked."""
     called = f"the worker of query {query}" if query else "this circuit"
     return Proofs(secret, _name(query), called)
 

@@ -1,7 +1,7 @@
 """`Queries`: SQL over what a circuit's inputs and outputs add up to, at one step of all its members.
 
-Each member pins the tables that a statement names, before each of its steps from the next one on, and says at which
-step that begins. Before the greatest of these all have them pinned: that is the step. Steps go on meanwhile.
+Each member pins the tables that a statement names, before each of its steps from the next one on, and reports the step
+at which that begins. Before the greatest of these all have them pinned: that is the step. Steps continue meanwhile.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ WITHIN_S = 30.0
 AT_ONCE = 4
 """So many queries are worked on; others wait."""
 READ_BYTES = 1 << 30
-"""What one query reads of one table of one member, at most."""
+"""Bound on the bytes that one query reads of one table of one member."""
 
 
 _ATTEMPT_S = 5.0
-"""Whoever has not answered for so long may have been a member, and is none any more: those of now are asked."""
+"""A process that has not answered for so long may no longer be a member: the current members are asked."""
 
 
 class _NotAnswered(Exception):
@@ -51,7 +51,7 @@ class Queries:
         self._releases = PinReleases()
 
     async def ask(self, sql: str, within_s: float = WITHIN_S) -> tuple[int, pa.Table]:
-        """What a statement gives, over all that came in steps below the one that is returned, and nothing else.
+        """Return the result of a statement over all rows of steps below the returned one, and no others.
 
         After a cancel it may be worked on until the deadline. Raises QueryError, StorageError.
         """
@@ -74,11 +74,13 @@ class Queries:
 
     async def _database(self) -> Sql:
         if self._sql is None:
-            self._sql = await asyncio.to_thread(Sql)  # it takes a tenth of a second, and nobody may ever ask
+            self._sql = await asyncio.to_thread(
+                Sql
+            )  # it takes a tenth of a second, and there may never be a query
         return self._sql
 
     async def _read(self, reads: Reads, until: float) -> tuple[int, dict[str, pa.Table]]:
-        """Tables at one step of all members, in a new attempt where a member had begun anew, or there are others."""
+        """Tables at one step of all members, in a new attempt if a member was restarted, or members have changed."""
         if not reads.columns:
             return max(self._run.coordinator.complete, self._run.calls.seen), {}
         while True:
@@ -136,14 +138,15 @@ class Queries:
 def _contents(
     name: str, parts: Sequence[Sequence[pa.RecordBatch] | None], columns: Sequence[str], schema: pa.Schema
 ) -> pa.Table:
-    """The rows that all parts of a table add up to, in some of its columns, each as often as its weight says.
+    """Return the sum of all parts of a table, in some of its columns, each row as often as its weight.
 
     Without columns it has the first one, with nothing in it. Raises ContentsUnknown.
     """
     if any(part is None for part in parts):
         raise ContentsUnknown(
-            f"what {name} adds up to is not known: it had become too large to be kept (--max-state-bytes says how much "
-            f"is), or was not kept when the circuit began; read the output from a step on, or begin with a new --state"
+            f"the contents of {name} are not known: they had become too large to be kept (--max-state-bytes "
+            f"sets the limit), or were not kept when the circuit began; read the output from a step, or "
+            f"start with a new --state"
         )
     batches = [batch for part in parts for batch in part or () if batch.num_rows]
     if not columns:
@@ -152,7 +155,7 @@ def _contents(
     plain = [batch for batch in batches if WEIGHT not in batch.schema.names]
     weighted = [batch for batch in batches if WEIGHT in batch.schema.names]
     if weighted and any((weights_of(batch) < 0).any() for batch in weighted):
-        # Given by one member, and taken back by another.
+        # Given by one member, and retracted by another.
         weighted = [consolidate([*weighted, *map(insertions, plain)])]
         plain = []
     expanded = [_expanded(name, batch) for batch in weighted]
@@ -180,6 +183,6 @@ def _count(name: str, batches: Sequence[pa.RecordBatch]) -> int:
 
 def _taken_back(name: str, what: str, times: int) -> ContentsUnknown:
     return ContentsUnknown(
-        f"{name} has {what} {times} times: it was taken back more often than it was given; push it with a weight above "
-        f"zero, or ask for another table"
+        f"{name} has {what} {times} times: it was retracted more often than it was added; push it with a "
+        f"weight above zero, or ask for another table"
     )

@@ -1,31 +1,31 @@
-"""What goes wrong for whoever pushes into a running circuit or reads from it.
+"""Errors of clients that push into a running circuit or read from it.
 
 ::
 
     CircuitError
-    ├── CircuitUnreachable     nobody answers there, or not in time; a push may be logged or not
-    │   └── CircuitDenied        who answers has another secret, or wants one
+    ├── CircuitUnreachable     there is no answer, or not in time; a push may be logged or not
+    │   └── CircuitDenied        the server has another secret, or requires one
     ├── UnknownInput           there is no input of that name, or its rows come from elsewhere
     ├── UnknownOutput          there is no output of that name
-    ├── WrongRows              the rows are not of the input's schema
+    ├── WrongRows              the rows do not match the input's schema
     ├── SequenceError          a producer and the circuit do not agree about its numbers
     │   ├── SequenceGap          something is missing before it
     │   ├── SequenceReused       the number was used for other rows
     │   └── SequencePassed       a later number of rows that were staged was pushed
-    ├── StagedLost             rows that were staged are not there any more
-    ├── InputFull              so many rows wait for a step that no more are taken
-    ├── CircuitShutDown        it was told to end, and takes no rows until it runs again
-    ├── StepUnavailable        a step that is asked for
-    │   ├── StepForgotten        is not kept any more
-    │   └── StepNotThere         is not there yet
-    ├── NotScaled              it goes on with the members that it has
-    ├── CheckpointNotMade      a checkpoint was given up; steps go on
+    ├── StagedLost             staged rows are gone
+    ├── InputFull              so many rows wait for a step that no more are accepted
+    ├── CircuitShutDown        it was asked to end, and takes no rows until it runs again
+    ├── StepUnavailable        a requested step
+    │   ├── StepForgotten        it is no longer kept
+    │   └── StepNotThere         it is not there yet
+    ├── NotScaled              it continues with its current members
+    ├── CheckpointNotMade      a checkpoint was given up; steps continue
     ├── QueryError             a query is not answered
-    │   ├── WrongQuery           it is none that can be
-    │   ├── ContentsUnknown      what a table of it adds up to is not known
+    │   ├── WrongQuery           it is not a valid query
+    │   ├── ContentsUnknown      the contents of one of its tables are not known
     │   ├── QueryTooLarge        it reads, holds or gives too much
     │   └── QueryTimedOut        it took too long
-    └── CircuitFailed          something else, which the message says
+    └── CircuitFailed          another error, given in the message
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from nebuli.rpc import circuit_pb2 as wire
 
 
 class CircuitError(Exception):
-    """The circuit did not do it; the message says why, and what to do."""
+    """The circuit did not do it; the message has the reason and the remedy."""
 
 
 class CircuitUnreachable(CircuitError):
-    """Nobody answers there, or not in time.
+    """There is no answer, or not in time.
 
-    What was asked for has happened or not; a push is sent again with its number, and happens once.
+    The request has taken effect or not; a push is sent again with its number, and happens once.
     """
 
 
 class CircuitDenied(CircuitUnreachable):
-    """Who answers has another secret, or wants one."""
+    """The server has another secret, or requires one."""
 
 
 class UnknownInput(CircuitError):
@@ -83,7 +83,7 @@ class SequencePassed(SequenceError):
 class StagedLost(CircuitError):
     """Rows that were staged are not there any more; nothing was logged: stage all of them again.
 
-    So it is when a circuit goes on with another number of members, and when they are too old.
+    This happens when a circuit changes its number of members, and when they are too old.
     """
 
 
@@ -92,7 +92,7 @@ class InputFull(CircuitError):
 
 
 class CircuitShutDown(CircuitError):
-    """The circuit was told to end, and takes no rows until it runs again; nothing of this push was logged."""
+    """The circuit was asked to end, and takes no rows until it runs again; nothing of this push was logged."""
 
 
 class StepUnavailable(CircuitError):
@@ -112,11 +112,11 @@ class StepNotThere(StepUnavailable):
 
 
 class CheckpointNotMade(CircuitError):
-    """The checkpoint was given up; steps go on."""
+    """The checkpoint was given up; steps continue."""
 
 
 class NotScaled(CircuitError):
-    """The circuit goes on with the members that it has."""
+    """The circuit continues with its current members."""
 
 
 class QueryError(CircuitError):
@@ -128,7 +128,7 @@ class WrongQuery(QueryError):
 
 
 class ContentsUnknown(QueryError):
-    """What an input or an output adds up to was not kept, or has rows that were taken back and never given."""
+    """The contents of an input or an output were not kept, or have rows that were retracted and never added."""
 
 
 class QueryTooLarge(QueryError):
@@ -140,7 +140,7 @@ class QueryTimedOut(QueryError):
 
 
 class CircuitFailed(CircuitError):
-    """Something else, which the message says."""
+    """Another error, given in the message."""
 
 
 _PLAIN = {
@@ -167,7 +167,7 @@ _BOUNDED = {
 
 
 def refused(refusal: wire.Refusal) -> CircuitError:
-    """What a circuit's refusal is here."""
+    """Return the error for a circuit's refusal."""
     bounded = _BOUNDED.get(refusal.reason)
     if bounded is not None:
         return bounded(refusal.message, refusal.expected)
@@ -175,7 +175,7 @@ def refused(refusal: wire.Refusal) -> CircuitError:
 
 
 def refusal_of(error: CircuitError) -> wire.Refusal:
-    """What a circuit answers instead of raising this."""
+    """Return a circuit's answer for this error."""
     for reason, kind in (*_PLAIN.items(), *_BOUNDED.items()):
         if type(error) is kind:
             expected = getattr(error, "expected", getattr(error, "bound", 0))

@@ -1,4 +1,4 @@
-"""`PinReleases`: members let go of what was pinned, while nobody waits for it."""
+"""`PinReleases`: members release pins in the background."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _RELEASE_S = 5.0
 
 
 class PinReleases:
-    """Those that are on their way. A member that does not hear of one lets go when the pin's time is over."""
+    """Those that are on their way. A member that does not receive one releases the pin when its time is over."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
@@ -35,7 +35,7 @@ class PinReleases:
         task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """Say nothing any more."""
+        """Send no more."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from nebuli.steps.coordinator.circuit_run import AnyRun
 
 _GRACE_S = 2.0
-"""How long those who read outputs have to come to their ends."""
+"""How long readers of outputs have to reach their ends."""
 
 TELL_S = 3.0
-"""How long callers are answered with the reason, where rows are such that a run cannot go on: it has ended then."""
+"""How long callers get the reason, if rows prevent a run from continuing: it has then ended."""
 
 
 class CannotServe(OSError):
-    """Nobody can be served at the address; the message says why."""
+    """The address cannot be served; the message has the reason."""
 
 
 @asynccontextmanager
@@ -53,7 +53,7 @@ async def served(
     server = _server(waiting_bytes, *interceptors(trust))
     try:
         bound = bind(server, address, trust)
-    except RuntimeError as error:  # somebody took it meanwhile, or the process has no descriptor left
+    except RuntimeError as error:  # another process took it meanwhile, or this one has no descriptor left
         raise CannotServe(f"--serve {address} cannot be bound: {error}") from error
     async with _answering(server, run):
         yield f"{host}:{bound}"
@@ -61,7 +61,7 @@ async def served(
 
 @asynccontextmanager
 async def served_to_worker(run: AnyRun, socket: Path) -> AsyncIterator[None]:
-    """The same at a socket of this machine, for a worker that passes calls on, and has asked who calls."""
+    """The same at a socket of this machine, for a worker that passes calls on, and has authenticated the caller."""
     _remove(socket)
     server = _server(WAITING_BYTES)
     server.add_insecure_port(f"unix:{socket}")
@@ -96,7 +96,7 @@ async def _answering(server: grpc.aio.Server, run: AnyRun) -> AsyncIterator[None
 
 @asynccontextmanager
 async def failure_told(run: AnyRun) -> AsyncIterator[None]:
-    """If rows are such that the run cannot continue, have all who answer its callers give the reason for a while."""
+    """If rows prevent the run from continuing, answer its callers with the reason for a while."""
     try:
         yield
     except (MemberFailed, RowsUnfit) as error:
@@ -110,13 +110,14 @@ async def failure_told(run: AnyRun) -> AsyncIterator[None]:
 
 
 async def _check_free(address: str, host: str, port: int) -> None:
-    """Ask the system, as gRPC says neither why it cannot bind, nor only that. Raises CannotServe."""
+    """Ask the system, as gRPC does not report why it cannot bind. Raises CannotServe."""
     try:
         probe = await asyncio.get_running_loop().create_server(asyncio.Protocol, host, port)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise CannotServe(
-                f"--serve {address}: the port is in use; stop what listens there, or choose another"
+                f"--serve {address}: the port is in use; stop the process that listens there, or choose "
+                f"another"
             ) from None
         raise CannotServe(f"--serve {address} cannot be bound: {error}") from error
     probe.close()

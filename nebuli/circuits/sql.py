@@ -1,6 +1,6 @@
 """SQL over the tables of a circuit, in DuckDB: one statement that reads, and neither files, network nor settings.
 
-DuckDB may do a lot that nobody asks a circuit for: read and write files, attach databases, load extensions, reach other
+DuckDB may do a lot that a circuit must not do: read and write files, attach databases, load extensions, reach other
 functions of this process. So its configuration is closed and locked, what it holds in memory is bounded, a statement is
 taken for what DuckDB's own parser makes of it, table functions are those of a list, and a deadline interrupts it.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MAX_SQL_BYTES = 1 << 16
 MEMORY_BYTES = 1 << 29
-"""What all queries together may hold beside the rows that they read."""
+"""Memory of all queries together, in addition to the rows that they read."""
 RESULT_BYTES = 1 << 26
 _THREADS = 2
 _AGAIN_S = 0.05
@@ -44,7 +44,7 @@ _TABLE_FUNCTIONS = frozenset({"range", "generate_series", "unnest", "json_each",
 _PLAIN = frozenset(
     {"SELECT_NODE", "BASE_TABLE", "SUBQUERY", "JOIN", "EMPTY", "EXPRESSION_LIST", "TABLE_FUNCTION"}
 )
-"""What may stand behind FROM, and have it, where it is known which columns are read."""
+"""Nodes allowed after FROM, and containing it, for which the columns to read are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Sql:
         self._database.close()
 
     def reads(self, sql: str, tables: Mapping[str, Sequence[str]]) -> Reads:
-        """What a statement reads of tables, of which the names of their columns are known. Raises WrongQuery."""
+        """Return the columns that a statement reads of tables with known columns. Raises WrongQuery."""
         tree = self._tree(sql)
         nodes = list(_nodes(tree))
         for node in nodes:
@@ -118,7 +118,9 @@ class Sql:
     def run(
         self, sql: str, tables: Mapping[str, pa.Table], names: Collection[str], within_s: float
     ) -> pa.Table:
-        """What a statement gives, over these tables: what it `reads` of those of all ``names``. Blocks.
+        """Return the result of a statement over these tables: the parts that it `reads` of those of all ``names``.
+
+        Blocks.
 
         Raises WrongQuery, QueryTooLarge, QueryTimedOut.
         """
@@ -185,7 +187,7 @@ def _said(error: Exception) -> str:
 
 
 def _explained(cursor: duckdb.DuckDBPyConnection, sql: str, error: Exception, names: Collection[str]) -> str:
-    """What is wrong, where, and which tables there are, if one is not."""
+    """Return the error, its place, and the tables, if one is unknown."""
     import duckdb
 
     if isinstance(error, duckdb.BinderException | duckdb.CatalogException):
@@ -229,7 +231,7 @@ def _check_function(name: str) -> None:
 
 
 def _names_columns(nodes: Sequence[Mapping[str, Any]], tables: Mapping[str, Sequence[str]]) -> bool:
-    """Whether every column that is read stands in the statement by its name."""
+    """True if the statement names every column that it reads."""
     columns = {column.lower() for each in tables.values() for column in each}
     computed, rows = set[str](), {table.lower() for table in tables}
     for node in nodes:
@@ -238,12 +240,12 @@ def _names_columns(nodes: Sequence[Mapping[str, Any]], tables: Mapping[str, Sequ
 
 
 def _is_unnamed(node: Mapping[str, Any], columns: set[str], rows: set[str]) -> bool:
-    """Whether a part of a statement may read columns that it does not name; ``rows`` are names of tables."""
+    """True if a part of a statement may read columns that it does not name; ``rows`` are names of tables."""
     kind = node.get("type")
     if kind == "COLUMN_REF":
         name = str(node["column_names"][-1]).lower()
         return name in rows or name not in columns
     if "class" not in node and "sample" in node and kind is not None and kind not in _PLAIN:
-        return True  # what stands behind FROM has a sample, or none
+        return True  # the part after FROM has a sample, or none
     by_place = kind in ("STAR", "POSITIONAL_REFERENCE") or bool(node.get("column_name_alias"))
     return by_place or node.get("ref_type") in ("NATURAL", "POSITIONAL")

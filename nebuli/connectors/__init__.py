@@ -1,6 +1,6 @@
-"""What fragments read from and write to: files, the terminal, TCP, the network, and connectors of other packages.
+"""Inputs and outputs of fragments: files, the terminal, TCP, the network, and connectors of other packages.
 
-What is named here is what such a package needs: it describes its types by a `SourceConnector` or `SinkConnector`, and
+The names here are all that such a package needs: it describes its types by a `SourceConnector` or `SinkConnector`, and
 does the work in a `Source` or an `Output`. `nebuli.connectors.testing` tests both.
 """
 

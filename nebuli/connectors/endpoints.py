@@ -1,8 +1,8 @@
-"""What a fragment reads from and writes to: one interface for files, the terminal and the network.
+"""Inputs and outputs of fragments: one interface for files, the terminal and the network.
 
 They are made on the worker's event loop. All methods but ``interrupt`` are called by the fragment's own thread, and may
-block it; while they do, the fragment does nothing else. What they raise ends the fragment: an ``InputError`` or
-``OutputError`` as its message says, anything else as an accident, with a traceback in the worker's log.
+block it; while they do, the fragment does nothing else. Exceptions end the fragment: an ``InputError`` or
+``OutputError`` with its message, any other as a bug, with a traceback in the worker's log.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 
 
 class Signal(Enum):
-    """What a source has instead of a batch."""
+    """The answer of a source that has no batch."""
 
     LATER = auto()
     """There is nothing now; the source wakes the fragment when that changes, or earlier."""
@@ -45,8 +45,8 @@ class Signal(Enum):
 class Source(ABC):
     """Gives Z-sets: batches with a last column ``_weight``.
 
-    One that always gives the same rows may also have ``skip(rows)``, called behind ``open``, to begin behind so many
-    rows; a fragment that goes on after a crash would read and drop them otherwise.
+    One that always gives the same rows may also have ``skip(rows)``, called after ``open``, to begin after so many
+    rows; a fragment that resumes after a crash would read and drop them otherwise.
     """
 
     total_bytes: int | None = None
@@ -57,18 +57,18 @@ class Source(ABC):
 
     @abstractmethod
     def open(self) -> None:
-        """Open what is read; ``InputError`` where that is not there or not as the topology says."""
+        """Open the source; ``InputError`` if it is not there or not as described in the topology."""
 
     @abstractmethod
     def poll(self) -> pa.RecordBatch | Progress | Signal:
-        """The next batch, or how far event time has come behind the last one, or why there is neither."""
+        """Return the next batch, or how far event time has come after the last one, or why there is neither."""
 
     @abstractmethod
     def close(self, reason: str) -> None:
         """Let go of everything, at the end or, for that reason, before it; harmless where that was done."""
 
     def interrupt(self) -> None:  # noqa: B027 - most never wait
-        """Have what waits for somebody else, now or later, raise ``FragmentStopped``; called from another thread."""
+        """Have present and later waits raise ``FragmentStopped``; called from another thread."""
 
 
 @runtime_checkable
@@ -80,15 +80,15 @@ class Rereadable(Protocol):
 
     @property
     def position(self) -> str:
-        """The place behind all rows that `poll` has given."""
+        """Return the position after all rows that `poll` has returned."""
 
     def release(self, position: str) -> None:
-        """Nobody will ask again for what is before it."""
+        """Rows before it will not be requested again."""
 
 
 @runtime_checkable
 class DatedSource(Protocol):
-    """A `Rereadable` source whose positions are times. Where nobody writes, time moves on by itself, but slowly."""
+    """A `Rereadable` source whose positions are times. Without writers time advances automatically, but slowly."""
 
     def apart(self) -> None:
         """Have each batch be of one time, also one that has no rows; called before `Source.open`."""
@@ -103,15 +103,15 @@ class Contents(Protocol):
 
     @property
     def is_whole(self) -> bool:
-        """Whether `Source.poll` has given all of that."""
+        """True if `Source.poll` has returned all of that."""
 
 
 @runtime_checkable
 class Skipping(Protocol):
-    """A source that always gives the same rows, and need not read those that nobody wants."""
+    """A source that always gives the same rows, and need not read those that are not needed."""
 
     def skip(self, rows: int) -> None:
-        """Begin behind so many rows; called behind `open`."""
+        """Begin after so many rows; called after `open`."""
 
 
 class Output(ABC):
@@ -147,24 +147,27 @@ class Output(ABC):
         """Let go of everything, because of a failure; also where ``open`` has failed, or was not called."""
 
     def interrupt(self) -> None:  # noqa: B027 - most never wait
-        """Have what waits for somebody else, now or later, raise ``FragmentStopped``; called from another thread."""
+        """Have present and later waits raise ``FragmentStopped``; called from another thread."""
 
 
 @runtime_checkable
 class Resumable(Protocol):
-    """An output that a later run can go on with at a position that it gave, in the modes ``append`` and ``changes``.
+    """An output that a later run can continue at one of its positions, in the modes ``append`` and ``changes``.
 
-    One that cannot is written anew by each run of a query in steps, from the first step on, and all steps are kept.
+    One that cannot is rewritten by each run of a query in steps, from the first step, and all steps are kept.
     """
 
     def resume(self, position: str) -> None:
-        """Go on there; called before `Output.open`, which drops what is behind it, where it can.
+        """Continue there; called before `Output.open`, which drops later rows, if it can.
 
         ``open`` raises OutputGone where there is nothing any more, OutputChanged where something else is.
         """
 
     def sync(self) -> str:
-        """Have all that was written last, whatever happens to this process or machine; the position behind it."""
+        """Make all written rows durable, even through the end of this process or machine.
+
+        Returns the position after them.
+        """
 
 
 @runtime_checkable
@@ -176,7 +179,7 @@ class DatedOutput(Protocol):
 
     @property
     def is_dated(self) -> bool:
-        """Whether it wants times; known once it is open."""
+        """True if it needs times; known once it is open."""
 
     def at(self, time: int) -> None:
         """All that was written since the time before is of this one. It is complete, and durable with `sync`."""
@@ -200,7 +203,7 @@ class Sink(Protocol):
         """Take one change; how many rows went out."""
 
     def advance(self, progress: Progress) -> None:
-        """Take how far event time has come, behind what was written."""
+        """Take how far event time has come, after the written rows."""
 
     def finish(self) -> int:
         """The clean end: all is published, or known to be received. How many rows went out only now."""

@@ -1,26 +1,26 @@
-"""What ends a fragment before its input does.
+"""Errors that end a fragment before its input does.
 
 ::
 
     FragmentError
-    ├── InputError       a source is missing, or is not what the topology says of it
-    │   ├── InputChanged     what was read before is not there any more, as it was
+    ├── InputError       a source is missing, or is not as described in the topology
+    │   ├── InputChanged     rows that were read before are gone, or were changed
     │   ├── InputReplaced    it is not the source whose rows were read
-    │   └── InputGone        what comes next in a source is not there any more
+    │   └── InputGone        the next rows of a source are gone
     ├── OutputError      a sink cannot be written, or the result does not fit its mode
     │   ├── SinkInUse        another fragment uses the same file
     │   ├── SinkIsSource     the query reads the file, too, or writes it otherwise
-    │   ├── OutputChanged    what was written before is not there any more, as it was
+    │   ├── OutputChanged    rows that were written before were changed
     │   ├── RowsUnfit        rows came that a sink cannot take in its mode
-    │   ├── OutputGone       what was written before is not there at all
-    │   └── OutputForgotten  what a sink is to be written from the beginning with is not kept any more
+    │   ├── OutputGone       rows that were written before are gone
+    │   └── OutputForgotten  the first rows, needed to write a sink from its beginning, are no longer kept
     ├── RowsLate         rows came when their window was over, and the query is to fail then
     ├── RowsWithoutTime  rows came to a window whose time is null, and the query is to fail then
     ├── InputLost        a part of what it reads is gone with the process that had it
     ├── NeighbourEnded   a fragment at the other end of a channel is over, with its reason
     │   ├── UpstreamFailed   one that this one reads has failed
     │   └── DownstreamLeft   the one that reads this one takes nothing more
-    └── FragmentStopped  somebody asked for it
+    └── FragmentStopped  on request
 """
 
 from __future__ import annotations
@@ -83,41 +83,42 @@ class ViewInUse(FragmentError):
 
 
 class InputError(FragmentError):
-    """The input is wrong: no retry helps before somebody mends the file or the topology."""
+    """The input is wrong: no retry helps before the file or the topology is fixed."""
 
 
 class InputChanged(InputError):
-    """What a step was made from has changed since in the source that is to give it again."""
+    """The input of a step has changed since in the source that is to repeat it."""
 
     def __init__(self, reads: str, first: int, until: int, found: int) -> None:
         has = "others" if found == until - first else f"{found:,} of them"
         super().__init__(
-            f"{reads}: {until - first:,} rows from row {first + 1:,} on are in steps whose state is not kept, and now "
-            f"there are {has}: it was changed since; put it back as it was, or begin anew with another state folder"
+            f"{reads}: {until - first:,} rows from row {first + 1:,} are in steps whose state is not kept, "
+            f"and now there are {has}: it was changed since; restore it, or start from scratch with another "
+            f"state folder"
         )
 
 
 class InputReplaced(InputError):
-    """A source that is to be gone on with is not the one whose rows were read."""
+    """A source to resume is not the one whose rows were read."""
 
     def __init__(self, reads: str, rows: int, found: int) -> None:
         has = f"it has {found:,}" if found < rows else "the last of these are others"
         super().__init__(
-            f"{reads}: its first {rows:,} rows are in steps, and now {has}: it was replaced or rewritten since; put it "
-            f"back as it was, with what is new at its end, or begin anew with another state folder"
+            f"{reads}: its first {rows:,} rows are in steps, and now {has}: it was replaced or rewritten "
+            f"since; restore it, with new rows at its end, or start from scratch with another state folder"
         )
 
 
 class InputGone(InputError):
-    """What comes next in a source is not there any more: it was freed, or something else has taken its place."""
+    """The next rows of a source are gone: they were freed or replaced."""
 
 
 class InputLost(FragmentError):
-    """What comes is not what comes next: somebody who had a part of it is gone, and it is not sent again."""
+    """The received rows are not the next ones: a process that had some of them is gone, and they are not sent again."""
 
 
 class OutputError(FragmentError):
-    """The result cannot be written where and how the topology says."""
+    """The result cannot be written where and how the topology requires."""
 
 
 class SinkInUse(OutputError):
@@ -130,25 +131,26 @@ class SinkInUse(OutputError):
 
 
 class OutputChanged(OutputError):
-    """What was written before is not there any more as it was: it is not gone on with, and not written over."""
+    """Rows that were written before were changed: the output is neither continued nor overwritten."""
 
     def __init__(
         self,
         path: str,
         what: str,
         remedy: str = (
-            "it was changed since; put it back as it was, or move it away and begin anew with another state folder"
+            "it was changed since; restore it, or move it away and start from scratch with another state "
+            "folder"
         ),
     ) -> None:
         super().__init__(f"{path} {what}: {remedy}")
 
 
 class RowsUnfit(OutputError):
-    """Rows came that the sink cannot take in its mode: the message says which, and what to do."""
+    """Rows came that the sink cannot take in its mode: the message names them, and the remedy."""
 
 
 class OutputGone(OutputError):
-    """What was written before is not there at all, or an empty file in its place."""
+    """Rows that were written before are gone, or replaced by an empty file."""
 
 
 class OutputForgotten(OutputError):
@@ -157,9 +159,9 @@ class OutputForgotten(OutputError):
     def __init__(self, output: str, kind: str, first: int) -> None:
         self.first = first
         super().__init__(
-            f"the sink of {output} ({kind}) has to be written from step 0 on, and steps below {first:,} are not kept "
-            f"any more, as the sink that was there before has had them: give it the type and mode that it had, or "
-            f"begin anew with another state folder"
+            f"the sink of {output} ({kind}) has to be written from step 0, and steps below {first:,} are no "
+            f"longer kept, as the previous sink has written them: give it the type and mode that it had, or "
+            f"start from scratch with another state folder"
         )
 
 
@@ -246,7 +248,7 @@ def fill_in_times(columns: Iterable[str]) -> str:
 
 
 def unreadable(path: str, error: Exception) -> InputError:
-    """What to say of a file that could not be opened or read."""
+    """Return the error for a file that could not be opened or read."""
     if isinstance(error, FileNotFoundError):
         where = "" if Path(path).is_absolute() else f" in {Path.cwd()}"
         pattern = "; a pattern stands for files in steps alone (--stepped)" if glob.has_magic(path) else ""
@@ -255,7 +257,7 @@ def unreadable(path: str, error: Exception) -> InputError:
 
 
 def unwritable(path: str, error: Exception) -> OutputError:
-    """What to say of a file that could not be made or written."""
+    """Return the error for a file that could not be made or written."""
     remedy = what_to_do(error)
     return OutputError(f"{path} cannot be written: {_reason(error)}{'' if remedy is None else f'; {remedy}'}")
 
@@ -265,7 +267,10 @@ def _reason(error: Exception) -> str:
 
 
 class RowInvalid(Exception):
-    """A row that is none of the schema; the message says why. ``row`` counts from 0 in what was given to be read."""
+    """A row that does not match the schema; the message has the reason.
+
+    ``row`` counts from 0 in what was given to be read.
+    """
 
     def __init__(self, row: int, reason: str) -> None:
         super().__init__(reason)

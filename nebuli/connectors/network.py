@@ -4,7 +4,7 @@ Channels live on the loop, fragments on threads of their own. A source's pump mo
 into a short queue; while that is full it does not receive, and so the channel pushes back on its producer. A
 sink waits in the fragment's thread for the channel to take a batch.
 
-Each message says where it is in what it was made from (`nebuli.connectors.positions`). The ends of an exact fragment
+Each message has its position in its origin (`nebuli.connectors.positions`). The ends of an exact fragment
 share a `Lineage`: its source acknowledges what it has read only once the reader of the sink has acknowledged all that
 was made from it, and after a restart passes over what that reader has already.
 """
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["HAS_ALL", "ChannelSink", "NetworkChannelSource"]
 
 HAS_ALL = "it has had all of this input, and has finished"
-"""Why nothing is taken any more for a fragment that has finished. A producer that hears it is done, too."""
+"""Why nothing is taken any more for a fragment that has finished. A producer that gets it is done, too."""
 
 _QUEUED_BATCHES, _QUEUED_BYTES, _MOST_QUEUED = 4, 4 << 20, 1024
 """A source takes so many batches ahead, and more only while all of them are small."""
@@ -56,7 +56,7 @@ class _Received(NamedTuple):
 class NetworkChannelSource(Source):
     """Reads a channel of this worker's ReceiverServer. To be made on the loop, used by one thread.
 
-    Without a ``lineage`` what is received is acknowledged: a fragment with a state begins anew anyway.
+    Without a ``lineage`` messages are acknowledged at receipt: a fragment with state starts over anyway.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class NetworkChannelSource(Source):
         self._read = 0  # the end of what was read, in the origin
         self._unacknowledged: deque[tuple[int, int]] = (
             deque()
-        )  # ends in the origin, with the numbers behind them
+        )  # ends in the origin, with the numbers after them
         self._complete = asyncio.Event()  # all is acknowledged, the end too
         self._loop = asyncio.get_running_loop()
         self._queue: deque[_Received | Signal | FragmentError] = deque()
@@ -98,10 +98,10 @@ class NetworkChannelSource(Source):
         """The channel is registered already; its producer may come when it likes."""
 
     def poll(self) -> pa.RecordBatch | Progress | Signal:
-        """The next that has arrived; ``UpstreamFailed`` once the producer said so."""
+        """Return the next batch that has arrived; ``UpstreamFailed`` once the producer has reported a failure."""
         if self._lineage is not None:
             self._lineage.advance(also=self._given)
-            if self._lineage.start == END:  # whoever sends this may have heard it before, and be gone
+            if self._lineage.start == END:  # the sender may have received it before, and be gone
                 return Signal.END
         self._given = False
         while self._queue:
@@ -123,7 +123,7 @@ class NetworkChannelSource(Source):
         return Signal.LATER
 
     def _gathered(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch with those that have come behind it: what operators do once per batch is not done for a few rows.
+        """Return the batch with those that came after it: work of operators per batch is not done for a few rows.
 
         Not for an exact fragment, which has to know what was made from each.
         """
@@ -133,7 +133,7 @@ class NetworkChannelSource(Source):
             if not isinstance(item, _Received) or item.progress is not None or item.span.end == END:
                 break
             if item.span.begin > self._read and not self._lossy:
-                break  # a gap, which is told when it is its turn
+                break  # a gap, which is reported in its turn
             self._queue.popleft()
             self._loop.call_soon_threadsafe(self._room.set)
             self._read = item.span.end
@@ -143,7 +143,7 @@ class NetworkChannelSource(Source):
         return batch if len(batches) == 1 else pa.concat_batches(batches)
 
     def _is_new(self, item: _Received) -> bool:
-        """Whether the fragment has to work on it. Raises InputLost if it is not the next."""
+        """True if the fragment has to work on it. Raises InputLost if it is not the next."""
         begin, end = item.span
         lineage = self._lineage
         if lineage is None:
@@ -155,8 +155,8 @@ class NetworkChannelSource(Source):
         self._check(begin, max(self._read, lineage.start))
         if begin < lineage.start < end:
             raise InputLost(
-                f"its input {self._id} comes as rows {begin} to {end} of its origin, and {lineage.start} are done: the "
-                f"fragment that sends it was started anew, and cuts its rows otherwise than before"
+                f"its input {self._id} comes as rows {begin} to {end} of its origin, and {lineage.start} are "
+                f"done: its sending fragment was restarted, and divides its rows differently"
             )
         self._read = end
         lineage.position = max(lineage.position, end)
@@ -168,14 +168,14 @@ class NetworkChannelSource(Source):
     def _check(self, begin: int, known: int) -> None:
         if begin > known:
             raise InputLost(
-                f"its input {self._id} goes on at row {begin} of its origin, and {known} are known here: the "
-                f"fragment that sends it and this one were started anew at once"
+                f"its input {self._id} continues at row {begin} of its origin, and {known} are known here: "
+                f"its sending fragment and this one were restarted at the same time"
             )
 
     def close(self, reason: str) -> None:
-        """Take nothing more; a producer that is not done is told why.
+        """Take nothing more; a producer that is not done gets the reason.
 
-        Behind it the process may end: a producer that comes later finds nobody who knows of its stream.
+        After it the process may end: a producer that comes later finds no record of its stream.
         """
         if not self._loop.is_closed():
             asyncio.run_coroutine_threadsafe(self._close(reason), self._loop).result()
@@ -183,7 +183,7 @@ class NetworkChannelSource(Source):
     async def _close(self, reason: str) -> None:
         if self._complete.is_set():
             reason = HAS_ALL
-            if self._read == END:  # that of the stream is behind it
+            if self._read == END:  # that of the stream follows
                 await asyncio.wait([self._pump], timeout=_END_S)
         self._pump.cancel()
         await self._channel.close(reason)
@@ -201,7 +201,7 @@ class NetworkChannelSource(Source):
             await self._put(UpstreamFailed(f"its input {self._id} failed: {error}"))
         except FragmentError as error:
             await self._put(error)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the fragment waits for this task
+        except Exception as error:  # noqa: BLE001 - any error: the fragment waits for this task
             await self._put(FragmentError(f"its input {self._id}: {type(error).__name__}: {error}"))
 
     async def _put(self, item: _Received | Signal | FragmentError) -> None:
@@ -232,14 +232,14 @@ class NetworkChannelSource(Source):
             self._acknowledging = self._loop.create_task(self._acknowledge_upto(upto))
 
     async def _acknowledge_upto(self, upto: int) -> None:
-        with suppress(netchannel.NetChannelError):  # what ended the channel, the pump tells
+        with suppress(netchannel.NetChannelError):  # the pump reports what ended the channel
             await self._channel.ack(upto)
 
 
 class ChannelSink(OutgoingChannel):
     """Writes to a channel of another worker. To be made on the loop, used by one thread.
 
-    ``resumed``: a predecessor may have sent some of it; the stream goes on where its reader is.
+    ``resumed``: a predecessor may have sent some of it; the stream continues where its reader is.
     """
 
     def __init__(
@@ -259,7 +259,7 @@ class ChannelSink(OutgoingChannel):
         self._watch: asyncio.Task[None] | None = None
 
     def open(self, schema: pa.Schema) -> None:
-        """Register the channel; whether anybody listens there, is waited for only to go on with a predecessor's."""
+        """Register the channel; waits for a listener only to continue a predecessor's stream."""
         self._wait(self._open(schema))
 
     def write(self, change: pa.RecordBatch) -> int:
@@ -285,7 +285,7 @@ class ChannelSink(OutgoingChannel):
             return
         if self._resumed:
             lineage.start = self._sent = lineage.done = await self._where_the_reader_is()
-            # A reader that has all says so to what is sent, and nothing else may ever be.
+            # A reader that has all reports that only in answer to messages, and there may be no other.
             await self._send(zset.empty(schema), self._sent)
             self._news.set()
         lineage.advanced = self._advanced
@@ -349,7 +349,7 @@ class ChannelSink(OutgoingChannel):
             if HAS_ALL in error.said:
                 lineage.start = END
                 lineage.acknowledge(END)
-        except netchannel.NetChannelError:  # the fragment hears of it when it sends
+        except netchannel.NetChannelError:  # the fragment gets the error when it sends
             return
 
     async def _abort(self, reason: str) -> None:
@@ -359,5 +359,5 @@ class ChannelSink(OutgoingChannel):
 
     @property
     def _stream(self) -> str:
-        """The channel's id is the deployment's own, and a fragment is started once: whoever comes is its successor."""
+        """The channel's id is the deployment's own, and a fragment is started once: the next one is its successor."""
         return self._operator.channel

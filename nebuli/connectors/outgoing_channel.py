@@ -24,7 +24,7 @@ __all__ = ["OutgoingChannel"]
 
 
 class OutgoingChannel:
-    """To be made on the loop, used by one thread. ``resumed``: it goes on with what a predecessor has sent."""
+    """To be made on the loop, used by one thread. ``resumed``: it continues a predecessor's stream."""
 
     def __init__(
         self, operator: NetworkSink, sender: netchannel.SenderServer, *, resumed: bool = False
@@ -39,12 +39,12 @@ class OutgoingChannel:
         self._interrupted = False
 
     def abort(self, reason: str) -> None:
-        """Tell the other side why the stream ends here, also before it began: a reader waits for that."""
+        """Send the other side the reason why the stream ends here, also before it began: a reader waits for that."""
         if not self._loop.is_closed():
             asyncio.run_coroutine_threadsafe(self._abort(reason), self._loop).result()
 
     def interrupt(self) -> None:
-        """Cancel what the fragment waits for, and whatever it will wait for."""
+        """Cancel present and later waits of the fragment."""
         with self._lock:
             self._interrupted = True
             if self._waiting is not None:
@@ -65,8 +65,8 @@ class OutgoingChannel:
             raise DownstreamLeft(message, error.said) from error
         except netchannel.PositionLost as error:
             raise InputLost(
-                f"its reader at {self._operator.address} has lost what a predecessor of this fragment had sent: "
-                f"both were started anew at once"
+                f"its reader at {self._operator.address} has lost the rows that a predecessor of this "
+                f"fragment had sent: both were restarted at the same time"
             ) from error
         except netchannel.NetChannelError as error:
             raise FragmentError(f"channel {self._operator.channel}: {error}") from error
@@ -88,7 +88,7 @@ class OutgoingChannel:
         return None
 
     async def _abort(self, reason: str) -> None:
-        with suppress(netchannel.NetChannelError):  # it has ended in another way: there is nobody to be told
+        with suppress(netchannel.NetChannelError):  # it has ended in another way: there is no one to notify
             if self._channel is None:
                 self._register()
             assert self._channel is not None

@@ -1,6 +1,6 @@
 """Channels between the parts of a graph with partial state: messages go down, in their order, and upqueries up.
 
-A part that was killed begins anew, with a stream of its own: whoever reads it hears of that as `CUT`, between the last
+A part that was killed starts over, with its own stream: its reader sees that as `CUT`, between the last
 message of the old stream and the first of the new one.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["CUT", "PartMessage", "PartSink", "PartSource"]
 
 _QUEUED_BYTES, _QUEUED = 4 << 20, 1024
-"""What a part takes ahead from a channel: then the channel holds back its producer."""
+"""Bound on messages that a part takes ahead from a channel: then the channel holds back its producer."""
 
 
 class PartMessage(NamedTuple):
@@ -44,7 +44,7 @@ class _Cut(Enum):
 
 
 CUT: Final = _Cut.CUT
-"""Here messages may be lacking: whoever sends them has begun anew."""
+"""Here messages may be lacking: their sender was restarted."""
 
 
 class PartSource:
@@ -66,13 +66,13 @@ class PartSource:
         self._pump = self._loop.create_task(self._receive(), name=f"pump {operator.channel}")
 
     def poll(self) -> PartMessage | _Cut | None:
-        """What has come next, if anything has. Raises UpstreamFailed once the producer said so."""
+        """Return the next message, if there is one. Raises UpstreamFailed once the producer has reported a failure."""
         if not self._queue:
             return None
         item = self._queue.popleft()
         if isinstance(item, PartMessage):
             self._taken_bytes += item.batch.nbytes
-        if self._is_held:  # it looks for room once more after it has said so
+        if self._is_held:  # it looks for room once more after it has reported that
             self._loop.call_soon_threadsafe(self._room.set)
         if isinstance(item, FragmentError):
             raise item
@@ -86,7 +86,7 @@ class PartSource:
         """Nothing here blocks."""
 
     def close(self, reason: str) -> None:
-        """Take nothing more; the producer is told why."""
+        """Take nothing more; the producer gets the reason."""
         if not self._loop.is_closed():
             asyncio.run_coroutine_threadsafe(self._close(reason), self._loop).result()
 
@@ -100,7 +100,7 @@ class PartSource:
         )
 
     def _ask(self, upquery: bytes) -> None:
-        with suppress(netchannel.NetChannelError):  # what has ended the channel, the pump tells
+        with suppress(netchannel.NetChannelError):  # the pump reports what has ended the channel
             self._channel.upquery(upquery)
 
     async def _close(self, reason: str) -> None:
@@ -125,7 +125,7 @@ class PartSource:
             await self._put(UpstreamFailed(f"its input {id_} failed: {error.said}", error.said))
         except netchannel.NetChannelError as error:
             await self._put(UpstreamFailed(f"its input {id_} failed: {error}"))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the fragment waits for this task
+        except Exception as error:  # noqa: BLE001 - any error: the fragment waits for this task
             await self._put(FragmentError(f"its input {id_}: {type(error).__name__}: {error}"))
 
     async def _put(self, item: PartMessage | _Cut | FragmentError) -> None:
@@ -146,7 +146,7 @@ class PartSource:
 
 
 class PartSink(OutgoingChannel):
-    """Writes to a channel of another worker, and hears its upqueries. To be made on the loop, used by one thread.
+    """Writes to a channel of another worker, and receives its upqueries. To be made on the loop, used by one thread.
 
     ``heard`` is called on the loop with each upquery.
     """
@@ -159,7 +159,7 @@ class PartSink(OutgoingChannel):
         self._hearing: asyncio.Task[None] | None = None
 
     def open(self, schema: pa.Schema) -> None:
-        """Register the channel; nobody need be there."""
+        """Register the channel; its reader need not be there."""
         self._wait(self._open(schema))
 
     def send(self, message: PartMessage) -> None:
@@ -176,7 +176,9 @@ class PartSink(OutgoingChannel):
 
     async def _hear(self) -> None:
         assert self._channel is not None
-        with suppress(netchannel.NetChannelError):  # what has ended the channel, the next message is told
+        with suppress(
+            netchannel.NetChannelError
+        ):  # the next message gets the error that has ended the channel
             while True:
                 self._heard(await self._channel.recv_upquery())
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["drop_files", "received", "sent", "tried"]
 
 _BUFFER = netchannel.BufferPolicy(max_bytes=8 << 20)
-"""What a fragment is ahead of its reader, at most, at either end of a channel; more would only be memory."""
+"""How far a fragment may be ahead of its reader, at either end of a channel; more would only be memory."""
 
 
 def sent(settings: BufferSettings | None, *, resumed: bool = False) -> netchannel.BufferPolicy:
@@ -30,15 +30,15 @@ def sent(settings: BufferSettings | None, *, resumed: bool = False) -> netchanne
 
 
 def drop_files(fragment: AnyFragment) -> None:
-    """Remove what is left of a durable buffer, with which nobody goes on: its channel is one deployment's own."""
+    """Remove the rest of a durable buffer, which no process continues: its channel is one deployment's own."""
     for operator in fragment.operators:
         if isinstance(operator, NetworkSink) and operator.buffer is not None and operator.buffer.directory:
             folder = Path(operator.buffer.directory) / folder_name(operator.channel)
-            shutil.rmtree(folder, ignore_errors=True)  # most often there is none
+            shutil.rmtree(folder, ignore_errors=True)  # usually there are none
 
 
 def received(settings: BufferSettings | None) -> netchannel.BufferPolicy:
-    """The policy of a channel's receiver, which holds back the sender when full, whatever the settings say of that."""
+    """The policy of a channel's receiver, which holds back the sender when full, regardless of the settings."""
     given = {} if settings is None else settings.model_dump(include={"max_bytes", "max_messages"})
     return replace(_BUFFER, **given)
 

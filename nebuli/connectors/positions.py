@@ -3,8 +3,8 @@
 With a message without rows goes how far event time has come, where that is known.
 
 A fragment that reads a file counts the file's rows; one that reads a channel passes on the numbers of what it reads, if
-it is exact (`nebuli.exactness`), and otherwise counts the rows that it sends. So whoever comes back knows, from
-the last note that its reader has, what of its input it has done.
+it is exact (`nebuli.exactness`), and otherwise counts the rows that it sends. So a restarted fragment knows, from the
+last note that its reader has, which input it has done.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["END", "CountedSource", "Lineage", "Span", "as_note", "of_note"]
 
 END = (1 << 64) - 1
-"""The position behind all rows. A message with it has no rows: it says that the stream is complete, which an end by
-itself would not say to a reader that has to be told what of it is done."""
+"""The position after all rows. A message with it has no rows: it shows that the stream is complete, which the end alone
+would not show to a reader that needs to know how much of it is done."""
 
 _SPAN = struct.Struct("<QQ")
 _SPAN_AND_PROGRESS = struct.Struct("<QQq?")  # the watermark in microseconds, and whether its stream is idle
@@ -39,14 +39,14 @@ class Span(NamedTuple):
 
 
 def as_note(span: Span, progress: Progress | None = None) -> bytes:
-    """The note that says where a message is, and how far event time has come."""
+    """Return the note with a message's position, and how far event time has come."""
     if progress is None:
         return _SPAN.pack(*span)
     return _SPAN_AND_PROGRESS.pack(*span, progress.watermark, progress.idle)
 
 
 def of_note(note: bytes) -> tuple[Span, Progress | None]:
-    """What a note says; ``FragmentError`` if it is none of these."""
+    """Return the contents of a note; ``FragmentError`` if it is malformed."""
     if len(note) == _SPAN.size:
         return Span(*_SPAN.unpack(note)), None
     if len(note) != _SPAN_AND_PROGRESS.size:
@@ -59,7 +59,7 @@ def of_note(note: bytes) -> tuple[Span, Progress | None]:
 
 
 class Lineage:
-    """What an exact fragment has done of its input. Its source and its sink share it; its thread writes it."""
+    """The part of its input that an exact fragment has done. Its source and its sink share it; its thread writes it."""
 
     def __init__(self) -> None:
         self.start = 0
@@ -72,7 +72,7 @@ class Lineage:
         """Called when there is more that is done; set by the sink."""
         self.acknowledge: Callable[[int], None] = _nothing
         """Called, on the loop, with the position below which everything that was made is acknowledged; set by the
-        source, if somebody waits for it there."""
+        source, if it is waited for there."""
 
     def advance(self, *, also: bool = False) -> None:
         """Note that what the fragment worked on is done; ``also`` if that took no rows."""
@@ -82,7 +82,7 @@ class Lineage:
 
 
 def _nobody() -> None:
-    """Do nothing: nobody waits."""
+    """Do nothing: it is not waited for."""
 
 
 def _nothing(position: int) -> None:

@@ -1,4 +1,4 @@
-"""What an operator reads or writes, in this worker: files, the terminal and the network in one place."""
+"""The endpoints of operators, in this worker: files, the terminal and the network in one place."""
 
 from __future__ import annotations
 
@@ -50,20 +50,20 @@ class Provider:
     def sink(
         self, operator: BoundSink | NetworkSink, lineage: Lineage | None = None, *, resumed: bool = False
     ) -> Sink:
-        """The sink of an operator; ``resumed``: it goes on with what a predecessor has sent."""
+        """The sink of an operator; ``resumed``: it continues a predecessor's stream."""
         if isinstance(operator, NetworkSink):
             return ChannelSink(operator, self.sender, lineage, resumed=resumed)
         return sink_of(operator.target, self.query, only_grows=operator.only_grows)
 
 
 def source_of(operator: BoundSource, wake: Callable[[], None]) -> Source:
-    """What reads a physical source. Raises InputError if the connector cannot be had."""
+    """Return the reader of a physical source. Raises InputError if the connector cannot be had."""
     source: Source = _made(SOURCES, InputError, operator.physical, operator.columns, wake)
     return source
 
 
 def sink_of(target: SinkConnector, query: str | None = None, *, only_grows: bool = False) -> Sink:
-    """What writes to a sink, by its mode; see `sink_over`. Raises OutputError if the connector cannot be had."""
+    """Return the writer to a sink, by its mode; see `sink_over`. Raises OutputError if the connector cannot be had."""
     output = output_of(target)
     if query is not None and target.mode == "final" and isinstance(output, OnceOutput):
         output.identify(query)
@@ -71,7 +71,7 @@ def sink_of(target: SinkConnector, query: str | None = None, *, only_grows: bool
 
 
 def sink_over(output: Output, mode: SinkMode, *, only_grows: bool = False) -> Sink:
-    """What writes to an output in a mode; ``only_grows``: no row that it takes is taken back."""
+    """Return the writer to an output in a mode; ``only_grows``: none of its rows is retracted."""
     if mode == "final":
         return FinalSink(output, only_grows=only_grows)
     return ChangesSink(output) if mode == "changes" else AppendSink(output)
@@ -91,18 +91,19 @@ def _made(
 ) -> Any:
     try:
         return resolve_name(settings.implementation)(settings, *arguments)
-    except (Exception, SystemExit) as error:  # most of it is somebody else's code
+    except (Exception, SystemExit) as error:  # most of it is third-party code
         package = connectors.packages.get(settings.type, "built in")
         raise blamed(
             f"type {settings.type!r} ({package}): {settings.implementation} cannot be used here: "
-            f"{type(error).__name__}: {error}; install what it lacks, or another version of it"
+            f"{type(error).__name__}: {error}; install its missing dependencies, or another version of it"
         ) from error
 
 
 def import_built_in() -> None:
     """Import what does the work of the connectors that come with this package.
 
-    What other packages bring, a fragment imports that needs it: where that fails, it fails alone, and says why.
+    Connectors of other packages are imported by a fragment that needs them: if that fails, only it fails, with the
+    reason.
     """
     for connectors in (SOURCES, SINKS):
         for name, connector in connectors.known.items():

@@ -44,7 +44,7 @@ class DeployedFragment(BaseModel):
 
 
 class Scaling(BaseModel):
-    """The fragments that a query in steps is to go on with: other members, and its coordinator, which stays."""
+    """The fragments with which a query in steps is to continue: other members, and its coordinator, which stays."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -89,14 +89,14 @@ class DeployedQuery(BaseModel):
     seed: int = 0
     strategy: StrategyName = "bottom-up"
     engine: EngineName | None = None
-    """Every node's, if it was asked for; else what the topology says."""
+    """The engine of every node, if it was requested; otherwise that of the topology."""
     without: tuple[str, ...] = ()
     """Nodes that it was placed without, since they were lost."""
     policy: Policy = Policy.WAIT
     fragments: tuple[DeployedFragment, ...]
     plan: tuple[AnyFragment, ...]
     left: tuple[DeployedFragment, ...] = ()
-    """What could not be taken away yet of earlier deployments, or of other members."""
+    """Remains of earlier deployments, or of other members, that could not be removed yet."""
     scalings: int = 0
     """How often others were to follow its members."""
     coming: tuple[Scaling, ...] = ()
@@ -110,7 +110,7 @@ class DeployedQuery(BaseModel):
 
     @property
     def others(self) -> tuple[DeployedFragment, ...]:
-        """What workers may have of it beside its fragments."""
+        """Return other parts of it that workers may have."""
         return (*self.left, *(each for scaling in self.coming for each in scaling.fragments[:-1]))
 
     @property
@@ -137,7 +137,7 @@ class Endpoint(NamedTuple):
 
 
 class Workers:
-    """The workers of a query; an async context manager. What cannot be reached is named, and keeps nothing else up."""
+    """The workers of a query; an async context manager. Unreachable ones are named, and delay no others."""
 
     def __init__(self, endpoints: Iterable[Endpoint]) -> None:
         self._endpoints = {endpoint.node: endpoint for endpoint in endpoints}
@@ -157,7 +157,7 @@ class Workers:
         await self._stack.aclose()
 
     def located(self, place: Place) -> DeployedFragment:
-        """How a fragment is asked for by whoever does not know the topology."""
+        """Return the location of a fragment for a client without the topology."""
         endpoint = self._endpoints[place.node]
         return DeployedFragment(**place._asdict(), grpc=endpoint.grpc, access=endpoint.access)
 
@@ -166,7 +166,7 @@ class Workers:
         return self._clients[node]
 
     async def prepare(self, nodes: Iterable[str]) -> None:
-        """Do nothing: whoever runs the workers starts them again."""
+        """Do nothing: the process that runs the workers restarts them."""
 
     async def channels(self, prefix: str) -> dict[str, wire.ChannelsReply | WorkerUnreachable]:
         """How the channels whose ids begin so are, by node."""
@@ -181,11 +181,11 @@ class Workers:
         return dict(zip(self._clients, answers, strict=True))
 
     async def logs(self, each: DeployedFragment, *, follow: bool) -> AsyncIterator[LogLine]:
-        """What a fragment's worker has logged about it."""
+        """Return a fragment's log at its worker."""
         async for line in self._clients[each.node].logs(each.id, follow=follow):
             yield line
 
 
 def global_state(statuses: Iterable[FragmentStatus | WorkerUnreachable]) -> GlobalState:
-    """The state of a query from what its workers say."""
+    """Return the state of a query from its workers' reports."""
     return combined(None if isinstance(each, WorkerUnreachable) else each.state for each in statuses)

@@ -45,7 +45,7 @@ __all__ = [
 _POLL_S = 0.1
 _NOT_IN_ORDER = (FragmentState.REGISTERED, FragmentState.FAILED, FragmentState.STOPPED)
 _FORGOTTEN = (
-    "its worker knows nothing of it: it was started anew without its state, or somebody has unregistered it"
+    "its worker does not know it: the worker was restarted without its state, or the query was unregistered"
 )
 
 
@@ -119,7 +119,7 @@ def fragments_of(
 ) -> tuple[Fragment, ...]:
     """The fragments of a query, placed without some nodes. Raises PlacementError.
 
-    Equal arguments, equal fragments, as far as `placement.place` gives equal placements; what that has to say is said.
+    Equal arguments, equal fragments, as far as `placement.place` gives equal placements; its warnings are passed on.
     """
     placed = placement.place(query, model.without(without), seed, strategy)
     if placed.note:
@@ -173,7 +173,7 @@ async def end_what_runs_on(
 
     Waits for its end, but not longer than that. How all are that were seen; none if there was no reason to stop any. A
     query runs in order also where something has finished. Nothing is stopped where a worker does not answer: raises
-    WorkerUnreachable. What a worker does not know is not looked at.
+    WorkerUnreachable. Fragments that a worker does not know are ignored.
     """
     fragments = list(fragments)
     found: list[FragmentStatus] = []
@@ -201,12 +201,12 @@ def views_of(fragments: Iterable[AnyFragment]) -> dict[str, tuple[str, ViewOpera
 
 
 def is_forgotten(status: FragmentStatus) -> bool:
-    """Whether the fragment's worker answers, and knows nothing of it."""
+    """True if the fragment's worker answers, and does not know it."""
     return status.error == _FORGOTTEN
 
 
 def suspect(statuses: Iterable[FragmentStatus]) -> FragmentStatus | None:
-    """Of those that have failed, the one to believe; None if none has."""
+    """Return the failed fragment that is the likely cause; None if none has failed."""
     failed = [each for each in statuses if each.state is FragmentState.FAILED]
     return min(failed, key=lambda status: SUSPECTS.index(status.cause), default=None)
 
@@ -286,7 +286,7 @@ def _status_in(
 async def _ask_all(
     fragments: Iterable[Located], fleet: Fleet, ask: Callable[[WorkerClient, str], Awaitable[None]]
 ) -> list[WorkerUnreachable | WorkerRefused | None]:
-    """What kept each from it; who does not know it any more, has done it."""
+    """Return the error of each; a worker that does not know it any more counts as done."""
 
     async def one(each: Located) -> WorkerUnreachable | WorkerRefused | None:
         try:

@@ -2,8 +2,8 @@
 
 ::
 
-    QueryFailed      a fragment has failed by itself, or somebody has stopped it
-    QueryLost        a part of it is lost, and it cannot go on, nor begin again
+    QueryFailed      a fragment has failed on its own, or was stopped on request
+    QueryLost        a part of it is lost, and it can neither continue nor start over
     NodeUnreachable  a node does not answer, and the policy is to fail
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["SUSPECTS", "NodeUnreachable", "QueryFailed", "QueryLost"]
 
 SUSPECTS = (Cause.LOST, Cause.INPUT, Cause.ITSELF, Cause.UPSTREAM, Cause.DOWNSTREAM, Cause.REQUEST)
-"""The causes to believe when several fragments ended: the others heard of it from these."""
+"""The causes to believe when several fragments ended: the others were notified by these."""
 
 
 class QueryFailed(Exception):
@@ -32,7 +32,7 @@ class QueryFailed(Exception):
 
 
 class QueryLost(Exception):
-    """The query cannot go on, nor begin again; the message says what is lost."""
+    """The query can neither continue nor start over; the message names the loss."""
 
 
 class NodeUnreachable(Exception):

@@ -14,7 +14,7 @@ __all__ = ["GlobalState", "combined"]
 
 
 class GlobalState(StrEnum):
-    """What is true of a query as a whole; the first that fits."""
+    """The state of a query as a whole; the first that fits."""
 
     FAILED = "failed"
     """A fragment has failed, or its worker knows nothing of it any more."""

@@ -40,7 +40,7 @@ _READY_TOOK_TOO_LONG = f"it was not ready after {_START_S:.0f} s"
 
 
 class WorkerNotStarted(Exception):
-    """A worker process ended before it was ready; the message is what it said."""
+    """A worker process ended before it was ready; the message is its own."""
 
     def __init__(self, node: str, message: str, exit_code: int) -> None:
         super().__init__(f"worker {node}: {message}")
@@ -67,7 +67,7 @@ class LocalWorker:
 
     @property
     def is_dead(self) -> bool:
-        """Whether the process has ended."""
+        """True if the process has ended."""
         return self._process.ended.done()
 
     def kill(self) -> None:
@@ -82,13 +82,13 @@ class LocalWorker:
 class LocalWorkers:
     """Starts a worker for each node, or at first for those that are ``used``, from this process' template.
 
-    Leaving the context ends them all, within four seconds. What they remember, they remember as long as this lives.
-    Relative paths of sources and sinks start at ``directory``. What workers write on stderr goes to this process's,
-    with the node before it; their standard output is this process's. ``topology`` is the file that says what they
-    show to each other, and ``access`` by node what this process shows to them. ``max_state_bytes`` is theirs.
+    Leaving the context ends them all, within four seconds. Their state lasts as long as this lives.
+    Relative paths of sources and sinks start at ``directory``. The stderr of workers goes to this process's, prefixed
+    by the node; their standard output is this process's. ``topology`` is the file with the credentials that they show
+    to each other, and ``access`` by node what this process shows to them. ``max_state_bytes`` is theirs.
 
     Where that names no secret, they share one that is made for them: their ports are open to every user of this
-    machine, and whoever gets in reads and writes files as this one.
+    machine, and a client that connects can read and write files as this one.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class LocalWorkers:
         self._clients = AsyncExitStack()
         self._workers: dict[str, LocalWorker] = {}
         self.trusts: dict[str, Trust] = {}
-        """What is shown to them, by node."""
+        """The credentials shown to them, by node."""
         self._state = tempfile.TemporaryDirectory(prefix="nebuli-run-")  # which no other user can enter
         self._secret = Path(self._state.name) / "secret"
 
@@ -187,7 +187,7 @@ class LocalWorkers:
         try:
             await asyncio.wait([task, *deaths], return_when=asyncio.FIRST_COMPLETED)
             if task.done() and isinstance(task.exception(), (WorkerUnreachable, NodeUnreachable)):
-                # It may be dead, which says more; the system tells of that a moment later.
+                # It may be dead, which explains more; the system reports that a moment later.
                 await asyncio.wait(deaths, timeout=_DEATH_S, return_when=asyncio.FIRST_COMPLETED)
             dead = next((death for death in deaths if death.done()), None)
             if dead is not None:
@@ -251,7 +251,7 @@ class LocalWorkers:
         self._state.cleanup()
 
     async def _ended(self) -> None:
-        """Wait for all processes, and until what they said last is passed on."""
+        """Wait for all processes, and until their last output is passed on."""
         ends = (asyncio.shield(command.process.ended) for command in self._commands)
         await asyncio.gather(*ends, return_exceptions=True)
         await asyncio.gather(*(asyncio.shield(relay) for relay in self._relays))
@@ -267,7 +267,7 @@ def _arguments(node: Node, state: Path, topology: Path | None) -> list[str]:
 
 
 async def _ready(node: str, process: Spawned, stderr: asyncio.StreamReader) -> str:
-    """Wait for the line that says that the worker can be called; the address for it."""
+    """Wait for the line that reports that the worker can be called; returns its address."""
     said = []
     async for text in lines(stderr):
         if text.startswith(READY_PREFIX):

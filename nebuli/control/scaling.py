@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 __all__ = ["begun", "settled", "succession_of", "taken_over"]
 
 _OWN = 8
-"""So many digits tell a scaling from others."""
+"""Number of digits that distinguish a scaling from others."""
 _COMING = 4
-"""So many scalings are remembered that have not come to an end that was heard of."""
+"""Number of scalings with an unknown end that are remembered."""
 
 
 def begun(query: DeployedQuery, plan: Query, topology: Topology, members: int) -> DeployedQuery:
-    """The query, which is to go on with so many members: with the fragments that they are to be. Raises InvalidQuery.
+    """Return the query with the fragments of so many members, to which it is to change. Raises InvalidQuery.
 
-    They are placed as those before them were. What a scaling before may have left is still named.
+    They are placed as those before them were. Possible remains of an earlier scaling are still named.
     """
     coordinator, first = query.plan[-1], query.plan[0]
     assert isinstance(coordinator, CoordinatorPlacement)
     assert isinstance(first, MemberFragment)
     number = query.scalings + 1
     takeover = Takeover(transfer=secrets.token_hex(8), before=len(query.plan) - 1)
-    name = f"{number}-{takeover.transfer[:_OWN]}"  # somebody else may have begun the same one elsewhere
+    name = f"{number}-{takeover.transfer[:_OWN]}"  # another client may have begun the same one elsewhere
     circuit = f"{query.id}.{name}"
     placed = step_fragments(
         plan,
@@ -70,7 +70,7 @@ def begun(query: DeployedQuery, plan: Query, topology: Topology, members: int) -
 
 
 def succession_of(query: DeployedQuery) -> Succession:
-    """What the coordinator is given, of a query whose scaling was `begun`."""
+    """Return the order to the coordinator of a query whose scaling was `begun`."""
     scaling = query.coming[-1]
     members = tuple(each for each in scaling.plan if isinstance(each, MemberFragment))
     return Succession(members=members, places=_places(scaling.fragments), before=_places(query.fragments))
@@ -94,10 +94,10 @@ def taken_over(query: DeployedQuery, scaling: Scaling) -> DeployedQuery:
 
 
 async def settled(query: DeployedQuery, workers: Workers) -> DeployedQuery:
-    """The query with the members that it has, as its coordinator says, if it can be asked.
+    """Return the query with its current members, as reported by its coordinator, if it can be asked.
 
-    Whoever had asked for others may have been killed, and they may have taken over. Of what earlier members may have
-    left, what is gone is forgotten.
+    A client that had requested others may have been killed, and they may have taken over. Remains of earlier members
+    that are gone are forgotten.
     """
     if query.coming:
         (coordinator,) = await statuses_of(query.fragments[-1:], workers)

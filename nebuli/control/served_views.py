@@ -1,4 +1,4 @@
-"""The views of a query that runs here, at one address for whoever reads them on this machine."""
+"""The views of a query that runs here, at one address for readers on this machine."""
 
 from __future__ import annotations
 
@@ -45,12 +45,13 @@ async def served_views(
     workers: Mapping[str, Trust],
     add: Callable[[str, str | None], Awaitable[Views]],
 ) -> AsyncIterator[str]:
-    """Answer for views as their nodes do, and say at which address; ``workers`` is what these are shown, by node.
+    """Answer for views as their nodes do; yields the address; ``workers`` has the credentials shown to these, by node.
 
-    ``trust`` is what is asked of who reads. ``add`` gives the query what a text says, and says which views those are.
+    ``trust`` is required of readers. ``add`` adds the views in a text to the query, and returns their names.
     Raises OSError where the address cannot be bound.
     """
-    # Whom calls are passed on to is there until nobody calls any more: else each call would end as a failure of this.
+    # The target of forwarded calls stays until there are no more calls: otherwise each call would end as a failure
+    # here.
     async with (
         AsyncExitStack() as callers,
         netchannel.ReceiverServer(address, tls=trust.tls, secret=trust.secret) as receiver,

@@ -32,13 +32,13 @@ def step_fragments(
     keep_output_bytes: int | None = DEFAULT_KEEP_OUTPUT_BYTES,
     closes: bool = False,
 ) -> tuple[StepFragment, ...]:
-    """The members, and behind them the coordinator, at the node of the first sink or view. Raises InvalidQuery.
+    """Return the members, and after them the coordinator, at the node of the first sink or view. Raises InvalidQuery.
 
     Inputs that nothing is attached to are for programs to push into. ``closes``: event time ends at the end of all
     inputs, even if a later run may have more of them.
 
-    Each node with a source or a sink of the query has a member at least, and as many more go to them in turn as are
-    asked for: rows are divided by their keys, whoever reads them.
+    Each node with a source or a sink of the query has a member at least, and additional requested ones go to them in
+    turn: rows are divided by their keys, regardless of their reader.
     """
     plan = check_stepped(query, topology)
     nodes = _nodes(plan, topology)
@@ -84,7 +84,7 @@ def step_fragments(
 def _nodes(plan: SteppedPlan, topology: Topology) -> list[str]:
     """The nodes of the members that there have to be: those of the sinks first, as outputs have their homes in turn.
 
-    Behind them those that views name: who reads a view, reads it at the first of all nodes. Where nothing names one,
+    After them those that views name: a view is read at the first of all nodes. Where nothing names one,
     it is the topology's first.
     """
     at = {sink.name: node.address for node in topology.nodes for sink in node.sinks}
@@ -120,7 +120,10 @@ def _check_dated(plan: SteppedPlan, topology: Topology) -> None:
 
 
 def _feeds(plan: SteppedPlan, topology: Topology, nodes: Sequence[str]) -> dict[int, list[Feed]]:
-    """What each member reads: its node's sources, in turn with the other members there; of patterns a share."""
+    """Return the inputs of each member: its node's sources, in turn with the other members there.
+
+    A share of patterns.
+    """
     feeds: dict[int, list[Feed]] = defaultdict(list)
     for operator in plan.inputs:
         sources = attached(operator, topology)

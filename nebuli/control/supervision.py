@@ -41,9 +41,9 @@ _OWN_ENDS = (Cause.REQUEST, Cause.INPUT, Cause.ITSELF)
 
 
 class Policy(StrEnum):
-    """What a query does when a node is lost.
+    """The policy of a query for the loss of a node.
 
-    Lost is a node that does not answer, and one that was started anew without what a fragment had in memory.
+    A node is lost if it does not answer, or was restarted without the memory of a fragment.
     """
 
     WAIT = "wait"
@@ -56,12 +56,12 @@ class Policy(StrEnum):
 class Supervisor:
     """Watches a query, and acts by its policy.
 
-    ``report`` is called with every status that is seen, ``say`` with what is done, and ``moved`` with each new
-    deployment, before workers hear of it.
+    ``report`` is called with every status that is seen, ``say`` with each action, and ``moved`` with each new
+    deployment, before workers get it.
 
     ``patience_s``: for how long a node may be silent before it is replaced. ``first`` is the query's first deployment,
-    if it is not ``active``: whoever gave workers another one has started it too, or was ended in the middle.
-    ``followed`` says how the query is deployed now, where others than this may have changed its members.
+    if it is not ``active``: the process that deployed another one has started it, too, or was ended in the middle.
+    ``followed`` returns the current deployment, if other processes may have changed its members.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class Supervisor:
         has_ended = any(each.state.is_final and not _is_finished(each) for each in known.values())
         if has_ended and await self._has_other_members():
             return False
-        if any(each.cause in _OWN_ENDS for each in known.values()):  # whoever is lost besides, it is over
+        if any(each.cause in _OWN_ENDS for each in known.values()):  # whatever else is lost, it is over
             await self._judge(list(known.values()))
             return False
         silent = {each.node for each in self._active.fragments if each.id not in known}
@@ -154,7 +154,7 @@ class Supervisor:
         return False
 
     async def _has_other_members(self) -> bool:
-        """Whether what has ended was followed by others, of a query in steps; they are watched from now on."""
+        """True if ended members were replaced by others, in a query in steps; these are watched from now on."""
         if self._followed is None or not isinstance(self._active.root, CoordinatorPlacement):
             return False
         active = await self._followed()
@@ -162,11 +162,14 @@ class Supervisor:
             return False
         self._active, self._left = active, active.left
         self._finished, self._settling_since = {}, None
-        self._say(f"the query goes on with {len(active.fragments) - 1} members")
+        self._say(f"the query continues with {len(active.fragments) - 1} members")
         return True
 
     async def _are_all_done(self, statuses: Iterable[FragmentStatus]) -> bool:
-        """Whether all are over, now that the sink has all, of which the rest hears. A silent node is not waited for."""
+        """True if all are over, now that the sink has all, and the rest is notified.
+
+        A silent node is not waited for.
+        """
         now = asyncio.get_running_loop().time()
         self._settling_since = self._settling_since or now
         statuses = list(statuses)
@@ -193,7 +196,7 @@ class Supervisor:
             raise QueryFailed(first, self._node_of(first))
 
     def _is_lost(self, status: FragmentStatus) -> bool:
-        """Whether a fragment is lost, as it also is if it was not started when all that had begun again was."""
+        """True if a fragment is lost, also if it was not started although all others were started over."""
         never = status.state is FragmentState.REGISTERED and self._active.deployment != self._first
         return never or status.cause is Cause.LOST
 
@@ -216,7 +219,7 @@ class Supervisor:
         now = asyncio.get_running_loop().time()
         for node in [node for node in self._silent_since if node not in silent]:
             del self._silent_since[node]
-            if node in self.nodes:  # another one has taken its place, and nobody asks it any more
+            if node in self.nodes:  # another one has taken its place, and it is no longer asked
                 self._say(f"worker {node} is back")
         for node in silent:
             if node not in self._silent_since:
@@ -237,7 +240,7 @@ class Supervisor:
             await self._begin_again(without, f"worker {', '.join(sorted(gone))} does not answer")
 
     async def _begin_again(self, without: tuple[str, ...], why: str) -> None:
-        """Deploy anew, from the beginning of all sources. Raises QueryLost if that is not possible."""
+        """Deploy again, from the beginning of all sources. Raises QueryLost if that is not possible."""
         self._check_repeatable(why)
         self._check_not_pinned(set(without) - set(self._active.without), why)
         deployment = new_deployment(self._first)
@@ -263,13 +266,12 @@ class Supervisor:
         self._active = Active(deployment, without, fragments, self._left)
         self._settling_since = None
         self._finished = {}
-        self._moved(
-            self._active
-        )  # first: whatever ends this process, what workers have been given has a name
+        self._moved(self._active)  # first: even if this process ends, the workers' fragments are recorded
         try:
             await deploy(self._active, self._fleet)
         except WorkerUnreachable as error:
-            # Another one has gone meanwhile: the next turn finds who is silent, and what is nowhere or was not started.
+            # Another one has gone meanwhile: the next turn finds the silent ones, and fragments that are missing or
+            # were not started.
             self._say(f"{error}; trying again")
 
     def _check_repeatable(self, why: str) -> None:
@@ -290,7 +292,7 @@ class Supervisor:
                 if fragment.node in gone and isinstance(operator, BoundSource | BoundSink):
                     what = "source" if isinstance(operator, BoundSource) else "sink"
                     raise QueryLost(
-                        f"{why}; the query cannot be placed without it: {what} {operator.id} is there only"
+                        f"{why}; the query cannot be placed without it: {what} {operator.id} is only there"
                     )
 
     async def _end_of_old(self) -> bool:
@@ -313,7 +315,7 @@ class Supervisor:
         return True
 
     async def _take_away_left(self) -> None:
-        """What could not be of earlier deployments: their nodes may be back."""
+        """Remove remains of earlier deployments: their nodes may be back."""
         await stop(self._left, self._fleet)
         self._left = tuple(await self._not_forgotten(self._left))
         self._left_asked_at = asyncio.get_running_loop().time()
@@ -327,7 +329,7 @@ class Supervisor:
 
 
 def _with_added(fragments: tuple[Fragment, ...], before: Sequence[AnyFragment]) -> tuple[Fragment, ...]:
-    """A query that is placed anew, with the views that it was given ``before``. Raises PlacementError."""
+    """Return a newly placed query, with the views that were added ``before``. Raises PlacementError."""
     if not isinstance(before[0], Fragment) or not before[0].added:
         return fragments
     from placement.partial.view_additions import carried_over  # which most queries do without

@@ -1,4 +1,4 @@
-"""More views for a query that runs: its fragments are told, one after the other."""
+"""More views for a query that runs: its fragments get them, one after the other."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ async def add_views(
     fleet: Fleet,
     keep: Callable[[tuple[AnyFragment, ...]], None],
 ) -> Addition:
-    """Give a query that runs the operators that a text says; harmless if it has them.
+    """Give a query that runs the operators in a text; harmless if it has them.
 
-    ``keep`` is told of the fragments with them before anybody else is, and of those without them again if nobody has
-    them. Raises InvalidQuery, NoViews; WorkerRefused, WorkerUnreachable: then it is to be tried again.
+    ``keep`` is called with the fragments with them first, and with those without them again if no fragment has them.
+    Raises InvalidQuery, NoViews; WorkerRefused, WorkerUnreachable: then it is to be tried again.
     """
     running = active.fragments
     free = [each for each in running if isinstance(each, Fragment)]
     if len(free) < len(running):
         raise NoViews(
-            "the query runs in steps, and has the views of its file: add it there, and register it anew"
+            "the query runs in steps, and has the views of its file: add it there, and register it again"
         )
     addition = addition_of(text, free, file)
     is_new = addition not in free[0].added
@@ -51,9 +51,9 @@ async def add_views(
 
 
 async def _give(fragments: Sequence[Fragment], deployment: str, fleet: Fleet) -> None:
-    """Have all fragments have whatever was added to them; harmless where they do.
+    """Give all fragments their additions; harmless if they have them.
 
-    The one that an addition is in is the first: if it refuses, nobody else has heard of it.
+    The one that an addition is in is the first: if it refuses, no other has got it.
     """
     for index, addition in enumerate(fragments[0].added):
         for fragment in sorted(fragments, key=lambda each: each.id != addition.fragment):

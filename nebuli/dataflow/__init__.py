@@ -1,4 +1,4 @@
-"""What a fragment computes: Z-sets, operators and circuits, pure and synchronous."""
+"""The computation of a fragment: Z-sets, operators and circuits, pure and synchronous."""
 
 from nebuli.dataflow.errors import (
     CircuitChanged,

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def text_buffers(column: Any) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """Where the texts of a column begin and, behind the last, end; and the bytes that this counts in.
+    """Return where the strings of a column begin and, after the last, end; and the bytes to which this refers.
 
     The column must not be empty: it may then have no buffers.
     """

@@ -1,13 +1,13 @@
-"""What goes wrong while a circuit computes, and with state that it is to go on from.
+"""Errors of a circuit's computation, and of state from which it is to resume.
 
 ::
 
-    DataflowError     rows that an operator cannot compute with
+    DataflowError     rows with which an operator cannot compute
     └── StateTooLarge   an operator would have to keep more than it may
-    StateUnusable     saved state that a circuit cannot go on from
+    StateUnusable     saved state from which a circuit cannot resume
     ├── CircuitChanged  it is another circuit's
     ├── FormatUnknown   another version of nebuli has saved it
-    └── StateDamaged    it is not what was saved
+    └── StateDamaged    it differs from the saved state
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _KEEP_LESS = (
 
 
 class StateTooLarge(DataflowError):
-    """An operator's state holds ``held`` bytes, above its bound of ``bound``; ``do`` says what can be done about it."""
+    """An operator's state holds ``held`` bytes, above its bound of ``bound``; ``do`` is the remedy."""
 
     def __init__(self, operator: str, held: int, bound: int, do: str = _KEEP_LESS) -> None:
         self.held = held
@@ -51,7 +51,7 @@ class StateTooLarge(DataflowError):
 
 
 class StateUnusable(Exception):
-    """Saved state that a circuit cannot go on from. The circuit is to be thrown away, the state is as it was."""
+    """Saved state from which a circuit cannot resume. The circuit is to be thrown away, the state is as it was."""
 
 
 class FormatUnknown(StateUnusable):
@@ -60,8 +60,8 @@ class FormatUnknown(StateUnusable):
     def __init__(self, saved: object, known: Iterable[int]) -> None:
         super().__init__(
             f"the saved state has format {saved}, and this version of nebuli reads "
-            f"{', '.join(map(str, sorted(known)))}: another version has saved it; go on with that one, or with a "
-            f"newer one"
+            f"{', '.join(map(str, sorted(known)))}: another version has saved it; continue with that version "
+            f"or a newer one"
         )
 
 
@@ -72,15 +72,16 @@ class CircuitChanged(StateUnusable):
         self.saved = saved
         self.running = running
         super().__init__(
-            f"the saved state is of a circuit with the fingerprint {saved}, and this one has {running}: go on with "
-            f"the query and the number of members that it was saved with; or begin anew, without that state"
+            f"the saved state is of a circuit with the fingerprint {saved}, and this one has {running}: "
+            f"continue with the query and the number of members that it was saved with; or start from "
+            f"scratch, without that state"
         )
 
 
 class StateDamaged(StateUnusable):
-    """What is saved under ``key`` in the table ``table`` is not what a circuit saved there."""
+    """The data under ``key`` in the table ``table`` is not what a circuit saved there."""
 
     def __init__(self, table: str, key: str, what: str) -> None:
         super().__init__(
-            f"the saved state of {table} is damaged, at {key}: {what}; go on from another checkpoint"
+            f"the saved state of {table} is damaged, at {key}: {what}; restore another checkpoint"
         )

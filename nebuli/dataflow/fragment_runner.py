@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 def output_columns(operator: PlanOperator, inputs: Sequence[Schema]) -> Schema:
-    """What an operator gives out; ``DataflowError`` if it cannot work on these inputs."""
+    """Return the output columns of an operator; ``DataflowError`` if it cannot work on these inputs."""
     match operator:
         case BoundSource() | NetworkSource() | InputOperator():
             return operator.columns
@@ -87,7 +87,7 @@ def running(  # noqa: PLR0911 - one per kind
 
 
 def own_bound(operator: PlanOperator) -> int | None:
-    """What the plan says that an operator's state may hold."""
+    """Return the bound of an operator's state in the plan."""
     match operator:
         case JoinOperator() | AggregateOperator() | DistinctOperator():
             return operator.max_state_bytes

@@ -1,8 +1,7 @@
-"""What each function of the typed tree computes, by pyarrow's kernels, with DuckDB's semantics.
+"""The functions of the typed tree by pyarrow's kernels, with DuckDB's semantics.
 
 A kernel takes Arrow arrays, of which some may be scalars, and gives an array. Integer arithmetic is
-checked. NaN equals itself and is greater than every other float, as in DuckDB, which Arrow's comparisons
-do not say.
+checked. NaN equals itself and is greater than every other float, as in DuckDB, unlike in Arrow's comparisons.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def kernel(call: Call) -> Kernel:
 
 
 def may_fail(node: Node) -> bool:
-    """Whether rows exist for which evaluating ``node`` is an error."""
+    """True if rows exist for which evaluating ``node`` is an error."""
     return isinstance(node, Call) and (_fails(node) or any(map(may_fail, node.arguments)))
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _Node(OperatorNode):
-    """Who reads an operator, at which port, and how many of its inputs are open.
+    """The readers of an operator, with their ports, and how many of its inputs are open.
 
     ``inputs`` is how far event time has come at each port, ``progress`` what they make together; where a watermark
     begins, that counts instead.
@@ -50,8 +50,8 @@ class OperatorGraph:
     all that a join makes of one batch is never in memory at once. They work only as far as they are asked: each is to
     be exhausted before the circuit is called again.
 
-    ``watermarks`` are where event time comes from, beside what sources are told of it by ``advance``; ``closings``
-    are the operators that are done with windows as it passes. No clock is read: who holds the circuit says when a
+    ``watermarks`` are where event time comes from, in addition to sources that get it by ``advance``; ``closings``
+    are the operators that are done with windows as it passes. No clock is read: the owner of the circuit reports when a
     source is idle.
     """
 
@@ -89,7 +89,7 @@ class OperatorGraph:
             for source, node in self._origins.items()
             if node.origin is not None and node.origin.idle_after_s is not None and source in attached
         }
-        """The sources that ``idle`` is to be told of, and after how long without anything from them.
+        """The sources for which ``idle`` is to be called, and after how long without rows.
 
         None of those beyond a network: what is down may be that.
         """
@@ -97,7 +97,7 @@ class OperatorGraph:
         """How far event time has come at the root."""
         root = self._nodes[operators[-1].id]
         self.sources: dict[str, pa.Schema] = {id_: node.schema for id_, node in self._open.items()}
-        """What ``push`` takes: Z-sets of this schema (the weight last), by the id of their source."""
+        """The inputs of ``push``: Z-sets of this schema (the weight last), by the id of their source."""
         self.schema: pa.Schema = root.schema
         """The schema of the Z-sets that come out at the root."""
 
@@ -136,7 +136,7 @@ class OperatorGraph:
         return None if watermark in (BEGINNING.watermark, END.watermark) else watermark
 
     def take_late(self) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """What windows with a place for late rows have dropped since the last time, by operator."""
+        """Return the rows dropped since the last call by windows with a place for late rows, by operator."""
         for id_, window in self._windows.items():
             yield from ((id_, batch) for batch in window.take_late())
 
@@ -147,17 +147,19 @@ class OperatorGraph:
 
     @property
     def ended(self) -> bool:
-        """Whether all sources have ended, so that nothing more will come out."""
+        """True if all sources have ended, so that nothing more will come out."""
         return not self._open
 
     def statistics(self) -> dict[str, OperatorStatistics]:
-        """What went through each operator so far, by its id."""
+        """Return the counters of each operator, by its id."""
         return {node.id: node.statistics for node in self._nodes.values()}
 
     def _open_source(self, source: str) -> _Node:
         if source in self._open:
             return self._open[source]
-        what = "has ended" if source in self.sources else f"is none of the sources {', '.join(self.sources)}"
+        what = (
+            "has ended" if source in self.sources else f"is not one of the sources {', '.join(self.sources)}"
+        )
         raise DataflowError(f"{source} {what}")
 
     def _ended(self, node: _Node) -> Iterator[pa.RecordBatch]:
@@ -197,13 +199,14 @@ class OperatorGraph:
                 stack.append((node.reader, node.reader.operator.push(node.port, batch)))
 
     def _reached(self, node: _Node, progress: Progress) -> Iterator[pa.RecordBatch]:
-        """The output of ``node`` has come to ``progress``: tell who reads it, and so on.
+        """The output of ``node`` has come to ``progress``: notify its readers, and so on.
 
-        Not past a reader that this ends: before that one's readers may be told, it has to give what it still owes.
+        Not past a reader that this ends: before that one's readers may be notified, it has to emit its outstanding
+        rows.
         """
         while node.reader is not None:
             reader = node.reader
-            if progress.ended:  # what it had come to still counts beside others that are idle
+            if progress.ended:  # its progress still counts among others that are idle
                 progress = replace(reader.inputs[node.port], ended=True)
             reader.inputs[node.port] = progress
             progress = combined(reader.progress, reader.inputs)

@@ -40,17 +40,17 @@ class Operator(Protocol):
 
     @property
     def states(self) -> Sequence[KeyedState]:
-        """What it keeps of rows, always in the same order."""
+        """Its kept rows, always in the same order."""
 
     @property
     def memory(self) -> dict[str, int | None]:
-        """What it keeps beside that, a few numbers."""
+        """Its other state, a few numbers."""
 
     def recall(self, memory: Mapping[str, int | None]) -> None:
         """Have ``memory`` be what an operator like this one gave as such."""
 
     def kept_as(self, key: str) -> str:
-        """What a column that it finds rows by is called in its states."""
+        """Return the name of a lookup column in its states."""
 
     @property
     def state_bytes(self) -> int:

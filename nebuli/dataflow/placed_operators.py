@@ -29,7 +29,7 @@ _OF_ROWS = (pa.ArrowInvalid, pa.ArrowCapacityError, ArithmeticError)
 
 @dataclass(frozen=True, slots=True)
 class OperatorStatistics:
-    """What went through an operator so far, counted in rows of its Z-sets, and the bytes of its state now.
+    """The counters of an operator, in rows of its Z-sets, and the bytes of its state now.
 
     ``late_rows`` are those of them that came when their window was over, and ``rows_without_time`` those whose time is
     null: a window drops both.
@@ -44,7 +44,7 @@ class OperatorStatistics:
 
 @dataclass(slots=True)
 class OperatorNode:
-    """An operator in place, beside its ``plan``. ``origin`` is there if a watermark begins here."""
+    """An operator in place, with its ``plan``. ``origin`` is there if a watermark begins here."""
 
     id: str
     plan: PlanOperator
@@ -60,7 +60,7 @@ class OperatorNode:
     def of(
         cls, operator: PlanOperator, inputs: Sequence[Schema], closing: Closing | None, max_state_bytes: int
     ) -> Self:
-        """The operator of a plan, ready to run; ``closing`` is what says when its windows are over."""
+        """Return the operator of a plan, ready to run; ``closing`` decides when its windows are over."""
         columns = output_columns(operator, inputs)
         placed = running(operator, inputs, columns, None if closing is None else Windows(closing))
         return cls(operator.id, operator, placed, columns, own_bound(operator) or max_state_bytes)
@@ -95,7 +95,7 @@ class OperatorNode:
 
     @property
     def statistics(self) -> OperatorStatistics:
-        """What went through it so far."""
+        """Return its counters."""
         operator = self.operator
         without_time = operator.rows_without_time if isinstance(operator, Window) else 0
         return OperatorStatistics(
@@ -106,7 +106,9 @@ class OperatorNode:
 def check_event_time(nodes: Mapping[str, OperatorNode], operator: str, name: str) -> None:
     """Check that there is such a column in an operator's output, whose values are instants."""
     if operator not in nodes:
-        raise DataflowError(f"event time is said to be at {operator}, which is none of the operators")
+        raise DataflowError(f"event time is declared at {operator}, which is not an operator of the query")
     found = [column.type for column in nodes[operator].columns if column.name == name]
     if not found or found[0] not in MOMENTS:
-        raise DataflowError(f"event time is said to be in {name!r}, which is no timestamp or date", operator)
+        raise DataflowError(
+            f"event time is declared in {name!r}, which is neither a timestamp nor a date", operator
+        )

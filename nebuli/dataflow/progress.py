@@ -1,4 +1,4 @@
-"""How far event time has come in a stream: watermarks, and who is not waited for.
+"""How far event time has come in a stream: watermarks, and idle streams.
 
 A watermark is an instant in microseconds: what follows it in its stream is not earlier, or late. It never goes back.
 """
@@ -31,7 +31,7 @@ LEAST, GREATEST = -(1 << 63), (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A stream's watermark, and whether it is idle (nothing is known of when it goes on) or has ended."""
+    """A stream's watermark, and true flags if it is idle (its continuation is not known) or has ended."""
 
     watermark: int
     idle: bool = False
@@ -88,7 +88,7 @@ def spelled(instant: int) -> str:
 def instants(column: Any) -> pa.Int64Array:
     """The values of a column of timestamps or dates in microseconds since 1970.
 
-    ``DataflowError`` for a date that is too far away to be told in these.
+    ``DataflowError`` for a date that is out of their range.
     """
     if pa.types.is_date(column.type):
         try:

@@ -66,7 +66,7 @@ class Groups:
 
 
 def may_wrap(terms: int, *weights: NDArray[np.int64], limit: int = _MOST_COUNTED) -> bool:
-    """Whether so many terms that are each one of these could add up to more than int64 holds, or than a ``limit``."""
+    """True if so many terms that are each one of these could add up to more than int64 holds, or than a ``limit``."""
     most = limit // max(terms, 1)
     return any(
         len(each) > 0 and (np.maximum.reduce(each) > most or np.minimum.reduce(each) < -most)
@@ -101,7 +101,7 @@ def group_rows(columns: Sequence[Any], *hashes: NDArray[np.uint64]) -> Groups:
 
 
 def _fewest_groups(columns: Sequence[Any], hashes: NDArray[np.uint64]) -> Groups | None:
-    """The groups of few rows, by Python; None where Python tells values apart that are equal here."""
+    """Return the groups of few rows, by Python; None if Python distinguishes values that are equal here."""
     if any(pa.types.is_temporal(column.type) or is_coded(column) for column in columns):
         return None
     rows_of: dict[tuple[Any, ...], list[int]] = {}
@@ -128,7 +128,7 @@ def neighbours(columns: Sequence[Any], hashes: NDArray[np.uint64]) -> Groups:
 
 
 def _few_groups(columns: Sequence[Any], hashes: Sequence[NDArray[np.uint64]]) -> Groups | None:
-    """The groups, told apart by a hash table and then sorted; None where they are many, or hashes collide."""
+    """Return the groups, found by a hash table and then sorted; None if they are many, or hashes collide."""
     rows = len(hashes[0])
     if rows < _SAMPLE:
         return None
@@ -203,7 +203,7 @@ def _sorted_groups(columns: Sequence[Any], hashes: Sequence[NDArray[np.uint64]])
 def equal_rows(
     a: Sequence[Any], b: Sequence[Any], a_rows: NDArray[np.int64], b_rows: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
-    """Whether row ``a_rows[i]`` of ``a`` equals row ``b_rows[i]`` of ``b``: null is null, NaN is NaN."""
+    """Return if row ``a_rows[i]`` of ``a`` equals row ``b_rows[i]`` of ``b``: null is null, NaN is NaN."""
     equal = np.ones(len(a_rows), dtype=np.bool_)
     a_indices, b_indices = pa.array(a_rows), pa.array(b_rows)
     for left, right in zip(a, b, strict=True):
@@ -212,7 +212,7 @@ def equal_rows(
 
 
 def equal_values(a: Any, b: Any) -> NDArray[np.bool_]:
-    """Whether each value of ``a`` equals that of ``b``: null is null, NaN is NaN."""
+    """Return if each value of ``a`` equals that of ``b``: null is null, NaN is NaN."""
     if is_coded(a) and is_coded(b):
         return _equal_codes(a, b)
     a, b = plain(a), plain(b)
@@ -225,7 +225,7 @@ def equal_values(a: Any, b: Any) -> NDArray[np.bool_]:
 
 
 def equal_few(wanted: Any, values: Any, rows: Sequence[int]) -> bool:
-    """Whether few values are known to be equal, each to that of ``wanted`` in its row; False says nothing."""
+    """True if few values are known to be equal, each to that of ``wanted`` in its row; False means unknown."""
     if len(rows) > _FEW or pa.types.is_temporal(values.type):
         return False
     listed = wanted.to_pylist()
@@ -243,7 +243,7 @@ def _equal_codes(a: Any, b: Any) -> NDArray[np.bool_]:
 
 
 def with_one_zero(column: Any) -> Any:
-    """The column with 0.0 for -0.0: they are one key, which has to be given and taken back in one spelling."""
+    """Return the column with 0.0 for -0.0: they are one key, which has to be added and retracted in one spelling."""
     return pc.add(column, pa.scalar(0.0, column.type)) if pa.types.is_floating(column.type) else column
 
 

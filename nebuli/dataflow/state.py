@@ -1,13 +1,13 @@
 """The state of joins and aggregates: rows found by key.
 
 State is kept as a few sorted runs, like a log-structured merge tree: a delta becomes a run, and runs are
-merged as they grow, so that each row is moved a logarithmic number of times. What comes between two lookups
-is sorted and merged at once, by the second: what is never looked up, as the larger input of a join whose other one has
-come to rest, is not sorted. A lookup is a search in each run. Work per delta is thus proportional to the delta and to
-the logarithm of the state, where a rebuilt hash table costs the whole state every time.
+merged as they grow, so that each row is moved a logarithmic number of times. Rows between two lookups are sorted and
+merged together, by the second: rows that are never looked up, such as those of the larger input of a join whose other
+one is at rest, are not sorted. A lookup is a search in each run. Work per delta is thus proportional to the delta and
+to the logarithm of the state, where a rebuilt hash table costs the whole state every time.
 
-What comes in few rows is not made a run at once, and few keys are sought without a call per column and run (`recent`).
-What is taken out only is marked, until half of a run is: then the rest is copied.
+Additions of few rows are not made a run at once, and few keys are sought without a call per column and run (`recent`).
+Removed rows are only marked, until half of a run is: then the rest is copied.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ if TYPE_CHECKING:
 
 _LAST = np.uint64(0xFFFFFFFFFFFFFFFF)
 _FRESH_ROWS, _FRESH_RUNS = 65536, 64
-"""So much waits for a lookup before it is merged; more rows where they are still few beside those that were."""
+"""How much waits for a lookup before it is merged; more rows if they are still few compared with the earlier ones."""
 _FEW, _FEW_ADDED = 0.5, 2.0
-"""What few is, of rows some of which may say nothing together; and of those that are only added."""
+"""The meaning of few, for rows some of which may cancel each other; and for rows that are only added."""
 _MUCH_ROWS = 1 << 20
 _TOGETHER_ROWS = 65536
-"""Where nothing is gained by merging, what waits is only put together, up to so many rows: steps may be small."""
+"""If merging gains nothing, waiting rows are only concatenated, up to so many rows: steps may be small."""
 _LITTLE = 8192
-"""No more than so many rows that were found in several runs are put together."""
+"""No more than so many rows that were found in several runs are concatenated."""
 _FEW_KEYS = 16
 """So few keys are sought one by one."""
 _FEW_ROWS = 8
-"""What is inserted in so few rows waits as it is."""
+"""Insertions of so few rows wait as they are."""
 _RECENT, _MOST_RECENT, _RECENT_PART = 32, 1024, 1024
-"""So many such batches at least and at most, and else one beside so many rows: each takes as much as dozens of rows."""
+"""The fewest and the most such batches, and otherwise one for so many rows: each takes as much as dozens of rows."""
 _MUCH_TAKEN = 4
-"""Much is merged at once if one row in so many is taken back: it would be kept forever, with what takes it back."""
+"""Much is merged at once if one row in so many is retracted: it would be kept forever, with its retraction."""
 _MOST_GONE = 1 / 16
-"""Of a run whose rows are copied if more than this part was taken out: so many rows are copied for one that goes."""
+"""A run's rows are copied if more than this part was removed: so many rows are copied for each removed one."""
 _SHARED = 2.0
 """A run may hold so many times its own memory, as a part of something larger."""
 _MAX_TEXT_BYTES = (1 << 31) - 1  # what an Arrow column of texts can address; runs beyond this are not merged
@@ -96,7 +96,7 @@ class Run:
         return self._name
 
     def parts(self, wanted: NDArray[np.uint64]) -> list[tuple[int, pa.RecordBatch]]:
-        """The rows with each of few hashes, and beside them the number of the hash; in parts of bounded size."""
+        """Return the rows with each of few hashes, with the number of the hash; in parts of bounded size."""
         hashes, end, parts = self.hashes, len(self.hashes), []
         for number, first in enumerate(hashes.searchsorted(wanted).tolist()):
             if first == end or hashes[first] != wanted[number]:
@@ -151,12 +151,12 @@ class Run:
 
     @property
     def is_sorted(self) -> bool:
-        """Whether its rows are in the order of their hashes."""
+        """True if its rows are in the order of their hashes."""
         return bool((self.hashes[1:] >= self.hashes[:-1]).all())
 
     @property
     def gone_bytes(self) -> int:
-        """Of that, what is of rows that were taken out."""
+        """The part of it that belongs to removed rows."""
         return self.nbytes * self._gone_rows // len(self.hashes) if self._gone_rows else 0
 
     @property
@@ -190,7 +190,7 @@ Take = Callable[[Run, "Positions"], pa.RecordBatch]
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Rows of the state, and beside each the row of the run looked up whose key it has."""
+    """Rows of the state, and for each the row of the run looked up whose key it has."""
 
     probe: Positions
     found: pa.RecordBatch
@@ -198,7 +198,7 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What ``seek`` found: all rows of a key before its bound, and, if there are no more, all from there on."""
+    """The result of ``seek``: all rows of a key before its bound, and, if there are no more, all from there on."""
 
     matches: list[Match]
     bounds: NDArray[np.uint64]
@@ -206,12 +206,12 @@ class Found:
 
 
 Compact = Callable[[Run, bool], Run]
-"""Puts rows of a run together that say one thing together, keeping it sorted; older rows stand before newer.
+"""Merges rows of a run that mean one thing together, keeping it sorted; older rows stand before newer.
 
-The second argument says whether the run holds all that the state has, so that nothing older can lie beneath.
+The second argument is true if the run holds all that the state has, so that nothing older can lie beneath.
 """
 Compacts = Callable[[pa.RecordBatch], bool]
-"""Whether rows may be put together with others that are like them, so that there are fewer."""
+"""True if rows may be merged with others that are like them, so that there are fewer."""
 
 
 def always(rows: pa.RecordBatch) -> bool:
@@ -223,9 +223,9 @@ class KeyedState:
     """Rows by key.
 
     ``keys`` are columns of every run inserted and looked up; null equals null in them. ``compact`` is
-    called on what a merge makes. Of Z-sets no more than ``most_rows`` are merged at once, if not much is taken
-    back in them. While ``compacts`` says of what is inserted that no merge makes less of it, nothing is
-    merged before the next lookup, and the runs inserted need not be sorted.
+    called on what a merge makes. No more than ``most_rows`` of Z-sets are merged at once, if they have few retractions.
+    While ``compacts`` reports for inserted rows that no merge reduces them, nothing is merged before the next lookup,
+    and the runs inserted need not be sorted.
     """
 
     def __init__(
@@ -286,7 +286,7 @@ class KeyedState:
 
     @property
     def owes_much(self) -> bool:
-        """Whether so much has come that the next lookup takes seconds, as it sorts that first."""
+        """True if so many rows have come that the next lookup takes seconds, as it sorts them first."""
         return self._fresh_rows + self._recent.rows >= _MUCH_ROWS
 
     def sort_now(self) -> None:
@@ -501,7 +501,7 @@ class KeyedState:
         return _worth_merging(older, newer)
 
     def _put_together(self) -> None:
-        """Of what waits, leave few runs: those before the last are at least twice as long as the next, or long."""
+        """Concatenate waiting runs to few: those before the last are at least twice as long as the next, or long."""
         fresh = self._fresh
         while len(fresh) > 1 and _worth_merging(*fresh[-2:]):
             older, newer = fresh[-2:]
@@ -546,13 +546,13 @@ class KeyedState:
 
 
 def _only_adds(rows: pa.RecordBatch) -> bool:
-    """Whether rows have weights, all of which are above zero: no two of them say nothing together."""
+    """True if rows have weights, all of which are above zero: no two of them cancel each other."""
     place = rows.schema.get_field_index(WEIGHT)
     return place >= 0 and bool((rows.column(place).to_numpy() > 0).all())
 
 
 def consolidated(run: Run, complete: bool) -> Run:
-    """A run that is a Z-set with equal rows put together, and those of weight zero dropped."""
+    """A run that is a Z-set with equal rows merged, and those of weight zero dropped."""
     return _consolidated(run, run.hashes)
 
 
@@ -562,7 +562,7 @@ def without_zeros(run: Run, complete: bool) -> Run:
 
 
 def takes_back(rows: pa.RecordBatch) -> bool:
-    """Whether any row of a Z-set has another weight than one above zero."""
+    """True if any row of a Z-set has another weight than one above zero."""
     return not (weights_of(rows) > 0).all()
 
 
@@ -605,7 +605,7 @@ def _worth_merging(older: Run, newer: Run) -> bool:
 
 
 def _addressable(batches: Sequence[pa.RecordBatch]) -> bool:
-    """Whether Arrow can hold them as one."""
+    """True if Arrow can hold them as one."""
     return all(
         sum(batch.column(index).nbytes for batch in batches) <= _MAX_TEXT_BYTES
         for index, type_ in enumerate(batches[0].schema.types)
@@ -625,7 +625,7 @@ def _candidates(run: Run, first: Positions, counts: Positions, take: Take) -> It
 def _few_portions(
     parts: list[tuple[int, pa.RecordBatch]],
 ) -> Iterator[Sequence[tuple[int, pa.RecordBatch]]]:
-    """The parts, those that are little put together if they are alike: of one run the texts may be coded."""
+    """Return the parts, with small ones concatenated if they are alike: the strings of one run may be coded."""
     if len(parts) <= 1 or (
         sum(rows.num_rows for _, rows in parts) <= _LITTLE
         and all(rows.schema == parts[0][1].schema for _, rows in parts)
@@ -645,14 +645,14 @@ def _bytes_beside(coded: pa.RecordBatch, rows: pa.RecordBatch) -> int:
 
 
 def _fit(some: Sequence[Match], match: Match) -> bool:
-    """Whether matches can be put together: of one run the texts may be coded, and of another not."""
+    """True if matches can be concatenated: the strings of one run may be coded, and of another not."""
     rows = sum(len(each.probe) for each in some) + len(match.probe)
     alike = match.found.schema == some[0].found.schema
     return alike and rows <= _LITTLE and _addressable([each.found for each in (*some, match)])
 
 
 def _pairs(first: Positions, counts: Positions) -> Iterator[tuple[Positions, Positions]]:
-    """``counts[i]`` positions from ``first[i]`` on, each beside its ``i``.
+    """``counts[i]`` positions from ``first[i]`` on, each with its ``i``.
 
     They are cut before they are made: a key may match millions of rows.
     """

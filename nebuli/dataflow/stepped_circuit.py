@@ -56,7 +56,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Offload:
-    """What has to be done before a step goes on, and takes seconds: by any thread, while nobody asks the circuit."""
+    """Work that has to be done before a step continues, and takes seconds.
+
+    By any thread, while the circuit is not called.
+    """
 
     do: Callable[[], None]
 
@@ -64,30 +67,30 @@ class Offload:
 Work = Generator[Sending | Offload | None, Received | None, None]
 _NO_SOURCES: Mapping[str, Mapping[str, SourceRows]] = MappingProxyType({})
 _OF_STATE = 4
-"""A quarter of what an operator may hold is kept of each output, where nobody says another bound."""
+"""A quarter of an operator's bound is kept of each output, unless another bound is given."""
 
 
 class SteppedCircuit:
     """A member's copy of a circuit, of which each member of the plan has one; for one thread at a time.
 
-    What comes out of a step, as a Z-set, and what the state then says depends on nothing but the state before and the
-    Z-sets that the members are given for the step, of each source and of no source, together: not on who is given which
+    The output of a step, as a Z-set, and the following state depend on nothing but the previous state and the Z-sets
+    that the members get for the step, from each source and from no source, together: not on which member gets which
     rows, in which batches or in which order. After a ``DataflowError`` (``StateTooLarge`` is one), and where a step is
     not finished, the circuit is of no use.
 
     Event time: a watermark is the greatest time that a source has given where it begins, less the lateness; of several
-    sources, at whatever members, the least counts, without those that are not waited for. What comes from no source is
-    one of them, whoever gets it, once it has begun. Watermarks move at the end of a step, and what they close comes out
-    in that step; the step's own rows are judged by the watermark that was there when it began. Of several inputs the
-    least counts. Times count whatever the weights of their rows. An input with event time is waited for, also if it had
-    no rows yet. One without it has rows of any window: nothing above closes while one of its sources is waited for.
-    There is no clock here: the member decides which sources are waited for. Late rows are counted; where the plan asks
-    for them, a step's are among what comes out of it.
+    sources, at any members, the least counts, without those that are not waited for. Rows from no source are one of
+    them, at any member, once they have begun. Watermarks move at the end of a step, and what they close comes out in
+    that step; the step's own rows are judged by the watermark that was there when it began. With several inputs the
+    least counts. Times count regardless of the weights of their rows. An input with event time is waited for, also if
+    it had no rows yet. One without it has rows of any window: nothing above closes while one of its sources is waited
+    for. There is no clock here: the member decides which sources are waited for. Late rows are counted; where the plan
+    asks for them, a step's are among what comes out of it.
 
     ``keep_contents_bytes``: what is kept of what each output adds up to, for queries; None: a quarter of what an
     operator may hold; 0: nothing. If it were more, nothing is.
 
-    An aggregate without ``by`` gives its row in the first step: that of no rows, if there are none.
+    An aggregate without ``by`` emits its row in the first step: that of no rows, if there are none.
     """
 
     def __init__(
@@ -102,22 +105,22 @@ class SteppedCircuit:
         self.member = member
         self.members = plan.members
         self.fingerprint: str = fingerprint_of(plan)
-        """The same for circuits that can go on from one another's state, and for all members."""
+        """The same for circuits that can resume from one another's state, and for all members."""
         self._nodes: dict[str, StepNode] = {
             node.id: node for node in built(plan, member, max_state_bytes, kept)
         }
         self.inputs: dict[str, pa.Schema] = {
             id_: self._nodes[id_].schema for id_ in sorted(each.id for each in plan.inputs)
         }
-        """What a step takes: Z-sets of this schema (the weight last), by input."""
+        """The inputs of a step: Z-sets of this schema (the weight last), by input."""
         self.outputs: dict[str, pa.Schema] = {
             id_: self._nodes[id_].schema for id_ in sorted(each.id for each in plan.outputs)
         }
-        """What a step gives: Z-sets of this schema, by output."""
+        """The outputs of a step: Z-sets of this schema, by output."""
         self.tables: dict[str, pa.Schema] = {
             id_: node.schema for id_, node in self._nodes.items() if isinstance(node.operator, Contents)
         }
-        """What it has contents of: outputs, views, and inputs that are ``materialized``; Z-sets of this schema."""
+        """The tables with contents: outputs, views, and inputs that are ``materialized``; Z-sets of this schema."""
         self.views: dict[str, tuple[str, ...]] = {each.id: each.key for each in plan.views}
         """Which of its tables are views, each with the columns by which its rows are found."""
         self._origins = [node.origin for node in self._nodes.values() if node.origin is not None]
@@ -128,7 +131,7 @@ class SteppedCircuit:
         self.idle_after_s = {**dict.fromkeys(self._untimed), **timed}
         """After how long without rows a source is not waited for, of the inputs whose sources event time waits for."""
         self.untimed = frozenset(self._untimed).difference(timed)
-        """Of these inputs those without event time."""
+        """The inputs without event time."""
         self.open_windows: dict[str, tuple[int, int]] = {}
         """The windows that `show_open` has found at operators: the earliest start and the latest end."""
         self._nothing = {id_: empty(schema) for id_, schema in self.outputs.items()}
@@ -186,9 +189,9 @@ class SteppedCircuit:
         return self._nothing | given
 
     def show_open(self) -> Generator[Sending | Offload | None, Received | None, dict[str, pa.RecordBatch]]:
-        """Compute what each output has beside its steps if event time ended now; as `step` gives it.
+        """Compute the additional rows of each output if event time ended now; in the form of `step`.
 
-        It sets ``open_windows``. What was saved before stays; the circuit itself is of no use afterwards.
+        It sets ``open_windows``. Saved state stays; the circuit itself is of no use afterwards.
         """
         self._shows_open = True
         shown = yield from self.step({}, ended=True)
@@ -222,7 +225,7 @@ class SteppedCircuit:
                     raise error.at(node.id) from None
 
     def save(self) -> Saved:
-        """The state as it is between two steps, by reference: it stays so, whatever steps follow."""
+        """The state as it is between two steps, by reference: it does not change with later steps."""
         self._check_finished()
         return self._kept.compared(self._tables())
 
@@ -251,29 +254,29 @@ class SteppedCircuit:
             raise StateDamaged(table, "manifest", "no operator of the circuit has such a table")
         for id_, node in self._stateful.items():
             if isinstance(node.operator, Contents) and id_ not in tables and id_ not in self.views:
-                node.operator.forget()  # nobody had asked for it, when the state began
+                node.operator.forget()  # it was not requested, when the state began
             else:
                 Loading(id_, tables.get(id_, {})).into(node.operator.states, node.recall)
-        # What somebody could ask for, and cannot any more, is there until the next version is made.
+        # A table that can no longer be queried is there until the next version is made.
         gone: Tables = {
             id_: {key: partial(bytes, value) for key, value in tables[id_].items()} for id_ in unknown
         }
-        if format_ == saved_runs.FORMAT:  # else all of it is saved anew
+        if format_ == saved_runs.FORMAT:  # otherwise all of it is saved again
             self._kept.loaded({**self._tables(), **gone})
         self._unfinished = False
 
     def sharing(self, plan: SteppedPlan) -> Sharing:
-        """What the members of another plan of the same query are given of this one's state, by reference."""
+        """Return the parts of this state for the members of another plan of the same query, by reference."""
         return Sharing(self._stateful.values(), self.member, plan, divisions(plan))
 
     @property
     def numbers(self) -> Numbers:
-        """What its operators keep beside rows, between two steps."""
+        """Return the state of its operators other than rows, between two steps."""
         self._check_finished()
         return {id_: node.numbers for id_, node in self._stateful.items()}
 
     def put_together(self, counting: Sequence[Counting], numbers: Sequence[Numbers]) -> Tables:
-        """What is to be saved, beside the parts that count of those that the members of another plan have given.
+        """Return the state to save, in addition to the counting parts of those given by the members of another plan.
 
         ``counting`` and ``numbers`` are of all of them, one after the other. Raises ``StateDamaged``.
         """
@@ -281,7 +284,7 @@ class SteppedCircuit:
         return {CIRCUIT: identity(self.fingerprint, self.member), **tables}
 
     def contents(self, name: str) -> Sequence[Run] | None:
-        """What one of its ``tables`` adds up to at this member, between two steps; None: it has not been kept.
+        """Return the contents of one of its ``tables`` at this member, between two steps; None: they were not kept.
 
         It is a Z-set in runs that never change; a row may stand in several.
         """
@@ -292,7 +295,7 @@ class SteppedCircuit:
         return operator.runs if operator.is_complete else None
 
     def statistics(self) -> dict[str, OperatorStatistics]:
-        """What went through each operator of this member since it was made, by its id."""
+        """Return the counters of each operator of this member since it was made, by its id."""
         return {id_: node.statistics for id_, node in self._nodes.items()}
 
     @property
@@ -313,9 +316,9 @@ class SteppedCircuit:
         batches: pa.RecordBatch | Sequence[pa.RecordBatch],
         sources: Mapping[str, SourceRows],
     ) -> Sequence[tuple[str | None, Sequence[pa.RecordBatch]]]:
-        """What has come of an input, by source; all of it together where event time does not begin with it."""
+        """Return the rows of an input, by source; all of them together if event time does not begin with it."""
         if id_ not in self.inputs:
-            raise DataflowError(f"{id_} is none of the inputs {', '.join(self.inputs)}")
+            raise DataflowError(f"{id_} is not one of the inputs {', '.join(self.inputs)}")
         batches = [batches] if isinstance(batches, pa.RecordBatch) else batches
         given = [(None, batches), *((name, each.rows) for name, each in sources.items())]
         for _, rows in given:
@@ -326,7 +329,7 @@ class SteppedCircuit:
         return [(None, [batch for _, rows in given for batch in rows])]
 
     def _take_in(self, node: StepNode, given: Sequence[tuple[str | None, Sequence[pa.RecordBatch]]]) -> Work:
-        """What has come of an input."""
+        """Take the rows of an input."""
         for source, batches in given:
             for origin in self._origins:
                 origin.source = source
@@ -337,7 +340,7 @@ class SteppedCircuit:
             origin.source = None
 
     def _exchange(self, node: StepNode, exchange: ExchangeParts) -> Work:
-        """Send rows to the members that they belong to, and go on with what comes."""
+        """Send rows to the members that they belong to, and continue with received rows."""
         rows = node.taken(0)
         if self.members > 1:
             sending = yield from exchange.of_rows(rows)
@@ -360,7 +363,7 @@ class SteppedCircuit:
         self._held = frozenset(id_ for id_, each in untimed if min(each).awaited == LEAST)
 
     def _work_off(self, node: StepNode) -> Work:
-        """What an operator has waited for to have all of it."""
+        """Process the rows that an operator has collected until it had all."""
         match node.operator:
             case Join():
                 yield from self._join(node, node.operator)
@@ -419,7 +422,7 @@ class SteppedCircuit:
         yield from self._pass_on(node, self._noting_open(node, outputs) if self._shows_open else outputs)
 
     def _noting_open(self, node: StepNode, outputs: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What an operator gives at its end, whose windows are noted."""
+        """Return the output of an operator at its end, whose windows are recorded."""
         closing = node.closing
         for batch in outputs:
             if closing is not None and batch.num_rows:
@@ -430,14 +433,14 @@ class SteppedCircuit:
             yield batch
 
     def _pass_on(self, node: StepNode, outputs: Iterator[pa.RecordBatch]) -> Work:
-        """Give what an operator makes to those who read it, each batch before the next is made."""
+        """Pass the output of an operator to its readers, each batch before the next is made."""
         while (batch := node.next_of(outputs)) is not None:
             self._give(node, batch)
             yield None
         node.measure()
 
     def _give(self, start: StepNode, batch: pa.RecordBatch) -> None:
-        """Have those who read an operator work on what it gives, and so on, or keep it until they have all of it."""
+        """Have an operator's readers process its output, and so on, or keep it until they have all of it."""
         stack = [(start, batch)]
         while stack:
             node, batch = stack.pop()
@@ -471,7 +474,7 @@ def _reach(node: StepNode, seen: Sequence[Seen]) -> None:
 
 def _answered(sending: Sending) -> Generator[Sending, Received | None, Received]:
     received = yield sending
-    assert received is not None, "who runs a circuit has to give it what came from all members"
+    assert received is not None, "a circuit has to be given the rows from all members"
     return received
 
 

@@ -33,8 +33,8 @@ _HASH_BITS = np.uint64(64) - _WINDOW_BITS
 class Window(Stateless):
     """Gives each row once for every window that its time falls into, with the window's start and end.
 
-    A row whose window is over is late, and one without a time is in no window. Both are dropped, counted apart, and
-    kept for ``take_late`` if somebody asks for them.
+    A row whose window is over is late, and one without a time is in no window. Both are dropped, counted separately,
+    and kept for ``take_late`` on request.
     """
 
     def __init__(self, settings: WindowOperator, output: Schema) -> None:
@@ -88,7 +88,7 @@ class Window(Stateless):
         self.rows_without_time = memory.get("rows_without_time") or 0  # once counted among the late ones
 
     def take_late(self) -> list[pa.RecordBatch]:
-        """What was dropped since the last time that somebody asked."""
+        """Return the rows dropped since the last call."""
         late, self._late = self._late, []
         return late
 
@@ -143,8 +143,8 @@ class Windows:
     def hashes(self, batch: pa.RecordBatch, hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """The hashes of the rows' keys with the window in front, so that runs are sorted by window.
 
-        What is over then lies at an end of each run. Of the number of the window the lowest bits have to do: that only
-        decides where rows lie, and not which are equal or over.
+        Rows of finished windows then lie at an end of each run. Only the lowest bits of the window's number are used:
+        that only decides where rows lie, and not which are equal or over.
         """
         windows = (instants_of(batch.column(self.column)) // self._slide).astype(np.uint64)
         return (windows << _HASH_BITS) | (hashes >> _WINDOW_BITS)

@@ -1,7 +1,7 @@
 """Z-sets: rows with integer weights, as Arrow batches whose last column is the weight.
 
-A weight says how many times a row is there; a change is a Z-set too, in which a negative weight takes a
-row back. The same row may stand in a batch more than once: its weight is the sum.
+A weight is the number of copies of a row; a change is a Z-set, too, in which a negative weight retracts a row. The same
+row may stand in a batch more than once: its weight is the sum.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def together(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> pa.RecordB
 
 
 def is_consolidated(batch: pa.RecordBatch) -> bool:
-    """Whether a Z-set is known to have every distinct row once and no weight zero; of many rows that is not known."""
+    """True if a Z-set is known to have every distinct row once and no weight zero; of many rows that is not known."""
     if batch.num_rows == 1:
         return bool(batch.column(batch.num_columns - 1)[0].as_py())
     if batch.num_rows > _FEW or any(pa.types.is_temporal(type_) for type_ in batch.schema.types):
@@ -146,7 +146,7 @@ def consolidated_hashes(batch: pa.RecordBatch) -> NDArray[np.uint64] | None:
 
 
 def portions(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of bounded size: long ones cut, short ones put together."""
+    """The same rows in batches of bounded size: long ones divided, short ones concatenated."""
     waiting: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:
@@ -184,7 +184,9 @@ def expand(batch: pa.RecordBatch) -> pa.RecordBatch:
     if (weights < 0).any():
         row = int(np.argmin(weights))
         values = without_weight(batch).slice(row, 1).to_pylist()[0]
-        raise DataflowError(f"the row {values} was taken back {-weights[row]} times more than it was given")
+        raise DataflowError(
+            f"the row {values} was retracted {-weights[row]} times more often than it was added"
+        )
     if weights.sum(dtype=np.float64) > MOST_REPEATED:
         row = int(np.argmax(weights))
         values = without_weight(batch).slice(row, 1).to_pylist()[0]

@@ -1,4 +1,4 @@
-"""What is wrong with a fleet, and what to do about it.
+"""The problems of a fleet, and their remedies.
 
 ``examine`` asks workers and has them probe the links between them; what they say is judged by ``judgement``.
 """

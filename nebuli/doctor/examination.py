@@ -40,7 +40,7 @@ HERE = "here"
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """What is examined: the nodes of a topology, read from ``file``, and ``edges`` between them."""
+    """The subject of an examination: the nodes of a topology, read from ``file``, and ``edges`` between them."""
 
     topology: Topology
     file: Path
@@ -74,7 +74,10 @@ async def _examine(fleet: Fleet) -> AsyncGenerator[Iterable[Check], None]:
 
 
 def _own(fleet: Fleet, trusts: dict[str, Trust]) -> list[Check]:
-    """What this side shows to workers, each file once; what can be had is put into ``trusts``, by node."""
+    """Check the credentials that this side shows to workers, each file once.
+
+    Usable ones are put into ``trusts``, by node.
+    """
     checks: dict[str, Check] = {}
     for node in fleet.nodes:
         access = fleet.topology.access_to(node).below(fleet.file.parent)
@@ -97,7 +100,7 @@ def _own(fleet: Fleet, trusts: dict[str, Trust]) -> list[Check]:
 def _private(name: str, path: str) -> list[Check]:
     try:
         return [judgement.private(HERE, name, path, Path(path).stat().st_mode)]
-    except OSError:  # that it cannot be read is said already
+    except OSError:  # its being unreadable is reported already
         return []
 
 
@@ -105,7 +108,7 @@ def _certificates(subject: str, tls: Tls) -> list[Check]:
     try:
         ends = expiry(tls)
     except CertificateError as error:
-        return [Check(subject, "certificate", str(error), "mend the files that tls names in the topology")]
+        return [Check(subject, "certificate", str(error), "fix the files that tls names in the topology")]
     now = time.time()
     return [
         judgement.certificate(subject, "certificate", str(tls.certificate), ends.certificate, now),
@@ -125,7 +128,7 @@ class _Patient:
         self._checks: list[Check] = []
 
     async def examined(self) -> tuple[list[Check], WorkerClient | None]:
-        """What was found, and the worker, if it answers."""
+        """Return the findings, and the worker, if it answers."""
         client = await self._client()
         return self._checks, client
 
@@ -141,7 +144,9 @@ class _Patient:
             return None
         if self._trust is None:
             self._say(
-                "answer", "not asked: the secret is missing here", "put the secret where the topology says"
+                "answer",
+                "not asked: the secret is missing here",
+                "put the secret at the path that the topology names",
             )
             return None
         try:
@@ -152,7 +157,7 @@ class _Patient:
             )
             return await self._inspected(client)
         except CertificateError as error:
-            self._say("TLS", str(error), "mend the files that tls names in the topology, on this machine")
+            self._say("TLS", str(error), "fix the files that tls names in the topology, on this machine")
         except TimeoutError:
             found = f"{grpc} does not end its handshake within {_REACH_S:g} s"
             self._say(
@@ -175,7 +180,7 @@ class _Patient:
             remedy = f"open port {place.port} there for this machine (firewall, routes), or {remedy}"
         except socket.gaierror as error:
             found = f"{address}: {error.strerror}"
-            remedy = "correct the host of the node's grpc address, or what resolves it"
+            remedy = "correct the host of the node's grpc address, or its name resolution"
         except OSError as error:
             found = f"{address}: {os.strerror(error.errno).lower() if error.errno else error}"
         else:
@@ -188,7 +193,7 @@ class _Patient:
         return False
 
     async def _shaken(self, address: str, tls: Tls) -> None:
-        """A TLS handshake alone says in a sentence what gRPC would not. Raises HandshakeError, OSError."""
+        """Do a TLS handshake alone, which has an error message, unlike gRPC. Raises HandshakeError, OSError."""
         host = tls.server_name or parse_address(self._node.address).host
         dialer = TlsDialer(Credentials(replace(tls, server_name=host), "sender"))
         async with asyncio.timeout(_REACH_S):
@@ -213,8 +218,8 @@ class _Patient:
     def _silent(self) -> str:
         if self._trust is not None and self._trust.tls is not None:
             return (
-                "see that this command's certificate is one of the worker's authority, and what the worker says on its "
-                "standard error"
+                "check that the worker's authority has signed this command's certificate, and read the "
+                "worker's standard error"
             )
         return "see that it is a worker of this version that listens there, and with TLS only if the topology has tls"
 
@@ -227,18 +232,18 @@ class _Patient:
         self._checks.append(judgement.congestion(subject, reply.congestion_control, controls))
         if reply.address != self._node.address:
             remedy = f"start it with --advertise {self._node.address}, or by --topology and --node"
-            self._say("address", f"it says that others reach it at {reply.address}", remedy)
+            self._say("address", f"it reports that others reach it at {reply.address}", remedy)
         for name, has, wants in (
             ("tls", reply.tls, access.tls is not None),
             ("secret", reply.secret, access.secret is not None),
         ):
             if has != wants:
-                found = f"it has {'a' if has else 'no'} {name}, and the topology says otherwise"
+                found = f"it has {'a' if has else 'no'} {name}, unlike in the topology"
                 self._say(
                     name, found, "start the worker by --topology and --node, with the topology of today"
                 )
         if reply.tls_error:
-            self._say("certificate", reply.tls_error, "mend its files: they are read again without a restart")
+            self._say("certificate", reply.tls_error, "fix its files: they are read again without a restart")
         elif reply.tls:
             now = time.time()
             for name, path, ends in (
@@ -258,7 +263,7 @@ async def _edge(fleet: Fleet, clients: dict[str, WorkerClient], start: str, end:
     silent = [node for node in (start, end) if node not in clients]
     if silent:
         found = f"not measured: {' and '.join(silent)} cannot be asked"
-        return [Check(subject, "channel", found, "mend what is said of that worker", unreachable=True)]
+        return [Check(subject, "channel", found, "fix the entry of that worker", unreachable=True)]
     name = f"doctor/{uuid4().hex}"
     try:
         async with clients[end].expecting(name):

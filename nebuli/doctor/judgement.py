@@ -1,4 +1,4 @@
-"""What workers say, judged: each function gives one line. No clock is read here, and nobody is asked."""
+"""The answers of workers, judged: each function gives one line. No clock is read here, and no worker is asked."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["Check", "certificate", "channel", "clock", "congestion", "files", "l
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What was looked at, and what was found. ``remedy`` is empty where it is well.
+    """A subject and its finding. ``remedy`` is empty if all is well.
 
-    ``unreachable``: somebody does not answer. ``values`` are the numbers behind the sentence, with their units in
+    ``unreachable``: a process does not answer. ``values`` are the numbers in the sentence, with their units in
     their names.
     """
 
@@ -32,7 +32,7 @@ class Check:
 
     @property
     def ok(self) -> bool:
-        """Whether there is nothing to do."""
+        """True if there is nothing to do."""
         return not self.remedy
 
     def to_data(self) -> dict[str, Any]:
@@ -46,12 +46,12 @@ SOON_S = 7 * 86400.0
 FILES_FREE = 256
 """A channel takes a descriptor at either end, a peer another."""
 _LOCAL = "cubic"
-"""What channels within a host choose by themselves, where the system has it."""
+"""The default of channels within a host, if the system has it."""
 _FOR_HOSTS = (_LOCAL, "reno")
 
 
 def version(subject: str, theirs: str, python: str, ours: str) -> Check:
-    """Whether a worker and this command are of one version."""
+    """Check that a worker and this command are of one version."""
     if theirs == ours:
         return Check(subject, "version", f"nebuli {theirs}, Python {python}")
     return Check(
@@ -74,7 +74,7 @@ def clock(subject: str, skew_s: float, uncertain_s: float) -> Check:
 
 
 def files(subject: str, used: int, limit: int) -> Check:
-    """Whether a worker may open enough files."""
+    """Check that a worker may open enough files."""
     found = f"{used} of {limit} descriptors are used"
     values = {"used": used, "limit": limit}
     if limit - used >= FILES_FREE:
@@ -90,9 +90,9 @@ def files(subject: str, used: int, limit: int) -> Check:
 
 
 def congestion(subject: str, default: str, available: list[str]) -> Check:
-    """Whether channels within the worker's host get a congestion control that costs nothing there."""
+    """Check that channels within the worker's host get a congestion control that costs nothing there."""
     if not default:
-        return Check(subject, "congestion control", "this system does not say")
+        return Check(subject, "congestion control", "this system does not report it")
     found = f"{default}; available: {', '.join(available)}"
     if _LOCAL in available or default in _FOR_HOSTS:
         return Check(subject, "congestion control", found)
@@ -119,21 +119,21 @@ def certificate(subject: str, name: str, path: str, ends: float, now: float) -> 
 
 
 def private(subject: str, name: str, path: str, mode: int) -> Check:
-    """Whether a file that nobody else should know can be read by others; ``mode`` is its permissions."""
+    """Check that a private file cannot be read by other users; ``mode`` is its permissions."""
     found = f"{path} has mode {mode & 0o777:o}"
     if not mode & 0o077:
         return Check(subject, name, found)
-    remedy = f"keep it from others: chmod 600 {path}; and take a new one if somebody may know it"
+    remedy = f"keep it from others: chmod 600 {path}; and replace it if it may have leaked"
     return Check(subject, name, found, remedy)
 
 
 def channel(subject: str, to: str, reply: wire.ProbeReply) -> Check:
-    """Whether one worker's channel to another comes about, and what it carries."""
+    """Check that one worker's channel to another can be opened, and its throughput."""
     if not reply.reached:
         port = to.rpartition(":")[2]
         remedy = (
-            f"let the first reach port {port} of the second (firewall, routes), and see that the node's address is "
-            f"where others reach what it listens on"
+            f"let the first reach port {port} of the second (firewall, routes), and check that others can "
+            f"reach the worker at the node's address"
         )
         return Check(subject, "channel", reply.error, remedy, unreachable=True)
     if reply.error:
@@ -164,20 +164,20 @@ def channel(subject: str, to: str, reply: wire.ProbeReply) -> Check:
 
 
 def limits(subject: str, said: LinkLimits, reply: wire.ProbeReply) -> Check | None:
-    """Whether a link is about what the topology says of it; None if that says nothing."""
+    """Check that a link is about as described in the topology; None if there is no description."""
     if said.bandwidth is None and said.latency_ms is None:
         return None
     wrong: list[str] = []
     if said.bandwidth is not None and reply.throughput < said.bandwidth / 2:
         wrong.append(
-            f"{reply.throughput / 1e6:,.1f} MB/s, and bandwidth says {said.bandwidth / 1e6:,.1f} MB/s"
+            f"{reply.throughput / 1e6:,.1f} MB/s, and bandwidth promises {said.bandwidth / 1e6:,.1f} MB/s"
         )
     there_and_back = reply.round_trip_min_us / 1e3
     if said.latency_ms is not None and there_and_back > 4 * said.latency_ms + 1:
         wrong.append(
-            f"{there_and_back:.1f} ms there and back, and latency_ms says {said.latency_ms:g} one way"
+            f"{there_and_back:.1f} ms there and back, and latency_ms promises {said.latency_ms:g} one way"
         )
     if not wrong:
-        return Check(subject, "limits", "about what the topology says")
+        return Check(subject, "limits", "about as in the topology")
     remedy = "look at the network, or correct the limits of the link: placements are chosen by them"
     return Check(subject, "limits", "; ".join(wrong), remedy)

@@ -20,7 +20,7 @@ __all__ = ["ForkedCommand"]
 
 
 class ForkedCommand:
-    """A process, its standard error, and its standard input, whose end tells it that this process is gone.
+    """A process, its standard error, and its standard input, whose end shows it that this process is gone.
 
     Its standard output, and its environment, are those of this process.
     """

@@ -39,7 +39,7 @@ def own_spawner(besides: Spawner | None = None) -> Spawner:
 
 
 def has_template() -> bool:
-    """Whether this process has a template."""
+    """True if this process has a template."""
     return os.getpid() in _own
 
 

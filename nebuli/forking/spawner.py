@@ -70,7 +70,7 @@ class Spawner:
         self._children: dict[int, Spawned] = {}
         self._entered = 0
         self.is_lost = False
-        """Whether the template has ended."""
+        """True if the template has ended."""
 
     async def __aenter__(self) -> Self:
         self.enter()

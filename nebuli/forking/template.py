@@ -118,7 +118,7 @@ class Template:
             replace(0, os.open(os.devnull, os.O_RDONLY))
             sys.stderr = open(2, "w", encoding="utf-8", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115 - as long as the process
             code = self._become(message, kept)
-        except BaseException:  # noqa: BLE001 - whatever it is goes to the other end, as the last lines on stderr
+        except BaseException:  # noqa: BLE001 - any error goes to the other end, as the last lines on stderr
             sys.excepthook(*sys.exc_info())
         finally:
             with suppress(OSError, ValueError):  # ValueError: it was closed

@@ -1,4 +1,4 @@
-"""What a fragment's engine does for whoever moves its batches."""
+"""The interface of a fragment's engine for the code that moves its batches."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Engine(Protocol):
 
     @property
     def progress(self) -> Progress:
-        """How far event time has come behind all that was given out."""
+        """Return how far event time has come after all emitted rows."""
 
     @property
     def watermark(self) -> int | None:
@@ -44,11 +44,11 @@ class Engine(Protocol):
 
     @property
     def ended(self) -> bool:
-        """Whether the result has ended."""
+        """True if the result has ended."""
 
     @property
     def phase(self) -> str:
-        """What it is at, where that takes long; else empty."""
+        """Its current phase, if that takes long; otherwise empty."""
 
     def start(self, wake: Callable[[], None]) -> Mapping[str, Source]:
         """Begin, on the running loop: sources of its own that are to be polled with the others, by their ids."""

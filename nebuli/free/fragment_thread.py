@@ -1,4 +1,4 @@
-"""What every fragment's thread does: begin, work, say how it is and how it has ended."""
+"""The thread of every fragment: it begins, works, and reports its state and its end."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ if TYPE_CHECKING:
     from placement.stepped_plan import AnyFragment
 
     class Interruptible(Protocol):
-        """What may block the thread."""
+        """An endpoint that may block the thread."""
 
         def interrupt(self) -> None:
             """Have it raise ``FragmentStopped`` there, now or later."""
 
     class Closable(Interruptible, Protocol):
-        """What is read."""
+        """An input."""
 
         def close(self, reason: str) -> None:
             """Read no more, for that reason."""
 
     class Abortable(Interruptible, Protocol):
-        """What is written to."""
+        """An output."""
 
         def abort(self, reason: str) -> None:
             """Write no more, for that reason, and do not count what was written as whole."""
@@ -71,7 +71,7 @@ class FragmentThread(ABC):
 
     Everything but the thread's own work is called on the loop; ``on_end`` is called by the thread, when it is over.
     ``resumed``: a predecessor has begun, and been killed. ``locks`` are those of the files that it writes to, and are
-    let go of before anybody is told of the end.
+    released before the end is reported.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class FragmentThread(ABC):
         for operator in self.fragment.operators:
             try:
                 self._make(operator, provider)
-            except FragmentError as error:  # said by the thread, to whoever is at the other ends
+            except FragmentError as error:  # sent by the thread, to the other ends
                 self._unusable = error
         self._begin(provider)
         self._status.state = FragmentState.RUNNING
@@ -120,12 +120,12 @@ class FragmentThread(ABC):
     @property
     @abstractmethod
     def _inputs(self) -> Mapping[str, Closable]:
-        """What it reads, as long as that has not ended."""
+        """Its inputs, as long as they have not ended."""
 
     @property
     @abstractmethod
     def _outputs(self) -> Sequence[Abortable]:
-        """What it writes to: one, or what leads to each of several shards."""
+        """Its outputs: one, or one for each of several shards."""
 
     @abstractmethod
     def _make(self, operator: FragmentOperator, provider: Provider) -> None:
@@ -137,31 +137,31 @@ class FragmentThread(ABC):
 
     @abstractmethod
     def _work(self) -> None:
-        """Work to the end. What is raised is why it ends before that."""
+        """Work to the end. An exception is the reason of an earlier end."""
 
     @abstractmethod
     def _fail(self, why: str) -> None:
-        """Let go of what else it writes, before anybody is told of the end."""
+        """Release its other outputs, before the end is reported."""
 
     @abstractmethod
     def _let_go(self) -> None:
         """Let go of what is left, once the end is known."""
 
     def _run(self) -> None:
-        goes = "goes on" if self._resumed else "runs"
+        goes = "continues" if self._resumed else "runs"
         _log.info("fragment %s at %s %s", self.fragment.id, self.fragment.node, goes)
         try:
             if self._unusable is not None:
                 raise self._unusable
             self._work()
-        except Exception as error:  # noqa: BLE001 - whatever ends the fragment is told to whoever asks, and downstream
+        except Exception as error:  # noqa: BLE001 - any error that ends the fragment is reported to clients, and downstream
             state, cause = _BLAME.get(type(error), (FragmentState.FAILED, Cause.ITSELF))
             if not isinstance(error, FragmentError | DataflowError | pa.ArrowException):
                 _log.exception("fragment %s failed", self.fragment.id)
             sentence = _sentence(error)
             told = self._origin(error, sentence)
             self._fail(sentence)
-            # A place is left before the end is seen, for whoever waits for that; a reader may be told later.
+            # A place is left before the end is seen, for those that wait for that; a reader may be notified later.
             is_read = isinstance(self.fragment.operators[-1], NetworkSink)
             if not is_read:
                 self._abort(told)
@@ -183,7 +183,10 @@ class FragmentThread(ABC):
             lock.release()
 
     def _origin(self, error: Exception, sentence: str) -> str:
-        """What neighbours are told: what this fragment was told, or its own reason. So it stays one, over all hops."""
+        """Return the reason for neighbours: the one this fragment was given, or its own.
+
+        So it stays one, over all hops.
+        """
         if isinstance(error, NeighbourEnded) and error.origin:
             return error.origin
         return f"fragment {self.fragment.id} at {self.fragment.node}: {sentence}"
@@ -200,21 +203,21 @@ class FragmentThread(ABC):
 
     @contextmanager
     def _errors(self, what: str) -> Iterator[None]:
-        """Log whatever it is: that the fragment ends has its reason already, and others wait to hear of it."""
+        """Log any error: the fragment's end has its reason already, and others wait for it."""
         try:
             yield
-        except Exception:  # noqa: BLE001 - which may be somebody else's code
+        except Exception:  # noqa: BLE001 - which may be third-party code
             _log.exception("fragment %s: its %s cannot be closed", self.fragment.id, what)
 
     def _end(self, state: FragmentState, cause: Cause, error: str) -> None:
         log_end(self.fragment, state, error, self.id)
-        # The state last: who sees the end, sees its reason.
+        # The state last: a client that sees the end also sees its reason.
         self._status.cause, self._status.error = cause, error
         self._status.state = state
 
 
 def log_end(fragment: AnyFragment, state: FragmentState, error: str, id_: str) -> None:
-    """Say how a fragment has ended, which its worker knows by ``id_``."""
+    """Log how a fragment has ended, which its worker knows by ``id_``."""
     text = f"{state}: {error}" if error else str(state)
     level = logging.ERROR if state is FragmentState.FAILED else logging.INFO
     _log.log(level, "fragment %s at %s %s", fragment.id, fragment.node, text, extra={"fragment_id": id_})

@@ -11,7 +11,7 @@ __all__ = ["Idleness"]
 
 
 class Idleness:
-    """Sources by the seconds after which each is idle; times are given, of a clock that only goes on.
+    """Sources by the seconds after which each is idle; times are given, of a monotonic clock.
 
     A source is quiet from when it was first asked in vain: a fragment that is itself held up finds none idle.
     """
@@ -27,7 +27,7 @@ class Idleness:
         self._idle.discard(source)
 
     def is_idle_now(self, source: str, now: float) -> bool:
-        """Note that a source had nothing; whether that makes it idle, which is said once."""
+        """Note that a source had nothing; returns true if that makes it idle, which is reported once."""
         if source not in self._after_s or source in self._idle:
             return False
         since = self._quiet_since.setdefault(source, now)

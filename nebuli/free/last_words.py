@@ -1,4 +1,4 @@
-"""What a worker tells the neighbours of a fragment that cannot tell them itself, because it is dead."""
+"""Notices of a worker to the neighbours of a dead fragment, which cannot send them itself."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ __all__ = ["close_inputs", "fail_output"]
 
 
 async def close_inputs(fragment: AnyFragment, receiver: netchannel.ReceiverServer, reason: str) -> None:
-    """Tell whoever sends to the fragment, now or later, that nothing is wanted any more, and why."""
+    """Notify present and later senders to the fragment that nothing is wanted any more, with the reason."""
     for operator in fragment.operators:
         if isinstance(operator, NetworkSource):
             schema = zset.weighted(arrow_schema(operator.columns))
             with suppress(
                 netchannel.ChannelInUse
-            ):  # somebody else has it: then it is not this fragment's any more
+            ):  # another process has it: then it is not this fragment's any more
                 await receiver.register_channel(operator.channel, schema=schema).close(reason)
 
 
 async def fail_output(fragment: AnyFragment, sender: netchannel.SenderServer, reason: str) -> None:
-    """Tell whoever reads the fragment that it has failed, and why; whoever is away is not waited for long."""
+    """Notify the fragment's reader that it has failed, with the reason; an absent reader is not waited for long."""
     sinks = [each for each in fragment.operators if isinstance(each, NetworkSink)]
     if isinstance(fragment, Fragment):
         await asyncio.gather(*(_fail(each, _schema_of(fragment, each), sender, reason) for each in sinks))
@@ -43,7 +43,7 @@ async def fail_output(fragment: AnyFragment, sender: netchannel.SenderServer, re
 async def _fail(
     operator: NetworkSink, schema: pa.Schema, sender: netchannel.SenderServer, reason: str
 ) -> None:
-    with suppress(netchannel.NetChannelError):  # the stream has ended in another way, or nobody is there
+    with suppress(netchannel.NetChannelError):  # the stream has ended in another way, or there is no reader
         channel = sender.register_channel(
             operator.channel, to=operator.address, schema=schema, stream=operator.channel, replayable=True
         )

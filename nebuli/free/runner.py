@@ -138,7 +138,7 @@ class FragmentRunner(FragmentThread):
     def _asked(self) -> list[tuple[str, Source]]:
         """The sources whose turn it is: all, but of those that are there from the beginning only the smallest.
 
-        Where event time is told by what is read, they go on together: all windows would be open until the last begins.
+        If event time comes from the rows, they advance together: all windows would be open until the last begins.
         """
         asked = list(self._sources.items())
         sizes = {id_: source.total_bytes for id_, source in asked if source.total_bytes is not None}
@@ -167,9 +167,7 @@ class FragmentRunner(FragmentThread):
             id_: each.rows_without_time for id_, each in statistics.items() if each.rows_without_time
         }
         self._status.without_time = without_time
-        if (
-            self.fragment.late is Late.FAIL
-        ):  # before its end: so whoever reads this fragment publishes nothing
+        if self.fragment.late is Late.FAIL:  # before its end: so this fragment's reader publishes nothing
             if late:
                 raise RowsLate(late)
             if without_time:

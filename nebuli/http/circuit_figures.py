@@ -1,7 +1,7 @@
 """`CircuitFigures`: figures of all members together, as JSON and for Prometheus.
 
-What counts up is summed over members, and never goes down: a member that begins anew counts from zero, and what the one
-before had counted is kept here. What goes up and down is said of each member, with its host.
+Counters are summed over members, and never go down: a restarted member counts from zero, and its predecessor's counts
+are kept here. Gauges are given for each member, with its host.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _GAUGES = {
     "waiting_rows": "rows that have come in and are in no step yet",
     "resident_bytes": "the memory of its process",
     "arrow_bytes": "the memory of its process that Arrow has",
-    "cpu_seconds": "processor time of its process",
+    "cpu_seconds": "CPU time of its process",
 }
 
 
 class CircuitFigures:
-    """What is known of members, by asking them."""
+    """Figures of members, which it asks for."""
 
     def __init__(self, calls: CircuitCalls) -> None:
         self._calls = calls
@@ -107,7 +107,7 @@ def _lines(stats: Mapping[str, Any]) -> Iterator[str]:
     yield from _family(
         "paused", "gauge", "whether no steps are to be made", [(circuit, int(stats["paused"]))]
     )
-    yield from _family("epoch", "gauge", "how often members have begun anew", [(circuit, stats["epoch"])])
+    yield from _family("epoch", "gauge", "how often members were restarted", [(circuit, stats["epoch"])])
     for name, text in _COUNTED.items():
         series = [({**circuit, "operator": key}, each[name]) for key, each in stats["operators"].items()]
         yield from _family(f"{name}_total", "counter", f"{text} an operator, at all members", series)
@@ -127,7 +127,7 @@ def _lines(stats: Mapping[str, Any]) -> Iterator[str]:
         for each in there
         for key, counts in each["operators"].items()
     ]
-    yield from _family("member_state_bytes", "gauge", "what an operator keeps at a member", state)
+    yield from _family("member_state_bytes", "gauge", "the state that an operator keeps at a member", state)
 
 
 def _family(

@@ -1,7 +1,7 @@
 """`CircuitProxy` hands requests of a worker's HTTP server to the coordinators' processes, and their answers back.
 
-The first part of a path is the id of a query, as in ``/ID/stats``. What goes through is neither read nor kept: whoever
-takes an answer slowly slows down the process that gives it.
+The first part of a path is the id of a query, as in ``/ID/stats``. Traffic is neither read nor kept: a slow client
+slows down the process that answers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _READ_BYTES = 1 << 16
 
 
 class CircuitProxy:
-    """An ASGI app. ``socket_of`` says where the process of a query listens; raises Problem where there is none."""
+    """An ASGI app. ``socket_of`` returns the socket of a query's process; raises Problem if there is none."""
 
     def __init__(self, socket_of: Callable[[str], Path]) -> None:
         self._socket_of = socket_of
@@ -84,7 +84,7 @@ class _Passage:
             await asyncio.gather(asking, return_exceptions=True)
 
     async def _ask(self, scope: Scope, path: bytes, receive: Receive) -> None:
-        """The request, and then that whoever asked has left, which ends the answer."""
+        """Yield the request, and then that the client has left, which ends the answer."""
         headers: Headers = list(scope["headers"])
         has_body = any(name in (b"content-length", b"transfer-encoding") for name, _ in headers)
         headers = _without(headers, _OF_ONE_CONNECTION | _FOR_THE_WORKER)

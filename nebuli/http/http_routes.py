@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 _CATCH_UP_S = 20.0
 """So long a circuit that has begun again may take until it knows which steps it had made."""
 _FORWARD_S = 5.0
-"""A member that has not answered for so long has not done what all were told."""
+"""A member that has not answered for so long has not followed the request."""
 
 
 def app(calls: CircuitCalls, stores: ServedStores) -> Starlette:
@@ -130,7 +130,7 @@ def _answering(
             Exception: _ours,
         },
     )
-    application.router.redirect_slashes = False  # who asks with curl would see an empty answer
+    application.router.redirect_slashes = False  # a user of curl would see an empty answer
     return application
 
 
@@ -165,7 +165,7 @@ async def _not_here(request: Request, error: Exception) -> Response:
             ", with a slash at its end" if request.url.path != "/" and request.url.path.endswith("/") else ""
         )
     what = f"{place(request)}: {why}"
-    problem = Problem(error.status_code, kind, what, "GET /openapi.json says what there is")
+    problem = Problem(error.status_code, kind, what, "GET /openapi.json lists all paths")
     return problem.response(place(request), error.headers)
 
 
@@ -185,7 +185,7 @@ async def _is_slow(request: Request, error: Exception) -> Response:
 
 
 async def _is_gone(request: Request, error: Exception) -> Response:
-    return Response(status_code=400)  # nobody hears it
+    return Response(status_code=400)  # no client receives it
 
 
 async def _ours(request: Request, error: Exception) -> Response:
@@ -321,7 +321,7 @@ class _Endpoints:
     async def _forwarded(
         self, request: Request, told: Callable[[CallConnection, str], Awaitable[None]]
     ) -> Response:
-        """Tell all members; what some have not done is said of each."""
+        """Send it to all members; failures are reported for each."""
         name = request.path_params["name"]
         if name not in self._calls.inputs:
             raise UnknownInput(f"there is no input {name}: the circuit has {', '.join(self._calls.inputs)}")
@@ -331,7 +331,7 @@ class _Endpoints:
                 async with asyncio.timeout(_FORWARD_S):
                     await told(line, name)
             except TimeoutError:
-                why = f"it did not answer within {_FORWARD_S:g} s, and is told when it is there"
+                why = f"it did not answer within {_FORWARD_S:g} s, and gets it when it can be reached"
                 return {"member": member, "done": False, "why": why}
             except StorageError as error:
                 return {"member": member, "done": False, "why": str(error)}
@@ -344,7 +344,8 @@ class _Endpoints:
                 503,
                 "not_all_members",
                 f"{len(missing)} of {len(members)} members have not done it: {', '.join(map(str, missing))}",
-                "see what each says in 'members', and ask again: members that have done it do nothing then",
+                "read the answer of each in 'members', and ask again: members that have done it do nothing "
+                "then",
                 members=members,
             )
         return JSONResponse({"input": name, "members": members})
@@ -380,7 +381,7 @@ class _Endpoints:
                 "not_caught_up",
                 f"the circuit has begun again, and for {_CATCH_UP_S:g} s has not caught up with the steps that it had "
                 f"made before",
-                "GET /stats says how the members are; POST /start if it is paused, and ask again",
+                "GET /stats shows the state of the members; POST /start if it is paused, and ask again",
             ) from None
 
     async def offsets(self, request: Request) -> Response:
@@ -434,4 +435,4 @@ async def _sql_of(request: Request) -> str:
 
 
 def _away(what: str) -> Problem:
-    return Problem(503, "member_away", what, "GET /stats says how the members are; ask again")
+    return Problem(503, "member_away", what, "GET /stats shows the state of the members; ask again")

@@ -40,10 +40,10 @@ _HEAD_S = 10.0
 """Within so long a request has begun on a connection, or it is closed."""
 _IDLE_S = 30.0
 _GRACE_S = 2.0
-"""How long those who read outputs have to come to their ends."""
+"""How long readers of outputs have to reach their ends."""
 _BACKLOG = 128
 _LINGER_S = 30.0
-"""How long whoever was given up may take what was written already."""
+"""How long an abandoned client may take bytes that were written already."""
 
 
 @asynccontextmanager
@@ -87,7 +87,7 @@ async def views_over_http(places: ViewPlaces, address: str, trust: Trust = NO_TR
 
 @asynccontextmanager
 async def served_over_http_to_worker(run: AnyRun, path: Path) -> AsyncIterator[None]:
-    """The same at a socket of this machine, for a worker that passes requests on, and has asked who asks."""
+    """The same at a socket of this machine, for a worker that passes requests on, and has authenticated the client."""
     listening = _listening_to_worker(path)
     calls = CircuitCalls(run)
     guarded = Guard(app(calls, ServedStores(NO_STORES)), hosts=None, secret=None)
@@ -167,13 +167,14 @@ def _listening(address: str, host: str, port: int) -> socket.socket:
     except OSError as error:
         found.close()
         raise CannotServe(
-            f"--http {address} cannot be bound: {error}; stop what listens there, or choose another port"
+            f"--http {address} cannot be bound: {error}; stop the process that listens there, or choose "
+            f"another port"
         ) from error
     return found
 
 
 def _local_names(host: str, port: int) -> set[str]:
-    """What a request on this machine may say that it is for."""
+    """Return the host names that a request on this machine may have."""
     names = {host.lower(), "localhost", "127.0.0.1", "[::1]"}
     return {f"{name}:{port}" for name in names} | (names if port == 80 else set())
 
@@ -217,7 +218,7 @@ def _context(tls: netchannel.Tls) -> SSLContext:
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to whoever runs the circuit."""
+    """Leaves signals to the process that runs the circuit."""
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -251,7 +252,7 @@ class _Impatient(H11Protocol):
         super().connection_lost(exc)
 
     def _break_off(self, last_word: bytes) -> None:
-        """End an answer in the middle; one without a last word has no end, which whoever reads it notices."""
+        """End an answer in the middle; one without a last word has no end, which its reader notices."""
         self.cycle.disconnected = True
         if last_word:
             for event in (h11.Data(data=last_word), h11.EndOfMessage()):

@@ -40,7 +40,9 @@ def described(calls: CircuitCalls, of_collections: Mapping[str, Any]) -> dict[st
     inputs, pushed, outputs = sorted(calls.inputs), sorted(calls.external), sorted(calls.outputs)
     members = calls.run.plan.members
     member = query(
-        "member", {"type": "integer", "minimum": 0, "maximum": members - 1}, "Whose process; 0 without."
+        "member",
+        {"type": "integer", "minimum": 0, "maximum": members - 1},
+        "The member whose process is profiled [default: 0].",
     )
     seconds = query(
         "seconds",
@@ -48,7 +50,7 @@ def described(calls: CircuitCalls, of_collections: Mapping[str, Any]) -> dict[st
         "How long it is looked at; 1 without.",
     )
     producer = query(
-        "producer", {"type": "string", "minLength": 1, "maxLength": 256}, "Who sends.", required=True
+        "producer", {"type": "string", "minLength": 1, "maxLength": 256}, "The sender.", required=True
     )
     paths: dict[str, Any] = {
         "/start": {"post": call("Have steps made again.", _POSITION)},
@@ -56,10 +58,13 @@ def described(calls: CircuitCalls, of_collections: Mapping[str, Any]) -> dict[st
         "/shutdown": {
             "post": call("End the circuit, with a checkpoint if all members are there.", ANY, code="202")
         },
-        "/checkpoint": {"post": call("Have all members save what they know: the step behind it.", _STEP)},
+        "/checkpoint": {
+            "post": call("Have all members save their state; the answer is the next step.", _STEP)
+        },
         "/scale": {
             "post": call(
-                "Go on with so many members; pushes wait meanwhile: the step that is their first.",
+                "Change the number of members; pushes wait meanwhile. The answer is the first step of the "
+                "new members.",
                 _SCALED,
                 [query("members", _MEMBERS, "How many there are to be.", required=True)],
             )
@@ -70,11 +75,11 @@ def described(calls: CircuitCalls, of_collections: Mapping[str, Any]) -> dict[st
         },
         "/stats": {"get": call("How the circuit and its members are.", ANY)},
         "/metrics": {"get": given("The same for Prometheus.", {"text/plain": _TEXT})},
-        "/metadata": {"get": call("What runs: the plan, inputs, outputs and their columns.", ANY)},
+        "/metadata": {"get": call("The running query: its plan, inputs, outputs and their columns.", ANY)},
         "/heap_profile": {"get": given("The memory of a member.", {"text/plain": _TEXT}, [member, seconds])},
         "/dump_profile": {
             "get": given(
-                "What a member is busy with, for Python's pstats.",
+                "A profile of a member, for Python's pstats.",
                 {"application/octet-stream": BYTES},
                 [member, seconds],
             )
@@ -89,8 +94,8 @@ def described(calls: CircuitCalls, of_collections: Mapping[str, Any]) -> dict[st
                 [
                     path("name", one_of(outputs)),
                     query("from_step", NUMBER, "The first; 0 without."),
-                    query("until_step", NUMBER, "The one behind the last."),
-                    query("follow", {"type": "boolean"}, "Whether to go on with those that come."),
+                    query("until_step", NUMBER, "One past the last."),
+                    query("follow", {"type": "boolean"}, "Continue with later steps."),
                 ],
             )
         },
@@ -101,7 +106,7 @@ def described(calls: CircuitCalls, of_collections: Mapping[str, Any]) -> dict[st
         ("start", "Take rows for an input again."),
     ):
         paths[f"/{verb}_input_endpoint/{{name}}"] = {
-            "post": call(f"{text} All members are told.", _FORWARDED, [path("name", one_of(inputs))])
+            "post": call(f"{text} All members are asked.", _FORWARDED, [path("name", one_of(inputs))])
         }
     if pushed:
         name = path("name", one_of(pushed))

@@ -1,4 +1,4 @@
-"""What descriptions of endpoints are made of, in OpenAPI 3.1."""
+"""Parts of descriptions of endpoints, in OpenAPI 3.1."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ PROBLEM = {
     "required": ["error", "what", "where", "do"],
     "properties": {
         "error": {"type": "string", "description": "A name for programs."},
-        "what": {"type": "string", "description": "What went wrong, in a sentence."},
-        "where": {"type": "string", "description": "Of which request."},
-        "do": {"type": "string", "description": "What to do about it."},
+        "what": {"type": "string", "description": "The error, in a sentence."},
+        "where": {"type": "string", "description": "The request."},
+        "do": {"type": "string", "description": "The remedy."},
         "expected": {"type": "integer", "description": "The number that a producer sends next."},
         "bound": {
             "type": "integer",
@@ -87,6 +87,6 @@ def given(
                 "description": text,
                 "content": {kind: {"schema": schema} for kind, schema in content.items()},
             },
-            "default": {"description": "What went wrong.", "content": problem},
+            "default": {"description": "The error.", "content": problem},
         },
     }

@@ -1,4 +1,4 @@
-"""Changes by step, or by time, as a body: JSON lines, events that a browser goes on with, or an Arrow stream."""
+"""Changes by step, or by time, as a body: JSON lines, events that a browser resumes, or an Arrow stream."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ if TYPE_CHECKING:
 LINES, EVENTS = "application/x-ndjson", "text/event-stream"
 ARROW = "application/vnd.apache.arrow.stream"
 BREAK_OFF = "nebuli.break_off"
-"""In a request's scope: has a last word said to whoever takes nothing, who may read it yet, and the connection end."""
+"""In a request's scope: has a last message sent to a client that takes nothing, which may still read it, and the
+connection end."""
 _ALIVE_S = 10.0
 """After so long without a step events have a comment: else what is in between would close the connection."""
 
 
 class Part(NamedTuple):
-    """What there is of a step, or of a time; with ``more`` of it to come."""
+    """The rows of a step, or of a time; with ``more`` of it to come."""
 
     number: int
     batches: Sequence[pa.RecordBatch]
@@ -52,13 +53,13 @@ class Form(Protocol):
         """One; called on a thread."""
 
     def alive(self) -> bytes:
-        """While there is none."""
+        """Return a sign of life while there is none."""
 
     def failed(self, error: Failure) -> bytes:
-        """Instead of the next one. Raises the error where a body cannot say it."""
+        """Instead of the next one. Raises the error if a body cannot express it."""
 
     def end(self) -> bytes:
-        """Behind all of them."""
+        """Return the bytes after all of them."""
 
 
 class Lines:
@@ -86,7 +87,7 @@ class Lines:
         return b""
 
     def failed(self, error: Failure) -> bytes:
-        """A line that says it."""
+        """Return a line with the error."""
         problem = problem_of(error)
         return as_json({"error": problem.error, "what": str(error), "do": problem.do}) + b"\n"
 
@@ -96,7 +97,7 @@ class Lines:
 
 
 class Events(Lines):
-    """The same as server-sent events, whose ids are the numbers: who connects again goes on behind the last."""
+    """The same as server-sent events, whose ids are the numbers: a client that reconnects continues after the last."""
 
     kind = EVENTS
 
@@ -183,7 +184,7 @@ def form_of(request: Request, key: str, schema: pa.Schema) -> Form:
 async def body(parts: Parts, form: Form, until: int | None) -> AsyncGenerator[bytes]:
     """The parts below a number, or all that ever come, in a form; they are closed with it.
 
-    Raises what they raise before it has given anything, or says it as its form does.
+    Raises their errors before it has returned anything, or encodes them in its form.
     """
     begin, is_first = form.begin(), True
     beats = _beats(parts)
@@ -230,10 +231,10 @@ async def _next(parts: Parts) -> Part | None:
 
 
 class Streamed(StreamingResponse):
-    """An answer with a body that is closed with it, whether its end has come or whoever asked has left.
+    """An answer with a body that is closed with it, when its end has come or the client has left.
 
-    What is wrong before the first part is raised before anything is sent, and is an answer of its own; what is wrong
-    later, and the body cannot say, breaks the connection off.
+    An error before the first part is raised before anything is sent, and is its own answer; a later one that the body
+    cannot express breaks the connection off.
     """
 
     def __init__(self, given: AsyncGenerator[bytes], kind: str) -> None:

@@ -1,4 +1,4 @@
-"""What goes wrong, as every error of the service is answered: an object with what, where, and what to do."""
+"""Errors, as the service answers them: an object with the error, the place, and the remedy."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     Failure = circuit.CircuitError | storage.StorageError | ingestion.IngestionError | views.ViewError
 
 FAILURES = (circuit.CircuitError, storage.StorageError, ingestion.IngestionError, views.ViewError)
-"""What `problem_of` takes."""
+"""Errors that `problem_of` takes."""
 
 
 class Problem(Exception):
-    """A request is not answered. ``more`` are members of the object beside those that each has."""
+    """A request is not answered. ``more`` are additional members of the object."""
 
     def __init__(self, status: int, error: str, what: str, do: str, **more: Any) -> None:
         self.status = status
@@ -44,13 +44,13 @@ _MEANING: dict[type[circuit.CircuitError], tuple[int, str, str]] = {
     circuit.UnknownInput: (
         404,
         "unknown_input",
-        "GET /metadata says which inputs there are, and which take rows",
+        "GET /metadata lists the inputs, and which of them take rows",
     ),
-    circuit.UnknownOutput: (404, "unknown_output", "GET /metadata says which outputs there are"),
+    circuit.UnknownOutput: (404, "unknown_output", "GET /metadata lists the outputs"),
     circuit.WrongRows: (
         400,
         "wrong_rows",
-        "GET /metadata says which columns an input has, GET /collections/NAME those of a collection",
+        "GET /metadata lists the columns of an input, GET /collections/NAME those of a collection",
     ),
     circuit.SequenceGap: (
         409,
@@ -66,9 +66,13 @@ _MEANING: dict[type[circuit.CircuitError], tuple[int, str, str]] = {
     circuit.CircuitShutDown: (409, "shut_down", "run the query again with the same state, and send it again"),
     circuit.StepForgotten: (410, "step_forgotten", "ask from step 'bound' on"),
     circuit.StepNotThere: (409, "step_not_there", "ask again when step 'bound' has been made"),
-    circuit.CheckpointNotMade: (409, "checkpoint_not_made", "GET /stats says how the members are; ask again"),
-    circuit.NotScaled: (409, "not_scaled", "GET /stats says how the members are"),
-    circuit.WrongQuery: (400, "wrong_query", "mend the SQL; GET /metadata says which tables there are"),
+    circuit.CheckpointNotMade: (
+        409,
+        "checkpoint_not_made",
+        "GET /stats shows the state of the members; ask again",
+    ),
+    circuit.NotScaled: (409, "not_scaled", "GET /stats shows the state of the members"),
+    circuit.WrongQuery: (400, "wrong_query", "fix the SQL; GET /metadata lists the tables"),
     circuit.ContentsUnknown: (409, "contents_unknown", "ask for another table, or read /output_endpoint"),
     circuit.QueryTooLarge: (413, "query_too_large", "ask for less: a LIMIT, fewer columns, an aggregate"),
     circuit.QueryTimedOut: (504, "query_timed_out", "ask for less, or again when all members are there"),
@@ -81,16 +85,24 @@ _OF_STORES: dict[type[storage.StorageError], tuple[int, str, str]] = {
         "collection_dropped",
         "ask no more, or make another one of its name",
     ),
-    collections.CollectionUnknown: (404, "unknown_collection", "GET /collections says which there are"),
+    collections.CollectionUnknown: (404, "unknown_collection", "GET /collections lists them"),
     collections.CollectionExists: (409, "collection_exists", "take another name, or DELETE that one first"),
-    collections.RowsMismatch: (400, "wrong_rows", "GET /collections/NAME says which columns it has"),
-    collections.CollectionMisused: (400, "collection_misused", "do as 'what' says; nothing was changed"),
+    collections.RowsMismatch: (400, "wrong_rows", "GET /collections/NAME lists its columns"),
+    collections.CollectionMisused: (
+        400,
+        "collection_misused",
+        "follow the advice in 'what'; nothing was changed",
+    ),
     collections.RenditionUnknown: (
         404,
         "unknown_rendition",
-        "GET /collections/NAME says which there are; POST /collections/NAME/renditions makes one",
+        "GET /collections/NAME lists them; POST /collections/NAME/renditions makes one",
     ),
-    collections.RenditionRefused: (409, "rendition_refused", "do as 'what' says; nothing was changed"),
+    collections.RenditionRefused: (
+        409,
+        "rendition_refused",
+        "follow the advice in 'what'; nothing was changed",
+    ),
     collections.TooLate: (410, "too_late", "ask from time 'bound' on"),
     storage.NotYet: (409, "not_yet", "ask again, or for an earlier time"),
     storage.SchemaMismatch: (400, "wrong_columns", "take other columns"),
@@ -99,35 +111,35 @@ _OF_STORES: dict[type[storage.StorageError], tuple[int, str, str]] = {
         "sequence_passed",
         "nothing, if these are the rows of that number: they were inserted; else send them with 'expected'",
     ),
-    storage.StoreClosed: (503, "ended", "ask again, from behind the last time that came"),
+    storage.StoreClosed: (503, "ended", "ask again, starting after the last time that came"),
     storage.StoreFull: (507, "store_full", "make room, and ask again; nothing is lost"),
     storage.Unclear: (
         503,
         "unclear",
         "ask again: with a producer and a sequence it happens once, else see first whether it has",
     ),
-    storage.Damaged: (500, "damaged", "do as 'what' says"),
-    storage.StorageError: (503, "store_failed", "do as 'what' says, and ask again"),
+    storage.Damaged: (500, "damaged", "follow the advice in 'what'"),
+    storage.StorageError: (503, "store_failed", "follow the advice in 'what', and ask again"),
 }
 
 _OF_SOURCES: dict[type[ingestion.IngestionError], tuple[int, str, str]] = {
-    ingestion.SourceUnknown: (404, "unknown_source", "GET /sources says which there are"),
-    ingestion.IngestionError: (503, "source_failed", "do as 'what' says, and ask again"),
+    ingestion.SourceUnknown: (404, "unknown_source", "GET /sources lists them"),
+    ingestion.IngestionError: (503, "source_failed", "follow the advice in 'what', and ask again"),
 }
 
 _OF_VIEWS: dict[type[views.ViewError], tuple[int, str, str]] = {
-    views.WrongKey: (400, "wrong_key", "GET /views says which columns a key has, and of which types"),
+    views.WrongKey: (400, "wrong_key", "GET /views lists the columns of a key and their types"),
     views.LookupTimedOut: (504, "lookup_timed_out", "ask again, or with more time, as ?deadline=SECONDS"),
     views.UnknownView: (503, "view_away", "ask again: its process is being started, or its query is over"),
     views.ViewUnreachable: (503, "view_away", "ask again: its process is being started, or does not answer"),
     views.ViewsClosed: (503, "ended", "ask again when the query runs again"),
-    views.ViewError: (503, "view_failed", "do as 'what' says, and ask again"),
+    views.ViewError: (503, "view_failed", "follow the advice in 'what', and ask again"),
 }
-"""Whoever serves a view knows its name, so one that is not found is away."""
+"""The server of a view knows its name, so one that is not found is away."""
 
 
 def problem_of(error: Failure) -> Problem:
-    """What an error of a circuit, of a store, of a source or of a view is over HTTP."""
+    """Return the HTTP problem for an error of a circuit, a store, a source or a view."""
     if isinstance(error, storage.StorageError):
         status, name, do = next(_OF_STORES[each] for each in type(error).__mro__ if each in _OF_STORES)
     elif isinstance(error, ingestion.IngestionError):
@@ -136,7 +148,7 @@ def problem_of(error: Failure) -> Problem:
         status, name, do = next(_OF_VIEWS[each] for each in type(error).__mro__ if each in _OF_VIEWS)
     else:
         status, name, do = _MEANING.get(
-            type(error), (503, "circuit_failed", "GET /stats says how the members are; ask again")
+            type(error), (503, "circuit_failed", "GET /stats shows the state of the members; ask again")
         )
     more = {key: getattr(error, key) for key in ("expected", "bound") if hasattr(error, key)}
     if isinstance(error, collections.TooLate):

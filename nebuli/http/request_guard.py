@@ -1,6 +1,6 @@
-"""`Guard`: who may ask at all, how much, and how slowly, before any endpoint hears of it.
+"""`Guard`: which requests are allowed, how large, and how slow, before they reach an endpoint.
 
-On a loopback address whoever is on this machine may ask, but no page that a browser shows: such a page could give a
+On a loopback address any user of this machine may ask, but no page in a browser: such a page could give a
 name of its own to the address (so the Host header is checked), or send a form there (so is the Origin). Elsewhere the
 topology's certificates, or its secret as a bearer token, are asked for.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 BODY_S = 30.0
 """Within so long a request's body has to be there."""
 SEND_S = 60.0
-"""Whoever takes nothing of an answer for so long is left."""
+"""A client that takes nothing of an answer for so long is dropped."""
 
 
 class Guard:
@@ -57,7 +57,7 @@ class Guard:
                 raise
 
     def _check(self, request: Request) -> None:
-        """Raise Problem for whoever may not ask."""
+        """Raise Problem for a client without permission."""
         host, origin = request.headers.get("host", ""), request.headers.get("origin")
         if self._hosts is not None and host.lower() not in self._hosts:
             raise Problem(
@@ -87,7 +87,7 @@ class Guard:
 
 
 class _Patient:
-    """Gives an answer to whoever takes it, and gives up whoever takes nothing for too long: with a typed end.
+    """Sends an answer, and gives up a client that takes nothing for too long: with a typed end.
 
     Nothing is kept for them: the next part is not made before there is room for it.
     """
@@ -115,7 +115,10 @@ class _Patient:
             self._ends_a_line = body.endswith(b"\n")
 
     def _last_word(self) -> bytes:
-        what = f"nothing of this answer was taken for {SEND_S:g} s: ask again, from behind the last that came"
+        what = (
+            f"the client read nothing of this answer for {SEND_S:g} s: ask again, starting after the last line "
+            f"that came"
+        )
         line = as_json({"error": "too_slow", "what": what}) + b"\n"
         rest = b"" if self._ends_a_line else b"\n"
         match self._kind:

@@ -1,4 +1,4 @@
-"""What is in a request: parameters, and rows."""
+"""The contents of a request: parameters, and rows."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class RowsIn:
                 415,
                 "wrong_content_type",
                 f"rows are of the type {kind or 'nothing'}, and {LINES} and {ARROW} are taken",
-                "say the type in the header Content-Type",
+                "give the type in the header Content-Type",
             )
         said = request.headers.get("content-length", "")
         size = min(int(said), MAX_BYTES) if said.isdecimal() and len(said) < 20 else MAX_BYTES
@@ -72,7 +72,7 @@ class RowsIn:
 
 
 def refuse_others(request: Request, taken: Sequence[str]) -> None:
-    """Take no parameters but these: one that is written wrong would else say nothing. Raises Problem."""
+    """Take no parameters but these: a misspelt one would otherwise go unnoticed. Raises Problem."""
     others = [name for name in request.query_params if name not in taken]
     if others:
         takes = f"takes {', '.join(taken)}" if taken else "takes none"
@@ -80,7 +80,7 @@ def refuse_others(request: Request, taken: Sequence[str]) -> None:
             400,
             "wrong_parameter",
             f"there is no parameter {others[0][:_NAME_LIMIT]!r}: {request.method} {request.url.path} {takes}",
-            "leave it out, or mend its name",
+            "leave it out, or fix its name",
         )
 
 
@@ -97,7 +97,7 @@ async def json_object(request: Request, says: str, example: str) -> dict[str, An
 
 def wrong_body(says: str, example: str) -> Problem:
     """The error for a body."""
-    return Problem(400, "wrong_body", f"the body is no JSON object with {says}", f"send {example}")
+    return Problem(400, "wrong_body", f"the body is not a JSON object with {says}", f"send {example}")
 
 
 def text(request: Request, name: str, limit: int | None = _NAME_LIMIT) -> str:
@@ -111,7 +111,7 @@ def text(request: Request, name: str, limit: int | None = _NAME_LIMIT) -> str:
 
 
 def number(request: Request, name: str, otherwise: int | None) -> int:
-    """A number from 0 on; where it is not given, another, or, if that is None, a Problem."""
+    """Return a number from 0; if it is not given, the default, or, if that is None, raise Problem."""
     found = request.query_params.get(name)
     if found is None:
         if otherwise is None:
@@ -147,7 +147,7 @@ def seconds(request: Request, name: str, most: float) -> float | None:
 
 
 def is_said(request: Request, name: str) -> bool:
-    """Whether a parameter is true."""
+    """True if a parameter is true."""
     found = request.query_params.get(name, "false").lower()
     if found not in ("true", "false"):
         raise wrong(name, f"{found[:40]!r} is neither true nor false")
@@ -155,7 +155,7 @@ def is_said(request: Request, name: str) -> bool:
 
 
 def last_event(request: Request) -> int | None:
-    """The id of the last event that a browser had, which goes on behind it."""
+    """Return the id of the last event of a browser, which resumes after it."""
     said = request.headers.get("last-event-id", "")
     return int(said) if said.isascii() and said.isdecimal() and len(said) < 19 else None
 
@@ -163,5 +163,5 @@ def last_event(request: Request) -> int | None:
 def wrong(name: str, why: str) -> Problem:
     """The error for a parameter."""
     return Problem(
-        400, "wrong_parameter", f"the parameter {name}: {why}", f"say it in the address, as ?{name}=..."
+        400, "wrong_parameter", f"the parameter {name}: {why}", f"give it in the address, as ?{name}=..."
     )

@@ -1,4 +1,4 @@
-"""A stage that is run again after what went wrong, for as long as somebody wants it."""
+"""A stage that is run again after errors, for as long as it is wanted."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Told = Callable[[IngestionError | None], Awaitable[None]]
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 15.0
 _LOOK_S = 0.1
 _SETTLED_S = 3.0
-"""What is read on for so long without an error is sound; one that comes again at once comes within a second or so."""
+"""A stage that reads for so long without an error is sound; a recurring error comes within a second or so."""
 _ATTEMPTS, _ATTEMPTS_BEHIND, _READINGS_BEHIND = 5, 2, 4
-"""From which one in a row on it is told that a time is gone, that messages are, and that a reader says so."""
+"""How many errors in a row until a lost time, lost messages, and a reader's report of them are reported."""
 _log = logging.getLogger("nebuli.ingestion")
 
 
@@ -39,7 +39,7 @@ class Attempt:
 
 
 class Attempts:
-    """Each makes the stage anew.
+    """Each makes the stage again.
 
     Its `health` is ``running`` once it is known that it does: it has written all that there is, or reads on without an
     error. Until then an error holds: a source that answers again may have the same one again in a moment.
@@ -53,10 +53,10 @@ class Attempts:
         *,
         behind: Attempts | None = None,
     ) -> None:
-        """``whose`` they are is said in the log. ``changed`` is called when it fares otherwise, or has failed again.
+        """``whose`` names their owner in the log. ``changed`` is called when it fares otherwise, or has failed again.
 
-        ``make`` leaves to the stack what is to be closed behind it, and has errors of readers told to the other. What
-        reads what others write is known to run only ``behind`` them.
+        ``make`` leaves to the stack everything to be closed after it, and passes errors of readers to the other. A
+        stage that reads others' output is known to run only ``behind`` them.
         """
         self._whose = whose
         self._make = make
@@ -64,7 +64,7 @@ class Attempts:
         self._behind = behind
         self.health: Health = "starting"
         self.error: IngestionError | StorageError | None = None
-        """What hinders it."""
+        """The current error."""
         self.stage: Stage | None = None
         """The stage of the attempt under way."""
         self.upper = 0
@@ -87,22 +87,22 @@ class Attempts:
                 if not self._is_overtaken(error, times):
                     await self._failed(error)
                 if self.health == "conflict":
-                    # who has other rows than are written goes on with nothing until it is built anew
+                    # an instance with other rows than the written ones does not continue until it is rebuilt
                     await asyncio.Event().wait()
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _is_overtaken(self, error: IngestionError | StorageError, times: int) -> bool:
-        """Whether others have gone on meanwhile, and let go of what was to be read: it is begun anew behind that.
+        """True if others have advanced meanwhile, and released the rows to be read: it restarts after them.
 
-        If that comes so many ``times`` in a row it is not others, and is told: what should be there is not.
+        If that happens so many ``times`` in a row, others are not the cause, and it is reported: rows are missing.
         """
         if not isinstance(error, SinceMismatch | TooLate | AddressGone):
             return False
         self._overtaken += 1
         if self._overtaken >= times:
             return False
-        _log.info("%s: begun anew, as others are ahead: %s", self._whose, error)
+        _log.info("%s: restarted from scratch, as others are ahead: %s", self._whose, error)
         return True
 
     async def _failed(self, error: IngestionError | StorageError) -> None:
@@ -112,7 +112,7 @@ class Attempts:
         await self._changed(self)
 
     async def _reading_told(self, error: IngestionError | None) -> None:
-        """A source cannot be read, and the stage goes on without it; or it answers again."""
+        """A source cannot be read, and the stage continues without it; or it answers again."""
         if error is None:
             self._doubted.set()
         elif self._is_overtaken(error, _READINGS_BEHIND):
@@ -141,7 +141,7 @@ class Attempts:
                 await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _prove(self, attempt: Attempt) -> None:
-        """Say that it runs, once that is known; and again, whenever it was in doubt."""
+        """Report that it runs, once that is known; and again, whenever it was in doubt."""
         await attempt.stage.advanced.wait()
         while True:
             await self._doubted.wait()
@@ -159,7 +159,7 @@ class Attempts:
             return False
         if _now_s() - began >= _SETTLED_S and attempt.progress() != before:
             return True
-        with suppress(IngestionError, StorageError):  # it does not say: whoever reads it says why
+        with suppress(IngestionError, StorageError):  # it does not report it: its reader reports why
             return await attempt.stage.is_caught_up()
         return False
 

@@ -1,4 +1,4 @@
-"""What does the work of a definition: readers, decoders and an envelope, each imported when it is needed."""
+"""The implementation of a definition: readers, decoders and an envelope, each imported when it is needed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def carried(definition: Definition) -> pa.Schema:
 
 
 def reader_of(origin: Any, definition: Definition, seen: SeenFiles | None = None) -> SourceReader:
-    """What reads an origin, where readers before it have ``seen`` files.
+    """Return the reader of an origin, if earlier readers have ``seen`` files.
 
     Raises SourceUnusable where what it needs is not installed.
     """
@@ -73,7 +73,7 @@ def reader_of(origin: Any, definition: Definition, seen: SeenFiles | None = None
 
 
 def envelope_of(definition: Definition) -> Envelope:
-    """What says which changes rows are."""
+    """Return the rule that turns rows into changes."""
     match definition.envelope:
         case UpsertEnvelope() as upsert:
             from .envelopes.upsert import Upsert
@@ -93,7 +93,7 @@ def envelope_of(definition: Definition) -> Envelope:
 
 
 def decoder_of(definition: Definition, wants: pa.Schema) -> Decoder:
-    """What makes the rows that an envelope wants of messages."""
+    """Return the decoder of messages into the rows for an envelope."""
     match _format_of(definition):
         case CsvFormat() as csv:
             from .decoding.csv_decoder import CsvDecoder
@@ -115,7 +115,7 @@ def decoder_of(definition: Definition, wants: pa.Schema) -> Decoder:
 
 
 def _key_of(definition: Definition) -> Sequence[str]:
-    """By which columns rows are told apart; none, where they are not."""
+    """Return the columns that identify rows; none, if there are none."""
     return () if isinstance(definition.envelope, AppendEnvelope) else definition.envelope.key
 
 

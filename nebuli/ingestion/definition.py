@@ -1,4 +1,7 @@
-"""What a user says of a source, in YAML: where messages come from, how they are decoded, and what they change."""
+"""A user's definition of a source, in YAML.
+
+Where messages come from, how they are decoded, and which changes they are.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ _SOURCE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,79}")
 
 
 def _wrong(at: Location, what: str) -> PydanticCustomError:
-    """What is wrong with a definition as a whole, and where in its document."""
+    """Return the error of a definition as a whole, and its place in the document."""
     return PydanticCustomError(MISPLACED, "{what}", {"at": at, "what": what})
 
 
@@ -92,7 +95,7 @@ class ChannelOrigin(Model):
 class NatsOrigin(Model):
     """A stream of a NATS server with JetStream; of all its subjects, or of those that match.
 
-    ``purge``: what nobody asks for any more is purged from the stream, which nobody else reads then.
+    ``purge``: messages that are no longer needed are purged from the stream, which must have no other readers then.
     """
 
     type: Literal["NATS"]
@@ -207,9 +210,9 @@ _CARRIES_BYTES = ("File", "NATS", "Postgres")
 class Definition(Model):
     """A source, which is ingested into the collection of its name.
 
-    ``raw``: the messages are kept as they are, too, in the collection NAME.raw, so that the other can be made anew
+    ``raw``: the messages are kept as they are, too, in the collection NAME.raw, so that the other can be rebuilt
     without the source. ``keep`` is how long it can be read back. ``on_error``: a message that cannot be decoded goes
-    into the collection NAME.errors, and nothing waits (``collect``); or all behind it waits for it (``wait``), which
+    into the collection NAME.errors, and nothing waits (``collect``); or all later ones wait for it (``wait``), which
     transactions want, as one would be incomplete without it.
     """
 
@@ -258,7 +261,7 @@ class Definition(Model):
         if "Collection" in (kind if metadata is not None else "", getattr(metadata, "type", "")):
             raise _wrong(
                 ("envelope", "metadata"),
-                "metadata cannot come beside, or from, a collection; expected another origin",
+                "metadata cannot be added to a collection or read from one; expected another origin",
             )
         if self.raw and kind == "Collection":
             raise _wrong(("raw",), "a collection is kept already; expected no raw")
@@ -274,7 +277,7 @@ class Definition(Model):
         if (self.envelope.transactions is not None) != self.origin.two_phase:
             raise _wrong(
                 ("from",),
-                "Postgres says where transactions begin and end with two_phase, and transactions wants to know; "
+                "transactions needs two_phase, with which Postgres marks where transactions begin and end; "
                 "expected both or neither of them",
             )
         return self
@@ -294,7 +297,7 @@ class Definition(Model):
 
     @property
     def collects_errors(self) -> bool:
-        """Whether messages that cannot be decoded go into a collection, and hold up nothing."""
+        """True if messages that cannot be decoded go into a collection, and delay nothing."""
         return self.on_error != "wait" and not self._has_transactions
 
     @property
@@ -328,7 +331,7 @@ def _origin_below(origin: Origin, directory: Path) -> Origin:
 def parse_definition(text: str, file: str | None = None) -> Definition:
     """Read a definition from a YAML document. Raises DefinitionInvalid with all that is wrong, and where.
 
-    Of a ``file`` relative paths begin at its folder.
+    Relative paths in a ``file`` begin at its folder.
     """
     document = parse_yaml(text, file)
     if document.broken:

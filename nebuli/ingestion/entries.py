@@ -1,4 +1,4 @@
-"""What a store has of its sources: what they are, and how their instances fare."""
+"""The records of sources in a store: their definitions, and the states of their instances."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ SOURCES = "ingestion/sources"
 INSTANCES = "ingestion/instances"
 SUPERVISORS = "ingestion/supervisors"
 RAW_RENDITION = "r1"
-"""That of raw messages, which are never made anew."""
+"""That of raw messages, which are never rebuilt."""
 Phase = Literal["creating", "there", "dropping"]
 Health = Literal["starting", "running", "waiting", "conflict", "ended"]
 """``running``: it has written something, and is not hindered; ``waiting``: to try again, after an error."""
 FROM_BAD_TO_GOOD: tuple[Health, ...] = ("conflict", "waiting", "starting", "running")
 """How those that live fare."""
 _SEEN_MS = 30_000
-"""It says three times as often that it is there."""
+"""It reports three times as often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ class Entry:
     """A source, in its ``version``, whose collections are written as the ``rendition``.
 
     ``built_from``: the time of the collection that it reads whose contents come first; None: there was nothing yet.
-    ``origin_created``: when that collection was created, by which it is told from another one of its name. ``former``
-    are the collections of states that earlier versions had.
+    ``origin_created``: when that collection was created, which distinguishes it from another one of its name.
+    ``former`` are the collections of states that earlier versions had.
     """
 
     id: str
@@ -76,7 +76,7 @@ class Entry:
 
     @property
     def can_be_rebuilt(self) -> bool:
-        """Whether all of its messages are there to be read again."""
+        """True if all of its messages are there to be read again."""
         return self.origin_collection is not None or not self.passing_sources
 
     @property
@@ -167,7 +167,7 @@ class InstanceStatus:
         return f"{self.source}/{self.host}/{self.instance}"
 
     def is_living(self, now: int) -> bool:
-        """Whether it runs, or waits to try again, at a time; one that was not seen for 30 s does not."""
+        """True if it runs, or waits to try again, at a time; one that was not seen for 30 s does not."""
         return self.health != "ended" and self.at > now - _SEEN_MS
 
     def to_text(self) -> str:
@@ -196,7 +196,7 @@ class SupervisorStatus:
     at: int
 
     def is_living(self, now: int) -> bool:
-        """Whether it runs at a time; one that was not seen for 30 s does not."""
+        """True if it runs at a time; one that was not seen for 30 s does not."""
         return self.at > now - _SEEN_MS
 
     def to_text(self) -> str:
@@ -215,7 +215,7 @@ class SupervisorStatus:
 def next_version(
     entry: Entry, definition: Definition, built_from: int | None, origin_created: int | None
 ) -> Entry:
-    """The same source, from now on as this definition says."""
+    """The same source, from now on by this definition."""
     return replace(
         entry,
         definition=definition,
@@ -265,7 +265,7 @@ class Register:
             await self._shard.written(max(self._known[0], 0), deadline_s=pause_s)
 
     async def change(self, key: str, change: Callable[[str | None], str | None]) -> None:
-        """Make another document of one, or of none; None: forget it. Done anew where another change was first."""
+        """Make another document of one, or of none; None: forget it. Repeated if another change was first."""
         while True:
             documents = await self.read()
             upper, before = self._known[0], documents.get(key)

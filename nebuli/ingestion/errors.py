@@ -1,15 +1,15 @@
-"""What goes wrong between a source and its collection.
+"""Errors between a source and its collection.
 
 ::
 
     IngestionError
-    ├── DefinitionInvalid   a file that does not say what is to be ingested
-    ├── SourceUnknown       there is none of that name
-    ├── SourceExists        there is one of that name
-    ├── SourceRefused       what was asked of a source cannot be
-    ├── SourceAway          nobody answers where it should be: tried again
-    ├── SourceUnusable      it is there, and is not as the definition says
-    ├── AddressGone         the source does not have what comes next any more
+    ├── DefinitionInvalid   a file that does not define a source
+    ├── SourceUnknown       no source has that name
+    ├── SourceExists        a source has that name
+    ├── SourceRefused       a request about a source is refused
+    ├── SourceAway          no answer at its address: tried again
+    ├── SourceUnusable      it is there, and does not match the definition
+    ├── AddressGone         the next messages of the source are gone
     ├── MessageInvalid      a message that cannot be decoded
     └── SourceConflict      two instances have made different things of the same messages
 """
@@ -20,11 +20,11 @@ from dataclasses import dataclass
 
 
 class IngestionError(Exception):
-    """The message says what happened, where, and what to do. Nothing that was ingested is lost by it."""
+    """The message has the error, the place, and the remedy. Nothing that was ingested is lost by it."""
 
 
 class DefinitionInvalid(IngestionError):
-    """A file that does not say what is to be ingested; every mistake is in the message, a line for each."""
+    """A file that does not define a source; every mistake is in the message, a line for each."""
 
 
 class SourceUnknown(IngestionError):
@@ -36,15 +36,15 @@ class SourceExists(IngestionError):
 
 
 class SourceRefused(IngestionError):
-    """What was asked of a source cannot be; nothing happened."""
+    """A request about a source is refused; nothing happened."""
 
 
 class SourceAway(IngestionError):
-    """Nobody answers where the source should be, or the answer did not come: it is tried again."""
+    """The source does not answer at its address: it is tried again."""
 
 
 class SourceUnusable(IngestionError):
-    """The source is there, and is not as the definition says."""
+    """The source is there, and does not match the definition."""
 
 
 class AddressGone(IngestionError):

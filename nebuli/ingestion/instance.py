@@ -1,4 +1,4 @@
-"""One instance of an ingestion: it runs what the source is now, tries again after errors, and says how it fares."""
+"""One instance of an ingestion: it runs the current definition, tries again after errors, and reports its state."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 _LOOK_S = 5.0
 """How often is looked at the latest whether the source is another one now."""
 _REPORT_S = 10.0
-"""How often an instance says that it is there."""
+"""How often an instance reports."""
 _FORGOTTEN_MS = 24 * 3600 * 1000
 """An instance that was not seen for so long is not remembered: machines come with new names, and go."""
 _AGAIN_S = 0.2
@@ -104,7 +104,7 @@ class Instance:
                 await self._leave()
 
     async def _leave(self) -> None:
-        """Say that it has ended; nothing of a source that was dropped, which might come again under this name."""
+        """Report its end; nothing for a dropped source, which might be created again under this name."""
         if await self._entry() is None:
             await self._instances.change(self._status.key, lambda _: None)
             return
@@ -119,7 +119,7 @@ class Instance:
         await self._instances.change(ended.key, unless_there_is_another)
 
     async def _entry(self) -> Entry | None:
-        """What is to be ingested; None where there is nothing any more."""
+        """Return the source to ingest; None if it is gone."""
         text = (await self._sources.read()).get(self._source)
         entry = None if text is None else Entry.of_text(text)
         return None if entry is None or entry.phase == "dropping" else entry
@@ -189,7 +189,7 @@ class Instance:
     # -- what is done
 
     async def _report(self) -> None:
-        """Say that it is there, also while it waits."""
+        """Report, also while it waits."""
         while True:
             await asyncio.sleep(_REPORT_S)
             with suppress(StorageError):
@@ -199,7 +199,7 @@ class Instance:
         """Have the collection be what this version makes of it, as soon as that is all there is."""
         names = [each for each in collections_of(entry) if each != entry.raw]
         while True:
-            with suppress(IngestionError, StorageError):  # the attempt says what is wrong
+            with suppress(IngestionError, StorageError):  # the attempt reports the error
                 left = [
                     each
                     for each in names
@@ -214,7 +214,7 @@ class Instance:
                         with suppress(RenditionRefused):  # another instance was first
                             await self._collections.handover(name, entry.rendition)
             await asyncio.sleep(_AGAIN_S)
-        await asyncio.Event().wait()  # the others go on
+        await asyncio.Event().wait()  # the others continue
 
     async def _drop_overtaken(self, names: Sequence[str], entry: Entry) -> None:
         """Drop the renditions of earlier versions that the collections have never been."""
@@ -276,7 +276,7 @@ class Instance:
             )
 
     async def _raw_made(self, entry: Entry, _: AsyncExitStack, told: Told) -> Attempt:
-        """From outside to the collection of raw messages, which goes on whatever becomes of what is made of it."""
+        """Ingest raw messages into their collection, regardless of the collections derived from it."""
         remap = await Remap.opened(self._store, entry.remap, self._collections.clock)
         columns = carried(entry.definition)
         envelope = AsTheyCame(columns)
@@ -315,35 +315,35 @@ class Instance:
 
 
 def _recorded(remap: Remap) -> dict[str, dict[str, int]]:
-    """The addresses that are, by raw source: also one that idles goes on to later times."""
+    """Return the recorded addresses, by raw source: an idle one advances to later times, too."""
     return {source: dict(parts) for source, parts in remap.last.items()}
 
 
 def _said(error: IngestionError | StorageError, entry: Entry) -> str:
-    """What is wrong, and which command is to be given."""
+    """Return the error, and the command that fixes it."""
     again = f"nebuli source drop {entry.name}, and nebuli source create FILE"
     anew = f"nebuli source rebuild {entry.name}" if entry.can_be_rebuilt else again
     match error:
         case CollectionUnknown():
             return (
-                f"{error}. It is where the source is ingested to, or from: drop the source, too, and create it anew: "
-                f"{again}"
+                f"{error}. The source is ingested into it, or from it: drop the source, too, and create it "
+                f"again: {again}"
             )
         case MessageInvalid():
-            return f"{error}; what is behind it waits: {', or '.join(_mended(error, entry))}"
+            return f"{error}; later messages wait: {', or '.join(_mended(error, entry))}"
         case SourceConflict():
-            return f"{error}; have it made anew: {anew}"
+            return f"{error}; create it again: {anew}"
         case AddressGone():  # of which a rebuild from raw messages asks nothing
             return f"{error} ({again if entry.definition.raw else anew})"
     return str(error)
 
 
 def _mended(error: MessageInvalid, entry: Entry) -> Iterator[str]:
-    """What may be done about a message."""
+    """Return the remedies for a message."""
     if entry.origin_collection is None:
-        yield "mend it where it comes from"
+        yield "fix it at its origin"
     if entry.can_be_rebuilt:
-        yield f"mend the definition, and 'nebuli source rebuild {entry.name} FILE'"
+        yield f"fix the definition, and 'nebuli source rebuild {entry.name} FILE'"
     if error.place is not None:
         of = f" --part {shlex.quote(error.place.part)}" if error.place.part else ""
         of += "" if error.place.raw_source == DATA else f" --of {error.place.raw_source}"

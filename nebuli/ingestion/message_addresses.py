@@ -18,10 +18,10 @@ PAYLOAD = "payload"
 AVAILABLE, SOURCE, PART, ADDRESS, NUMBER = PLACE = "_available", "_source", "_part", "_address", "_number"
 """The columns of a raw message's place, in their order: the time at which it became available, and where it is.
 
-The last tells those of one address apart.
+The last distinguishes those of one address.
 """
 Addresses = dict[str, int]
-"""By part of a source, the address behind what is meant: all messages below it."""
+"""By part of a source, the end of the meant messages: all below it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Undecoded:
 class Messages:
     """All messages of a ``part`` from address ``lower`` up to but not including ``upper``, in order.
 
-    There is a row for each, or, behind a decoder, for what was in it; ``addresses`` has the address of each row, and
+    There is a row for each, or, after a decoder, for each row in it; ``addresses`` has the address of each row, and
     never goes down. Several may have the same. ``undecoded`` are those of which a decoder could make none.
     """
 
@@ -79,11 +79,11 @@ class Messages:
         return replace(self, addresses=addresses, rows=rows)
 
     def place(self, row: int, source: str) -> str:
-        """Where a row is, as errors say it."""
+        """Return the place of a row, as errors name it."""
         part = f" of {self.part}" if self.part else ""
         return f"{source}: the message at {int(self.addresses[row])}{part}"
 
 
 def is_behind(some: Mapping[str, int], others: Mapping[str, int]) -> bool:
-    """Whether any of these addresses is below those."""
+    """True if any of these addresses is below those."""
     return any(some.get(part, 0) < address for part, address in others.items())

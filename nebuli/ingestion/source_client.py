@@ -122,7 +122,7 @@ class Sources:
         return sorted(await self._sources.read())
 
     async def entry(self, name: str) -> Entry:
-        """What a source is now. Raises SourceUnknown."""
+        """Return the entry of a source. Raises SourceUnknown."""
         text = (await self._sources.read()).get(name)
         if text is None:
             known = ", ".join(sorted(await self._sources.read())[:10])
@@ -187,7 +187,7 @@ class Sources:
         return [each for each in found if each is not None]
 
     async def _undecoded(self, entry: Entry) -> int | None:
-        """How many messages are in the collection of errors; None where there is none."""
+        """Return how many messages are in the collection of errors; None if there is none."""
         if not entry.definition.collects_errors:
             return None
         try:
@@ -202,7 +202,7 @@ class Sources:
         return None
 
     async def instances(self, name: str) -> list[InstanceStatus]:
-        """How its instances fare, as they have said last, also those that have ended within the last day."""
+        """Return the last reports of its instances, also of those that have ended within the last day."""
         texts = (await self._instances.read()).items()
         found = [InstanceStatus.of_text(text) for _, text in texts]
         return sorted(
@@ -210,7 +210,7 @@ class Sources:
         )
 
     async def supervisors(self) -> list[SupervisorStatus]:
-        """The supervisors that run, as they have said last, one for each host."""
+        """Return the supervisors that run, by their last reports, one for each host."""
         found = [SupervisorStatus.of_text(text) for text in (await self._supervisors.read()).values()]
         now, here = self._now(), socket.gethostname()
         return sorted(
@@ -219,11 +219,11 @@ class Sources:
         )
 
     async def supervise(self, status: SupervisorStatus) -> None:
-        """Say of a supervisor that it runs."""
+        """Record that a supervisor runs."""
         await self._supervisors.change(status.host, lambda _: status.to_text())
 
     async def end_supervision(self, status: SupervisorStatus) -> None:
-        """Say of a supervisor that it has ended, except if there is another one of its host."""
+        """Record that a supervisor has ended, except if there is another one of its host."""
 
         def unless_there_is_another(text: str | None) -> str | None:
             return None if text is None or SupervisorStatus.of_text(text).pid == status.pid else text
@@ -268,7 +268,7 @@ class Sources:
         except IngestionError as failed:
             error = str(failed)
         except TimeoutError:
-            error = f"{reader.reads} did not say within {_ASK_S:g} s how much it has"
+            error = f"{reader.reads} did not report within {_ASK_S:g} s how much it has"
         finally:
             await reader.close()
         lag = None
@@ -321,7 +321,7 @@ class Sources:
         return await self.entry(entry.name)
 
     async def _built_from(self, definition: Definition) -> tuple[int | None, int | None]:
-        """Of the collection that it reads, if it reads one: a time, if it is written yet, and when it was created."""
+        """Return, for the collection that it reads, if any, a time, if it is written yet, and when it was created."""
         if not isinstance(definition.origin, CollectionOrigin):
             return None, None
         try:
@@ -335,7 +335,7 @@ class Sources:
             raise SourceRefused(f"source {definition.name} reads a collection, and {error}") from error
 
     async def rebuild(self, name: str, definition: Definition | None = None) -> Entry:
-        """Have a source made anew, from its first message on, by another definition, or by the same one.
+        """Rebuild a source, from its first message on, by another definition, or by the same one.
 
         Its instances write a rendition from scratch, and hand over to it. The origin, the schema and ``raw`` stay.
         Raises SourceUnknown, SourceRefused.
@@ -362,7 +362,8 @@ class Sources:
             now = None if text is None else Entry.of_text(text)
             if now is None or (now.id, now.version, now.phase) != (entry.id, entry.version, "there"):
                 raise SourceRefused(
-                    f"source {name} was changed by somebody else just now: look at it, and do it again"
+                    f"source {name} was changed by another process at the same time: look at it, and try "
+                    f"again"
                 )
             return replace(made, replicas=now.replicas).to_text()
 
@@ -380,7 +381,7 @@ class Sources:
                     )
 
     async def scale(self, name: str, replicas: int) -> None:
-        """Say how many instances there are to be; 0: none. Raises SourceUnknown, SourceRefused."""
+        """Set the number of instances; 0: none. Raises SourceUnknown, SourceRefused."""
         _check_replicas(replicas, least=0)
         await self.entry(name)
         await self._sources.change(
@@ -389,9 +390,9 @@ class Sources:
         )
 
     async def skip(self, name: str, address: int, *, part: str = "", raw_source: str = DATA) -> None:
-        """Have a message passed over that cannot be ingested, and holds up those behind it; an error says where it is.
+        """Skip a message that cannot be ingested, and delays later ones; its error names its place.
 
-        One that can be is ingested all the same. It holds until the source is made anew. Raises SourceUnknown,
+        One that can be is ingested all the same. It holds until the source is rebuilt. Raises SourceUnknown,
         SourceRefused where there is no such raw source, or its part is ingested beyond that address.
         """
         entry = await self.entry(name)
@@ -417,7 +418,7 @@ class Sources:
                 await remap.mint({}, {key: b""})
 
     async def drop(self, name: str) -> str | None:
-        """Have it be no more, with its collections; what its source could not be told, in a sentence.
+        """Drop it, with its collections; returns a sentence if its origin could not be notified.
 
         Its instances end. Killed in the middle, it is done again. Raises SourceUnknown.
         """
@@ -442,14 +443,17 @@ class Sources:
         return untold
 
     async def _forgotten(self, entry: Entry) -> str | None:
-        """Have the sources keep nothing for it any more; what could not be said."""
+        """Have the origins keep nothing for it any more; returns what failed."""
         for origin in entry.raw_sources.values():
             reader = reader_of(origin, entry.definition)
             try:
                 async with asyncio.timeout(_ASK_S):
                     await reader.forget()
             except (IngestionError, TimeoutError) as error:
-                return f"{reader.reads} was not told that {entry.name} is over, and may keep what nobody reads: {error}"
+                return (
+                    f"{reader.reads} was not notified that {entry.name} is dropped, and may keep data that is "
+                    f"no longer read: {error}"
+                )
             finally:
                 await reader.close()
         return None
@@ -459,8 +463,8 @@ class Sources:
     async def ingest(self, name: str, *, instance: str = "1") -> None:
         """Ingest a source, as one of any number of instances, until it is dropped, or this is cancelled.
 
-        ``instance`` is a name that no other one of this host has. Raises SourceUnknown; what goes wrong with the source
-        is tried again, and told by `describe`.
+        ``instance`` is a name that no other one of this host has. Raises SourceUnknown; errors of the source are
+        retried, and reported by `describe`.
         """
         await self._finish_creating(await self.entry(name))
         await Instance(
@@ -480,8 +484,8 @@ def _check_left(entry: Entry, place: MessagePlace, recorded: Mapping[str, Addres
     if place.address < behind:
         of = f" of {place.part}" if place.part else ""
         raise SourceRefused(
-            f"source {entry.name} is ingested up to {behind}{of}, which is behind the message at {place.address}: "
-            f"take the address from the error that says which message it is"
+            f"source {entry.name} is ingested up to {behind}{of}, which is after the message at "
+            f"{place.address}: take the address from the error that names the message"
         )
 
 
@@ -503,8 +507,8 @@ def _check_rebuilt(entry: Entry, new: Definition) -> None:
         different.append("metadata")
     if different:
         raise SourceRefused(
-            f"source {entry.name} cannot have another {different[0]}: what it is made of, and its columns, stay; "
-            f"create another source"
+            f"source {entry.name} cannot have another {different[0]}: its origin and its columns cannot "
+            f"change; create another source"
         )
     for each in (entry, again):
         if not each.can_be_rebuilt:

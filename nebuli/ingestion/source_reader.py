@@ -1,7 +1,7 @@
 """The contract of a raw source: ordered messages, each at its address, from any address on that the source still has.
 
-Whoever reads a source again from an address gets the same messages at the same addresses, or is told that they are
-gone. That is all that ingestion asks of a source; `nebuli.ingestion.testing` has the kit that tests it.
+A repeated read from an address gives the same messages at the same addresses, or an error that they are gone. That is
+all that ingestion asks of a source; `nebuli.ingestion.testing` has the kit that tests it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 class SourceReader(ABC):
     """One reader of a source, on one event loop; any number of them read it at once.
 
-    All methods raise SourceAway where the source does not answer, which is tried again by a new reader, and
-    SourceUnusable where it is not as the definition says. A call that is cancelled loses nothing, and ends.
+    All methods raise SourceAway if the source does not answer, which is retried by a new reader, and SourceUnusable if
+    it does not match the definition. A call that is cancelled loses nothing, and ends.
     """
 
     unit: ClassVar[str] = "messages"
-    """What the difference of two addresses counts."""
+    """The unit of the difference of two addresses."""
 
     @property
     @abstractmethod
@@ -35,30 +35,30 @@ class SourceReader(ABC):
     @property
     @abstractmethod
     def reads(self) -> str:
-        """What it reads, as sentences name it."""
+        """Return its input, as sentences name it."""
 
     @abstractmethod
     async def open(self, at: Mapping[str, int]) -> None:
         """Begin at an address in each part; a part that is not named begins where the source has it begin.
 
-        Raises AddressGone where the source has something behind an address, and not what is there.
+        Raises AddressGone if the source has messages after an address, but not the one at it.
         """
 
     @abstractmethod
     async def next(self) -> Messages:
         """The messages that come next, of one part; waited for without a deadline, as a source may idle.
 
-        They are some, or none up to a later address, where a source goes on without one: now and then, as it idles.
+        They are some, or none up to a later address, if a source advances without one: now and then, as it idles.
         Those of a part come in the order of addresses, without a gap between one's ``upper`` and the next's ``lower``.
         Raises AddressGone where the source has dropped what comes next.
         """
 
     @abstractmethod
     async def ends(self) -> Addresses:
-        """By part, the address behind all that the source has now."""
+        """Return, by part, the address after all present messages of the source."""
 
-    async def release(self, before: Mapping[str, int]) -> None:  # noqa: B027 - a file is not told
-        """Tell the source that nobody asks any more for what is before these addresses."""
+    async def release(self, before: Mapping[str, int]) -> None:  # noqa: B027 - a file is not notified
+        """Notify the source that messages before these addresses are no longer needed."""
 
     async def forget(self) -> None:  # noqa: B027 - as above
         """Have the source keep nothing any more for this ingestion, which is over."""

@@ -1,4 +1,4 @@
-"""How a source fares, as whoever asks is told."""
+"""The state of a source, for its users."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RawSourceStatus:
-    """A raw source: the ``addresses`` of the remap, and those behind all that it has; None: it does not say, and why.
+    """A raw source: the ``addresses`` of the remap, and the ends of its present messages.
+
+    None: it does not report them, and the reason.
 
     The ``lag`` is what lies between them, in ``unit``.
     """
@@ -28,7 +30,7 @@ class RawSourceStatus:
 
 @dataclass(frozen=True, slots=True)
 class HeldBack:
-    """Somebody for whom a collection keeps what is behind a time; ``expires`` is in seconds since 1970."""
+    """A holder for which a collection keeps changes after a time; ``expires`` is in seconds since 1970."""
 
     collection: str
     name: str
@@ -43,7 +45,7 @@ class SourceStatus:
     It is complete below ``upper``, which is ``lag_ms`` ago; its remap is, below ``remap_upper``. ``health`` and
     ``error`` are those of the instance that fares worst of those that run; None: none runs, or none is hindered. The
     ``last_error`` of any instance stays when it is over; it was met last at ``last_error_at``. ``undecoded`` is how
-    many messages are in the collection of errors; None where there is none.
+    many messages are in the collection of errors; None if there is none.
     """
 
     name: str

@@ -4,5 +4,5 @@ from __future__ import annotations
 
 import os
 
-# Else gRPC tells on standard error of connections that end, as they do; it reads this when it is imported first.
+# Otherwise gRPC logs to standard error when connections end, which is normal; it reads this when it is imported first.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")

@@ -1,4 +1,4 @@
-"""Whether a worker would let in whoever can connect to it from another machine."""
+"""Checks if a worker would accept any client from another machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Exposed", "check_http_not_exposed", "check_not_exposed", "is_loopbac
 
 
 class Exposed(Exception):
-    """The worker would let in everybody; the message names option and address, and says what to do."""
+    """The worker would accept any client; the message names option, address and remedy."""
 
 
 def check_not_exposed(settings: WorkerSettings) -> None:
@@ -23,9 +23,9 @@ def check_not_exposed(settings: WorkerSettings) -> None:
     for option, address in (("data", settings.data), ("grpc", settings.grpc)):
         if not is_loopback(address):
             raise Exposed(
-                f"--{option} {address} can be reached from other machines, and without TLS and a secret whoever "
-                f"connects can read and write files as this worker does: name tls or a secret in the topology, or give "
-                f"--secret-file FILE; --insecure starts it all the same"
+                f"--{option} {address} can be reached from other machines, and without TLS and a secret any "
+                f"client can read and write files as this worker does: name tls or a secret in the topology, "
+                f"or give --secret-file FILE; --insecure starts it all the same"
             )
 
 
@@ -34,17 +34,18 @@ def check_http_not_exposed(settings: WorkerSettings) -> None:
     asked = settings.trust.tls is not None or settings.trust.secret is not None
     if settings.http is not None and not asked and not is_loopback(settings.http):
         raise Exposed(
-            f"--http {settings.http} can be reached from other machines, and without TLS and a secret whoever connects "
-            f"can push rows and end queries: name tls or a secret in the topology, or give --secret-file FILE"
+            f"--http {settings.http} can be reached from other machines, and without TLS and a secret any "
+            f"client can push rows and end queries: name tls or a secret in the topology, or give "
+            f"--secret-file FILE"
         )
 
 
 def is_loopback(address: str) -> bool:
-    """Whether a host is this one. One that nobody knows cannot be bound either, which says so in its own words."""
+    """True if a host is this one. An unknown one cannot be bound either, which has its own error."""
     host = address.rpartition(":")[0].strip("[]")
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:
         return True
-    # Of an IPv6 address of a link the zone is behind a percent sign.
+    # The zone of a link-local IPv6 address follows a percent sign.
     return all(ipaddress.ip_address(str(each[4][0]).partition("%")[0]).is_loopback for each in found)

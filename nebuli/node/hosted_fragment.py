@@ -69,24 +69,24 @@ _AT_REST = {
     FragmentState.STOPPED: ("was stopped", "; 'nebuli start {0}' {1}"),
     FragmentState.FAILED: (
         "has failed",
-        "; 'nebuli status {0}' says why, and 'nebuli start {0}' {1}",
+        "; 'nebuli status {0}' shows why, and 'nebuli start {0}' {1}",
     ),
 }
 """Why there is nothing to save of a query that does not run, and what may be done then."""
 _LIVES = 3
 _LIVES_S = 60.0
-"""An exact fragment goes on in a new process, but a process that dies so often in that time is its own fault."""
+"""An exact fragment continues in a new process, but one that dies so often in that time has failed."""
 _TOLD_LINES, _TOLD_S = 5, 2.0
 """Lines that an error has of the end of a dead process' log, and how old they may be then, in seconds."""
 
 
 class NotAdded(Exception):
-    """The query has not got more operators here; the message says why."""
+    """The query has not got more operators here; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What the fragments of a worker have in common."""
+    """The common part of the fragments of a worker."""
 
     spawner: Spawner
     receiver: netchannel.ReceiverServer
@@ -100,7 +100,7 @@ class Host:
     memory_bytes: int | None = None
     state: StorePlace | None = None
     serves_http: bool = False
-    """Whether circuits are called over HTTP, too."""
+    """True if circuits are called over HTTP, too."""
 
     def place(self, id_: str) -> StorePlace | None:
         """Where a fragment of a query in steps keeps what it has; None if nothing is kept here."""
@@ -125,7 +125,7 @@ def _short(id_: str) -> str:
 class _Ending:
     """How a process has ended; ``killed``: by a signal, which is nothing that the fragment has computed.
 
-    ``in_order``: it has told whoever reads the fragment of the end, if that had come.
+    ``in_order``: it has notified the fragment's reader of the end, if that had come.
     """
 
     text: str
@@ -155,7 +155,7 @@ class HostedFragment:
         self._keep_line = keep_line
         self._on_change = on_change
         self._last_lines: deque[tuple[float, str]] = deque(maxlen=_TOLD_LINES)  # with when they came
-        self._left = 0.0  # when its process said nothing more
+        self._left = 0.0  # when its process sent nothing more
         self._process: Spawned | None = None
         self._control: asyncio.StreamWriter | None = None
         self._locks: Sequence[SinkLock] = ()
@@ -175,7 +175,7 @@ class HostedFragment:
 
     @property
     def locks(self) -> Sequence[SinkLock]:
-        """Of files that it writes to, as long as it runs."""
+        """The locks of its output files, as long as it runs."""
         return () if self._life is None or self._life.done() else self._locks
 
     def start(self, locks: Sequence[SinkLock] = (), *, resumed: bool = False) -> None:
@@ -204,7 +204,7 @@ class HostedFragment:
         self._stopping = True
 
     async def checkpoint(self) -> int:
-        """Have a checkpoint made by the coordinator that it is: the step behind it.
+        """Have a checkpoint made by this coordinator; returns the next step.
 
         Raises CheckpointNotMade; NothingToSave where it does not run.
         """
@@ -220,7 +220,7 @@ class HostedFragment:
         return made.step
 
     async def succeed(self, succession: Succession) -> int:
-        """Have the coordinator that it is go on with other members: their first step. Raises NotSucceeded."""
+        """Have this coordinator continue with other members; returns their first step. Raises NotSucceeded."""
         if self._control is None or self.status.state is not FragmentState.RUNNING:
             raise NotSucceeded(f"fragment {self.fragment.id} does not run: its members are as they were")
         end: SuccessionEnd | None = await self._answer(
@@ -228,8 +228,8 @@ class HostedFragment:
         )
         if end is None:
             raise NotSucceeded(
-                f"the process of {self.fragment.id} has ended meanwhile: 'nebuli status' says with which members the "
-                f"next one goes on"
+                f"the process of {self.fragment.id} has ended meanwhile: 'nebuli status' lists the members "
+                f"with which the next one continues"
             )
         if end.step is None:
             raise NotSucceeded(end.why)
@@ -268,7 +268,7 @@ class HostedFragment:
             raise DataflowError(f"fragment {self.fragment.id}: {end.why}")
 
     async def _answer(self, control: asyncio.StreamWriter, question: Callable[[int], object]) -> Any:
-        """What its process answers; None if that has ended meanwhile."""
+        """Return the answer of its process; None if that has ended meanwhile."""
         waiting = asyncio.get_running_loop().create_future()
         self._answers.append(waiting)
         control.write(packed(question(len(self._answers) - 1)))
@@ -279,7 +279,7 @@ class HostedFragment:
         if self.status.state is not FragmentState.RUNNING:
             happened, then = _AT_REST[self.status.state]
             step = self.status.checkpoint
-            query, begins = query_of(self.id), "begins it" if step == 0 else "goes on there"
+            query, begins = query_of(self.id), "begins it" if step == 0 else "continues there"
             raise NothingToSave(f"query {query} {happened}", step, then.format(query, begins))
 
     async def ended(self, timeout_s: float) -> bool:
@@ -290,24 +290,24 @@ class HostedFragment:
         return bool(done)
 
     def abandon(self) -> None:
-        """End its process at once, and say nothing to anybody: a successor of this worker goes on."""
+        """End its process at once, without notifying any peer: a successor of this worker continues."""
         if self._life is not None:
             self._life.cancel()
         if self._process is not None:
             self._process.kill()
 
     async def lose(self, what: str) -> None:
-        """Fail, as what it had in memory was lost with another process; its neighbours hear of it."""
+        """Fail, as its state in memory was lost with another process; its neighbours are notified."""
         self._end(FragmentState.FAILED, Cause.LOST, what)
         await self._tell_neighbours()
 
     def fail(self, why: str) -> None:
-        """End a fragment that cannot be started, by its own fault; its neighbours hear of it."""
+        """End a fragment that cannot be started, by its own fault; its neighbours are notified."""
         self._end(FragmentState.FAILED, Cause.ITSELF, why)
         self._life = asyncio.create_task(self._tell_without_waiting(), name=f"end of {self.fragment.id}")
 
     async def decline_inputs(self) -> None:
-        """Tell whoever still sends to it, now or later, that it has ended."""
+        """Notify present and later senders that it has ended."""
         await close_inputs(self.fragment, self._host.receiver, self._last_word)
 
     async def _live(self, *, resumed: bool) -> None:
@@ -333,13 +333,13 @@ class HostedFragment:
         deaths: deque[float] = deque(maxlen=_LIVES)
         ending = await self._one_life(resumed=resumed)
         while self._goes_on(ending, deaths):
-            self._warn(f"its process {ending.text}; it goes on in another one")
+            self._warn(f"its process {ending.text}; it continues in another one")
             self._last_lines.clear()
             ending = await self._one_life(resumed=True)
         return ending
 
     def _goes_on(self, ending: _Ending, deaths: deque[float]) -> bool:
-        """Whether another process takes up what this one has left, as after the death of the whole worker."""
+        """True if another process continues its work, as after the death of the whole worker."""
         if self.status.state.is_final or self._stopping or not (ending.killed and goes_on(self.fragment)):
             return False
         deaths.append(time.monotonic())
@@ -432,7 +432,7 @@ class HostedFragment:
             _write(line.text)
 
     async def _follow(self, stderr: int) -> None:
-        """What the process writes on its standard error by itself: before a crash, the reason."""
+        """Follow the process's own standard error: before a crash, the reason."""
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader()
         transport, _ = await loop.connect_read_pipe(
@@ -474,7 +474,7 @@ class HostedFragment:
 
     @property
     def _last_word(self) -> str:
-        """What neighbours are told of its end."""
+        """Return the message to neighbours about its end."""
         if self.status.state is FragmentState.FINISHED:
             return HAS_ALL
         return f"fragment {self.fragment.id} at {self.fragment.node}: {self.status.error}"
@@ -484,7 +484,7 @@ class HostedFragment:
         await self._fail_output()
 
     async def _tell_without_waiting(self) -> None:
-        """The same, but its reader is told while others go on: it may be none any more, or not yet."""
+        """Do the same, but notify its reader while others continue: it may be gone, or not there yet."""
         await self.decline_inputs()
         self._telling = asyncio.create_task(self._fail_output(), name=f"last words of {self.fragment.id}")
 
@@ -507,7 +507,7 @@ class HostedFragment:
 
 
 def _write(text: str) -> None:
-    with suppress(OSError):  # nobody reads it any more, or the disk is full: the line is kept as all are
+    with suppress(OSError):  # it is no longer read, or the disk is full: the line is kept as all are
         sys.stderr.write(f"{text}\n")
 
 

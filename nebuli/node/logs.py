@@ -1,4 +1,4 @@
-"""What a worker has logged lately, told apart by fragment, for whoever asks over gRPC."""
+"""The recent log of a worker, by fragment, for clients over gRPC."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Logs(logging.Handler):
         self._news.set()
 
     async def lines(self, id_: str = "", *, follow: bool = False) -> AsyncIterator[LogLine]:
-        """What is kept, of one fragment or of all, and with ``follow`` what comes, for as long as it is asked for."""
+        """Yield the kept lines, of one fragment or of all, and with ``follow`` later ones, until it is closed."""
         seen = self._count - len(self._lines)
         while True:
             self._news.clear()

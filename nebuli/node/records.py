@@ -1,4 +1,4 @@
-"""What a worker remembers of its fragments beyond its own end: one note for each, in a place of its own."""
+"""A worker's records of its fragments beyond its own end: one note for each, in its own place."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ __all__ = ["FRAGMENT", "FragmentRecord", "Records", "StateUnusable"]
 
 _ENDING = ".json"
 _AWAY_S = 5.0
-"""How long a server is waited for: nobody hears from the worker meanwhile."""
+"""How long to wait for a server: the worker does not answer meanwhile."""
 FRAGMENT: TypeAdapter[AnyFragment] = TypeAdapter(AnyFragment)
 """Reads what a worker is given to run."""
 
 
 class StateUnusable(Exception):
-    """The directory cannot be used; the message names it, and says why and what to do."""
+    """The directory cannot be used; the message has its name, the reason and the remedy."""
 
 
 class FragmentRecord(BaseModel):
@@ -71,7 +71,7 @@ class Records:
         self._lock.close()
 
     def load(self) -> list[FragmentRecord]:
-        """All records, in the order in which they came. Raises StateUnusable for a note that is none.
+        """All records, in the order in which they came. Raises StateUnusable for a malformed note.
 
         At a URL all are written once more: a worker that has lost the place without a word cannot write them then.
         """
@@ -100,8 +100,8 @@ class Records:
             )
         if not name.removesuffix(_ENDING).isdecimal():
             return StateUnusable(
-                f"{path} is no fragment's record, but somebody else's: give the worker a --state of its own, a "
-                f"folder that is empty or not there yet at first"
+                f"{path} is not a fragment's record: give the worker its own --state, a folder that is empty "
+                f"or does not exist yet"
             )
         return StateUnusable(f"{path} is no fragment's record: {error}; remove it")
 

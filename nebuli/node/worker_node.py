@@ -55,7 +55,7 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 _LAST_WORDS_S = 4.0
-"""How long to wait for a fragment that is telling its neighbours of its end."""
+"""How long to wait for a fragment that is notifying its neighbours of its end."""
 
 _LEFT_S, _AGAIN_S = 5.0, 0.1
 """How long processes that a killed worker had are waited for in all, and how often they are looked for."""
@@ -86,9 +86,9 @@ class BusyFragment(Exception):
 
 
 class WorkerNode:
-    """What a worker has been given to run. To be used on the worker's loop.
+    """The fragments of a worker. To be used on the worker's loop.
 
-    With ``records`` it is remembered: `take_up` goes on with what an earlier worker was given.
+    With ``records`` they are remembered: `take_up` continues those of an earlier worker.
     """
 
     def __init__(self, host: Host, records: Records | None = None) -> None:
@@ -102,7 +102,7 @@ class WorkerNode:
         self.logs = Logs(self._owner)
 
     def register(self, fragment: AnyFragment, wished: str = "") -> str:
-        """Take a fragment; its id. What was taken under the same id before, is taken already.
+        """Take a fragment; its id. A fragment taken under the same id before is taken already.
 
         Without a wish the id is a number that no other fragment here has. Raises OSError if it cannot be recorded,
         StorageError if one of a query in steps has no place for what it will keep; then it was not taken.
@@ -124,7 +124,7 @@ class WorkerNode:
             engine_of(fragment, self._host.max_state_bytes)
         elif self._host.state is None:
             raise NoState(
-                f"fragment {fragment.id} is of a query in steps, which keeps what it has: start the worker at "
+                f"fragment {fragment.id} belongs to a query in steps, which keeps state: start the worker at "
                 f"{here} with --state DIR"
             )
         id_ = wished or next(id_ for id_ in map(str, self._numbers) if id_ not in self._fragments)
@@ -137,10 +137,10 @@ class WorkerNode:
         return status.id
 
     async def start(self, id_: str, *, closes: bool = False, left_out: str = "") -> None:
-        """Start a fragment, once; one of a query in steps again when it has ended, which goes on where it was.
+        """Start a fragment, once; one of a query in steps again when it has ended, which continues where it was.
 
-        ``closes``: of a coordinator, event time ends with this run. A member leaves out what ``left_out`` says from now
-        on, see `LeftOutNotes.ask`.
+        ``closes``: of a coordinator, event time ends with this run. A member leaves out the rows in ``left_out`` from
+        now on, see `LeftOutNotes.ask`.
 
         Raises ChannelInUse if another one reads one of its channels, or has a view of the same name; BusyFragment if
         its process is still ending.
@@ -193,7 +193,10 @@ class WorkerNode:
         return take_all(hosted.fragment, query, shared)
 
     async def _startable(self, id_: str) -> HostedFragment:
-        """The fragment; one of a query in steps anew, if it has ended, once nothing of it is in its successor's way."""
+        """Return the fragment.
+
+        A new one of a query in steps, if it has ended, once nothing of it is in its successor's way.
+        """
         hosted = self._fragment(id_)
         if not _begins_again(hosted):
             return hosted
@@ -207,7 +210,9 @@ class WorkerNode:
         return self._add(anew, hosted.fragment)
 
     def _record_start(self, hosted: HostedFragment, *, closes: bool, left_out: str) -> None:
-        """Before it is started: a successor that took it up as registered would not go on, nor say what is lost.
+        """Record the start before it.
+
+        A successor that took it up as registered would not continue, nor report what is lost.
 
         Nor does it know which checkpoints have been made until then.
         """
@@ -224,21 +229,24 @@ class WorkerNode:
         self._fragment(id_).stop(at_once=at_once)
 
     async def checkpoint(self, id_: str) -> int:
-        """Have the coordinator of a query in steps make a checkpoint: the step behind it.
+        """Have the coordinator of a query in steps make a checkpoint; returns the next step.
 
         Raises CheckpointNotMade; NothingToSave where it does not run.
         """
         return await self._fragment(id_).checkpoint()
 
     async def succeed(self, id_: str, succession: Succession) -> int:
-        """Have the coordinator of a query in steps go on with other members: their first step. Raises NotSucceeded."""
+        """Have the coordinator of a query in steps continue with other members; returns their first step.
+
+        Raises NotSucceeded.
+        """
         return await self._fragment(id_).succeed(succession)
 
     async def add(self, id_: str, index: int, addition: Addition) -> None:
         """Have a part of a query with views be given more operators, if it has not: ``index`` came before these.
 
-        One after the other, and to its end, whoever has asked for it is gone. Raises NotAdded; OSError if it cannot be
-        recorded: then it is to be asked for again.
+        They run one after the other, and to their end, even if the caller is gone. Raises NotAdded; OSError if it
+        cannot be recorded: then it is to be asked for again.
         """
         task = asyncio.create_task(self._add_next(self._fragment(id_), index, addition))
         self._tasks.add(task)
@@ -258,7 +266,7 @@ class WorkerNode:
             self._save(hosted.status, hosted.fragment)
 
     def _in_use(self, views: Iterable[str], besides: HostedFragment) -> str:
-        """Who has a view of one of these names here, in words; nothing, if nobody else has."""
+        """Return a sentence with the owner of a view of one of these names here; empty, if there is no other."""
         wanted = set(views)
         for other in self._fragments.values():
             if other is besides or other.status.state is not FragmentState.RUNNING:
@@ -273,7 +281,7 @@ class WorkerNode:
     async def unregister(self, id_: str) -> None:
         """Forget a fragment that does not run. Raises OSError if its record stays; then it is still known.
 
-        What one has kept that is known no more, as the worker was killed in the middle of this, is deleted, too.
+        The state of one that is no longer known, as the worker was killed during this, is deleted, too.
         """
         if id_ and id_ not in self._fragments and (place := self._host.place(id_)) is not None:
             await self._remove(id_, place)
@@ -281,7 +289,7 @@ class WorkerNode:
         if hosted.status.state is FragmentState.RUNNING:
             raise BusyFragment(f"fragment {hosted.fragment.id} is running: stop it first")
         if not await hosted.ended(_LAST_WORDS_S):
-            raise BusyFragment(f"fragment {hosted.fragment.id} is telling its reader of its end: try again")
+            raise BusyFragment(f"fragment {hosted.fragment.id} is notifying its reader of its end: try again")
         if self._records is not None:
             self._records.forget(id_)
         if (place := self._place(id_, hosted.fragment)) is not None:
@@ -289,7 +297,7 @@ class WorkerNode:
         self._fragments.pop(id_, None)
 
     async def _remove(self, what: str, place: StorePlace) -> None:
-        """Delete what is kept at a place, once, whoever asks for it, and however many have given up to wait for it."""
+        """Delete the state at a place, once, for all callers, even if some have stopped waiting."""
         removing = self._removing.get(place)
         if removing is None:
             removing = self._removing[place] = asyncio.create_task(self._removed(what, place))
@@ -300,14 +308,17 @@ class WorkerNode:
         try:
             await asyncio.to_thread(Store.remove, place)
         except (StorageError, OSError) as error:
-            _log.warning("what fragment %s has kept stays at %s: %s", what, place, error)
+            _log.warning("the state of fragment %s stays at %s: %s", what, place, error)
 
     def _place(self, id_: str, fragment: AnyFragment) -> StorePlace | None:
         """Where a fragment keeps what it has, if it is one of a query in steps."""
         return None if isinstance(fragment, Fragment) else self._host.place(id_)
 
     async def take_up(self, records: Iterable[FragmentRecord]) -> None:
-        """Go on with what an earlier worker had: what is exact where it was, and the rest is lost, and says so."""
+        """Continue the fragments of an earlier worker: exact ones where they were.
+
+        The rest is lost, and reported as such.
+        """
         until = asyncio.get_running_loop().time() + _LEFT_S
         for record in records:
             hosted = self._add(record.status, record.fragment)
@@ -316,15 +327,13 @@ class WorkerNode:
                 case FragmentState.RUNNING if goes_on(record.fragment):
                     await self._resume(hosted, until)
                 case FragmentState.RUNNING:
-                    what = (
-                        f"its worker was started anew, and with the old one went {state_of(record.fragment)}"
-                    )
+                    what = f"its worker was restarted, which lost {state_of(record.fragment)}"
                     self._do(hosted.lose(what))
                 case FragmentState.FINISHED | FragmentState.FAILED | FragmentState.STOPPED:
                     self._do(hosted.decline_inputs())
 
     async def _resume(self, hosted: HostedFragment, until: float) -> None:
-        """Go on with it, once processes that it had have let go of its files; it fails where another query has one."""
+        """Continue it, once processes that it had have let go of its files; it fails where another query has one."""
         loop = asyncio.get_running_loop()
         locks = None
         while locks is None:
@@ -338,7 +347,7 @@ class WorkerNode:
         hosted.start(locks, resumed=True)
 
     def logged(self, id_: str, *, follow: bool) -> AsyncIterator[LogLine]:
-        """What was logged about a fragment, or about all if ``id_`` is empty."""
+        """Return the log of a fragment, or of all if ``id_`` is empty."""
         if id_:
             self._fragment(id_)
         return self.logs.lines(id_, follow=follow)
@@ -362,12 +371,12 @@ class WorkerNode:
         return [view for status in running for view in status.views]
 
     def reports(self) -> dict[str, Report]:
-        """What the processes of the fragments have reported last, by the fragments' ids. From any thread."""
+        """Return the last reports of the fragments' processes, by the fragments' ids. From any thread."""
         hosted = list(self._fragments.items())
         return {id_: each.report for id_, each in hosted if each.report is not None}
 
     def running_reports(self) -> list[Report]:
-        """The reports of those that run: a process' channels end with it, whatever it has said of them last."""
+        """The reports of those that run: a process' channels end with it, regardless of its last report."""
         return [
             each.report
             for each in self._fragments.values()
@@ -433,19 +442,19 @@ class WorkerNode:
 
 
 def _are_in_turn(one: AnyFragment, other: AnyFragment) -> bool:
-    """Whether they are members of one query that are never both members."""
+    """True if they are members of one query that are never both members."""
     return (
         isinstance(one, MemberFragment) and isinstance(other, MemberFragment) and one.circuit != other.circuit
     )
 
 
 def _views(fragment: Fragment) -> set[str]:
-    """What its views are read by."""
+    """Return the readers of its views."""
     return {each.name or each.id for each in fragment.own if isinstance(each, ViewOperator)}
 
 
 def _heard(task: asyncio.Task[None]) -> None:
-    """Take notice of how it has ended, where nobody waits for it any more."""
+    """Retrieve its result, if it is no longer waited for."""
     if not task.cancelled():
         task.exception()
 

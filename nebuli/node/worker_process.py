@@ -52,11 +52,11 @@ __all__ = ["AddressUnusable", "WorkerSettings", "run_worker"]
 
 _STOP_S = 3.0
 _EXIT_S = 4.0
-"""Seconds after which the process ends, whoever has not heard of it."""
+"""Seconds after which the process ends, even if peers are not notified."""
 _MEMBERS = "members"
 """The socket that fragments' processes come to as members of the node."""
 _LONGEST_NAME = 24
-"""Of a socket, in bytes, with what separates it from its folder."""
+"""The longest name of a socket, in bytes, with the separator from its folder."""
 _LONGEST_SOCKET_PATH = 103
 """The longest path of a socket, in bytes, on macOS; Linux takes a few bytes more."""
 _NO_ADDING = (
@@ -76,10 +76,10 @@ class WorkerSettings:
     At ``metrics`` it serves ``/metrics`` for Prometheus, and at ``http`` circuits over HTTP, if these are given.
     ``trust`` is what it shows and expects, on channels and over gRPC. At ``state``, a directory or a URL, it remembers
     its fragments, and takes them up again.
-    ``fragment_memory`` is the most memory, in bytes, that a fragment may take; ``max_state_bytes`` is what the state of
-    an operator may hold whose plan says nothing else. Fragments' processes are reached at the ``fragment_ports``, the
-    first and the last one of a range, and data connections go there too, or to ``data_ports``: a range such as
-    ``40000-40999``, or ``ephemeral``.
+    ``fragment_memory`` is the most memory, in bytes, that a fragment may take; ``max_state_bytes`` is the bound on the
+    state of an operator whose plan has none. Fragments' processes are reached at the ``fragment_ports``, the first and
+    the last one of a range, and data connections go there too, or to ``data_ports``: a range such as ``40000-40999``,
+    or ``ephemeral``.
     """
 
     data: str
@@ -103,7 +103,7 @@ def run_worker(settings: WorkerSettings, template: socket.socket) -> None:
     ``StateUnusable`` if it cannot start. A fragment that cannot be stopped in time does not keep the process.
     """
     if not uvloop.run(_serve(settings, template)):
-        # A thread is stuck, writing to a full pipe say; leaving by the normal way would wait for it.
+        # A thread is stuck, such as writing to a full pipe; leaving by the normal way would wait for it.
         os._exit(1)
 
 
@@ -155,14 +155,14 @@ async def _serve(settings: WorkerSettings, template: socket.socket) -> bool:
             where = f"metrics={_serve_metrics(stack, settings.metrics, node, receiver, sender)} {where}"
         if settings.http is not None:
             where = f"http={await _serve_http(stack, settings.http, node, host)} {where}"
-        # Once all is bound that may not be free, and before anybody asks how they are.
+        # After binding all addresses that may be in use, and before the first request for their state.
         await node.take_up(known)
         await service.server.start()
         sys.stderr.write(f"{READY_PREFIX}{where}\n")
         sys.stderr.flush()
         await stop.wait()
         asyncio.get_running_loop().call_later(_EXIT_S, os._exit, 1)
-        # First, or who asks would be told of fragments that they were stopped by somebody, and could still give some.
+        # First, or a client would get the answer that fragments were stopped on request, and could still register some.
         await service.server.stop(None)
         return await node.shutdown(_STOP_S)
 
@@ -231,11 +231,11 @@ class _GrpcServer:
 async def _grpc_server(
     service: Service, forwarding: Forwarding, settings: WorkerSettings, name: str
 ) -> _GrpcServer:
-    """A server that is bound, and not started: whoever calls waits."""
+    """Return a server that is bound, and not started: callers wait."""
     address, trust = settings.grpc, settings.trust
     host, _, port = address.rpartition(":")
     try:
-        # gRPC says neither why it cannot bind, nor only that; asking the system first does.
+        # gRPC does not report why it cannot bind; asking the system first does.
         probe = await asyncio.get_running_loop().create_server(asyncio.Protocol, host.strip("[]"), int(port))
     except OSError as error:
         raise _unusable("grpc", address, error) from error
@@ -256,7 +256,7 @@ async def _grpc_server(
     reflection.enable_server_reflection(names, server)
     try:
         bound = bind(server, address, trust)
-    except RuntimeError as error:  # somebody took it meanwhile, or the process has no descriptor left
+    except RuntimeError as error:  # another process took it meanwhile, or this one has no descriptor left
         raise _unusable("grpc", address, error) from error
     return _GrpcServer(server, f"{host}:{bound}")
 
@@ -283,7 +283,8 @@ def _drain_stdin(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
 def _unusable(option: str, address: str, error: OSError | RuntimeError) -> AddressUnusable:
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
         return AddressUnusable(
-            f"--{option} {address}: the port is in use; stop what listens there, or choose another"
+            f"--{option} {address}: the port is in use; stop the process that listens there, or choose "
+            f"another"
         )
     return AddressUnusable(
         f"--{option} {address} cannot be bound: {getattr(error, 'strerror', None) or error}"

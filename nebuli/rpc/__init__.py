@@ -1,1 +1,1 @@
-"""What a worker and those who drive it say to each other: the gRPC messages, their security, and what they mean."""
+"""The protocol between a worker and its clients: the gRPC messages, their security, and their meaning."""

@@ -115,7 +115,7 @@ class CircuitServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Describe(self, request, context):
-        """Says what can be pushed and read.
+        """Returns the inputs that can be pushed into and the outputs that can be read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -129,15 +129,17 @@ class CircuitServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Stage(self, request, context):
-        """Keeps rows, durably and for some hours, for a push of a producer that comes later. Each call keeps a piece of its own.
+        """Keeps rows, durably and for some hours, for a push of a producer that comes later. Each call keeps a piece of its
+        own.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PushStaged(self, request, context):
-        """Logs all rows of pieces as one push, and forgets what else was staged for it and for those before it. The producer's
-        numbers grow, and may leave some out; the last one has no effect if it comes again, whatever is staged for it then.
+        """Logs all rows of pieces as one push, and forgets all else that was staged for it and for those before it. The
+        producer's numbers grow, and may leave some out; the last one has no effect if it comes again, whatever is staged
+        for it then.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -151,7 +153,7 @@ class CircuitServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def NextSequence(self, request, context):
-        """Says which number a producer sends next to an input.
+        """Returns the next number of a producer for an input.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -165,7 +167,7 @@ class CircuitServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Offsets(self, request, context):
-        """Says which pushes count for a step.
+        """Returns the pushes that count for a step.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -192,28 +194,29 @@ class CircuitServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Scale(self, request, context):
-        """Goes on with another number of members; answers once they run.
+        """Changes the number of members; answers once they run.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ShutDown(self, request, context):
-        """Ends the circuit once steps have taken all rows that were pushed, with a checkpoint. Pushes are refused from then on.
+        """Ends the circuit once steps have taken all rows that were pushed, with a checkpoint. Pushes are refused from then
+        on.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Query(self, request, context):
-        """Answers a SELECT over what inputs that are materialized, and outputs, add up to at one step.
+        """Answers a SELECT over the contents of materialized inputs, and of outputs, at one step.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Status(self, request, context):
-        """Says how the circuit and its members are.
+        """Returns the state of the circuit and its members.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

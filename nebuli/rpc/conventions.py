@@ -1,4 +1,4 @@
-"""What is said beside messages."""
+"""Conventions outside messages."""
 
 REFUSAL_KEY = "nebuli-refusal-bin"
 """The trailing metadata under which an error carries a ``Refusal``."""
@@ -8,4 +8,4 @@ READY_PREFIX = "worker ready: "
 """How the line begins that a worker prints on stderr once it can be called; its addresses follow."""
 
 VIEWS_AT = "127.0.0.1:7700"
-"""Where ``nebuli run`` serves views, and ``nebuli view`` reads them, unless it is told where."""
+"""Where ``nebuli run`` serves views, and ``nebuli view`` reads them, unless another address is given."""

@@ -22,7 +22,7 @@ def new_deployment(query: str) -> str:
 
 
 def local_id(deployment: str, fragment: str) -> str:
-    """The id that a fragment has at its worker: no other deployment's, and known before the worker has heard of it."""
+    """The id that a fragment has at its worker: unique to its deployment, and known before the worker knows it."""
     return f"{deployment}/{fragment}"
 
 

@@ -1,4 +1,4 @@
-"""What a coordinator at a worker is given where other members are to take the place of those that it has."""
+"""The order to a coordinator at a worker to replace its members by others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["MemberPlace", "NotSucceeded", "Succession"]
 
 
 class NotSucceeded(Exception):
-    """Other members have not taken over, as far as is known; the message says why."""
+    """Other members have not taken over, as far as is known; the message has the reason."""
 
 
 class MemberPlace(BaseModel):
@@ -44,5 +44,5 @@ class Succession(BaseModel):
 
     @property
     def fragments(self) -> Mapping[MemberPlace, MemberFragment]:
-        """What is to be at each place."""
+        """Return the fragments for each place."""
         return dict(zip(self.places, self.members, strict=True))

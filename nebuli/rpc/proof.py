@@ -1,7 +1,7 @@
-"""Proofs that whoever calls a worker knows the secret: one with each call, good for that call only.
+"""Proofs that a worker's caller knows the secret: one with each call, good for that call only.
 
 It goes as metadata: the time, a random number, and an HMAC-SHA-256 over these two, the worker's name, the method and
-the request. So whoever reads the wire learns nothing that is good for another call, worker or request. A worker takes
+the request. So an eavesdropper learns nothing that is good for another call, worker or request. A worker takes
 proofs of clocks that differ from its own by five minutes at most, as Kerberos does, and remembers them for as long.
 """
 
@@ -28,7 +28,7 @@ PROOF_KEY = "nebuli-proof"
 WINDOW_S = 300.0
 _CONTEXT = b"nebuli worker 1"
 _OPEN = "/grpc.health.v1.Health/"
-"""Says only whether the worker serves: for load balancers and the like, which have no secret."""
+"""Reports only if the worker serves: for load balancers and the like, which have no secret."""
 
 
 def prove(secret: str, worker: str, method: str, request: bytes, now: float) -> str:
@@ -45,7 +45,9 @@ def _mac(secret: str, worker: str, method: str, request: bytes, once: str) -> st
 
 
 class Proofs:
-    """What a worker checks proofs against, and those that it has seen. ``now`` is given: no clock is read here.
+    """The worker's side of proofs: the secret, and the proofs that it has seen.
+
+    ``now`` is given: no clock is read here.
 
     ``called`` is what it is called in refusals, if it is no worker.
     """
@@ -65,29 +67,29 @@ class Proofs:
         wanted = _mac(self._secret, self._worker, method, request, once)
         if not hmac.compare_digest(mac.encode(), wanted.encode()):
             return f"{self._called} has another secret: give all workers and commands the same one"
-        # What follows is from somebody who knows the secret: its texts are as they should be.
+        # From here on the caller knows the secret: its strings are well-formed.
         behind = now - float(once.partition(" ")[0])
         if abs(behind) > WINDOW_S:
             where = "ahead of" if behind > 0 else "behind"
             return (
-                f"the clock of {self._called} is {abs(behind):.0f} s {where} the caller's, and {WINDOW_S:.0f} s "
-                f"at most are taken: set both by NTP"
+                f"the clock of {self._called} is {abs(behind):.0f} s {where} the caller's, and "
+                f"{WINDOW_S:.0f} s at most are allowed: set both by NTP"
             )
         self._forget(now)
         if once in self._seen:
-            return f"{self._called} has seen this call before: somebody has sent it again"
+            return f"{self._called} has seen this call before: it is a replay"
         self._seen.add(once)
         self._order.append((now, once))
         return None
 
     def _forget(self, now: float) -> None:
-        # A stamp may be ahead by the window, and is taken until it is as far behind.
+        # A stamp may be ahead by the window, and is accepted until it is as far in the past.
         while self._order and self._order[0][0] < now - 2 * WINDOW_S:
             self._seen.discard(self._order.popleft()[1])
 
 
 class Checking(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has no types
-    """Refuses calls without a proof. Methods that begin with ``but`` are for somebody else to check."""
+    """Refuses calls without a proof. Methods that begin with ``but`` are checked elsewhere."""
 
     def __init__(self, proofs: Proofs, but: str | None = None) -> None:
         self._proofs = proofs
@@ -134,7 +136,7 @@ def _guarded(handler: Any, check: Callable[[bytes, Any], Awaitable[None]]) -> An
         return handler._replace(unary_stream=several)
 
     async def any_number(requests: Any, context: Any) -> AsyncIterator[Any]:
-        await check(b"", context)  # requests that come later are nobody's to prove
+        await check(b"", context)  # requests that come later have no proof
         async for answer in handler.stream_stream(requests, context):
             yield answer
 

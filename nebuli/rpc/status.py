@@ -1,4 +1,4 @@
-"""What can be said of a fragment from outside."""
+"""The externally visible state of a fragment."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class FragmentState(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing more will happen."""
+        """True if nothing more will happen."""
         return self in (FragmentState.FINISHED, FragmentState.FAILED, FragmentState.STOPPED)
 
 
 class Cause(StrEnum):
-    """Why a fragment ended before its input did: at whom to look."""
+    """Why a fragment ended before its input did: the place to look at."""
 
     NONE = "none"
     ITSELF = "itself"
@@ -78,9 +78,9 @@ class FragmentStatus:
     were dropped, by the operator that did; ``without_time`` are those that a window dropped as their time was null, by
     the window; ``state_bytes`` is what its operators keep now; ``watermark`` is how far
     event time has come in it, in microseconds since 1970, if it has come anywhere. ``phase`` is what it is at where
-    that takes long: of Spark. ``checkpoint`` is, of the coordinator of a query in steps, the step that comes behind the
-    last one that all members have, if that is known: 0 where they have none but the beginning. ``circuit`` is, of the
-    same, that of the members that it has, where it has had others before. ``views`` are those that can be read there.
+    that takes long: of Spark. ``checkpoint`` is, for the coordinator of a query in steps, the step after the last one
+    that all members have, if that is known: 0 where they have none but the beginning. ``circuit`` is, of the same, that
+    of the members that it has, where it has had others before. ``views`` are those that can be read there.
     """
 
     id: str

@@ -32,7 +32,7 @@ def dial(worker: str, address: str, trust: Trust, *more: tuple[str, Any]) -> grp
         return grpc.aio.insecure_channel(address, options=options, interceptors=proving)
     from netchannel.tls import Credentials  # as in `nebuli.rpc.trust`
 
-    Credentials(trust.tls, "sender")  # says in a sentence what is wrong with the files; gRPC would not
+    Credentials(trust.tls, "sender")  # has a message about the fault of the files; gRPC has not
     key, chain, roots = _files(trust.tls)
     credentials = grpc.ssl_channel_credentials(roots, key, chain)
     host = trust.tls.server_name or worker.rpartition(":")[0].strip("[]")
@@ -41,7 +41,7 @@ def dial(worker: str, address: str, trust: Trust, *more: tuple[str, Any]) -> grp
 
 
 def interceptors(worker: str, trust: Trust, but: str | None = None) -> list[Checking]:
-    """What a worker's server asks of each call, but of those whose methods begin so."""
+    """Return the checks of each call at a worker's server, except of methods that begin like this."""
     return [] if trust.secret is None else [Checking(Proofs(trust.secret, worker), but)]
 
 
@@ -60,7 +60,7 @@ def bind(server: grpc.aio.Server, address: str, trust: Trust) -> int:
 
 
 class _Current:
-    """What the files of a worker say now."""
+    """The current contents of a worker's files."""
 
     def __init__(self, tls: netchannel.Tls) -> None:
         from netchannel.tls import Credentials

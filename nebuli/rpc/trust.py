@@ -18,7 +18,7 @@ __all__ = ["NO_TRUST", "Trust", "TrustUnusable"]
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """What a process shows to others. The secret is kept out of what is printed of it."""
+    """The credentials that a process shows to others. The secret is kept out of what is printed of it."""
 
     tls: netchannel.Tls | None = None
     secret: str | None = None

@@ -35,9 +35,9 @@ _LOGS_S = 30.0
 _LOOK_S = 5.0
 """How often is looked whether a worker is there that has a checkpoint made."""
 _ADD_S = 120.0
-"""What is full is given all rows so far before it is there."""
+"""A full view gets all rows so far before it is there."""
 _PROBE_S = 15.0
-"""A probe ends by itself before that."""
+"""A probe ends on its own before that."""
 
 
 class WorkerUnreachable(Exception):
@@ -53,7 +53,7 @@ class WorkerDenied(WorkerUnreachable):
 
 
 class WorkerRefused(Exception):
-    """The worker answered no, and said why."""
+    """The worker has refused, with the reason."""
 
     def __init__(self, refusal: wire.Refusal) -> None:
         super().__init__(refusal.message)
@@ -89,7 +89,7 @@ class WorkerClient:
         """Start a fragment.
 
         ``closes``: of a coordinator, event time ends with this run. ``left_out``: rows that a member leaves out,
-        as `StartRequest` says.
+        as in `StartRequest`.
         """
         request = wire.StartRequest(id=id_, closes=closes, left_out=left_out)
         with self._errors():
@@ -101,7 +101,7 @@ class WorkerClient:
             await self._stub.Stop(wire.StopRequest(id=id_, at_once=at_once), timeout=_DEADLINE_S)
 
     async def checkpoint(self, id_: str) -> int:
-        """Have the coordinator of a query in steps make a checkpoint: the step that comes behind it.
+        """Have the coordinator of a query in steps make a checkpoint; returns the next step.
 
         To write a large state takes as long as it takes: it is waited for as long as the worker answers.
         """
@@ -113,7 +113,7 @@ class WorkerClient:
         return int(reply.step)
 
     async def succeed(self, id_: str, succession: Succession) -> int:
-        """Have the coordinator of a query in steps go on with other members: the step that is their first.
+        """Have the coordinator of a query in steps continue with other members; returns their first step.
 
         It is waited for as long as the worker answers.
         """
@@ -155,7 +155,7 @@ class WorkerClient:
         return [FragmentStatus.of(message) for message in reply.fragments]
 
     async def logs(self, id_: str = "", *, follow: bool = False) -> AsyncIterator[LogLine]:
-        """What the worker has logged, of one fragment or of all; with ``follow`` also what it will."""
+        """Yield the worker's log, of one fragment or of all; with ``follow`` also later lines."""
         timeout = None if follow else _LOGS_S
         with self._errors():
             async for line in self._stub.Logs(wire.LogsRequest(id=id_, follow=follow), timeout=timeout):
@@ -169,7 +169,7 @@ class WorkerClient:
         return reply
 
     async def inspect(self) -> wire.InspectReply:
-        """What the worker is and has."""
+        """Return facts about the worker."""
         with self._errors():
             reply: wire.InspectReply = await self._stub.Inspect(wire.InspectRequest(), timeout=_DEADLINE_S)
         return reply
@@ -202,10 +202,10 @@ class WorkerClient:
                 raise WorkerRefused(wire.Refusal.FromString(detail)) from error
             if error.code() is grpc.StatusCode.UNAUTHENTICATED:
                 raise WorkerDenied(f"{error.details()} (at {self._address})") from error
-            if error.code() is grpc.StatusCode.UNKNOWN:  # what nobody had thought of, when it was asked
+            if error.code() is grpc.StatusCode.UNKNOWN:  # an unforeseen error of the call
                 message = f"worker {self._node} at {self._address} cannot do it: {error.details()}"
                 raise WorkerRefused(wire.Refusal(message=message)) from error
             raise WorkerUnreachable(
                 f"worker {self._node} does not answer at {self._address}: {error.details()}",
-                "; is it running there? 'nebuli doctor TOPOLOGY' says more",
+                "; is it running there? 'nebuli doctor TOPOLOGY' shows more",
             ) from error

@@ -133,7 +133,7 @@ class WorkerServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Scale(self, request, context):
-        """Has the coordinator of a query in steps go on with other members. Answers once they have taken over.
+        """Has the coordinator of a query in steps continue with other members. Answers once they have taken over.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -147,42 +147,43 @@ class WorkerServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Unregister(self, request, context):
-        """Forgets a fragment that does not run, and what it has kept.
+        """Forgets a fragment that does not run, and its state.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Status(self, request, context):
-        """Says how all fragments are.
+        """Returns the state of all fragments.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Logs(self, request, context):
-        """Says what the worker has logged, of one fragment or of all, and goes on with it if that is asked for.
+        """Returns the worker's log, of one fragment or of all, and follows it on request.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Channels(self, request, context):
-        """Says how the channels of this worker are.
+        """Returns the state of this worker's channels.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Inspect(self, request, context):
-        """Says what the worker is and has, for a look at the health of a fleet.
+        """Returns facts about the worker, to check the health of a fleet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Expect(self, request, context):
-        """Takes what another worker's Probe sends, until the call is cancelled. Answers once the channel is registered.
+        """Receives the messages of another worker's Probe, until the call is cancelled. Answers once the channel is
+        registered.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -1,8 +1,8 @@
 """Spark as the engine of a fragment, and as what brings rows to a circuit and takes them from there.
 
-As an engine: the worker keeps what the fragment's sources give in channels of its own, which a Spark driver in a
-process of its own reads; what Spark computes of it comes back as staged groups, which count once however often a task
-is tried, and goes where the fragment's sink says.
+As an engine: the worker keeps the rows of the fragment's sources in its own channels, which a Spark driver in its own
+process reads; Spark's result comes back as staged groups, which count once even if a task is repeated, and goes to the
+fragment's sink.
 
 The data source ``circuit`` is in ``streams``; Spark imports it in each of its workers, without the engine.
 """

@@ -1,6 +1,6 @@
 """The process that drives Spark for one fragment: ``python -m nebuli.spark.driver``.
 
-It is told what to do on standard input, and says on standard output how that ended. The end of standard input is the
+It gets its orders on standard input, and reports the outcome on standard output. The end of standard input is the
 end of all: of the session, of its files, and of every process of the group that this one leads.
 """
 
@@ -103,16 +103,16 @@ class Driver:
                     query.processAllAvailable()
                     return
         query.awaitTermination()  # raises what it has failed with
-        raise RuntimeError("the query was stopped before its input had ended, and nobody here has stopped it")
+        raise RuntimeError("the query was stopped before its input had ended, and not by this process")
 
     def stop(self) -> None:
-        """End the session, and whatever runs in it."""
+        """End the session, and everything that runs in it."""
         if self.spark is not None:
             self.spark.stop()
 
 
 class _Led:
-    """The driver of the job on a line, as a process has it; ``report`` takes what is to be told."""
+    """The driver of the job on a line, as a process has it; ``report`` takes the reports."""
 
     def __init__(self, line: str, report: Callable[[str], None]) -> None:
         self._report = report
@@ -124,7 +124,7 @@ class _Led:
     def run(self) -> None:
         try:
             self._driver.run()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the worker says why the fragment failed
+        except Exception as error:  # noqa: BLE001 - any error: the worker reports why the fragment failed
             self._report(Report(FAILED, sentence(error)).to_line())
         else:
             self._report(Report(DONE).to_line())

@@ -1,6 +1,6 @@
 """A process that drives Spark: it leads a process group, and the end of its standard input is the end of all.
 
-Of the session, of its files, and of every process of the group.
+It ends the session, its files, and every process of the group.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ _CHILDREN_S = 3.0
 
 
 class Driven(Protocol):
-    """What such a process does."""
+    """The work of such a process."""
 
     commands: SimpleQueue[str]
-    """The lines of standard input behind the first."""
+    """The lines of standard input after the first."""
 
     @property
     def directory(self) -> Path:
-        """What is to be removed at the end."""
+        """The directory to remove at the end."""
 
     def run(self) -> None:
-        """Do it, on a thread of its own; says itself how that ended."""
+        """Do the work, on its own thread; it reports the outcome itself."""
 
     def stop(self) -> None:
-        """End the session, and whatever runs in it."""
+        """End the session, and everything that runs in it."""
 
 
 def lead(made: Callable[[str, Callable[[str], None]], Driven]) -> None:
-    """Do what the first line of standard input says, until that ends; does not return.
+    """Execute the order in the first line of standard input, until that ends; does not return.
 
     ``made`` is given the line, and what takes lines for standard output, from any thread.
     """
@@ -51,7 +51,7 @@ def lead(made: Callable[[str, Callable[[str], None]], Driven]) -> None:
     os.dup2(2, 1)
 
     def report(line: str) -> None:
-        with suppress(BrokenPipeError):  # whoever has started it is gone, which standard input says as well
+        with suppress(BrokenPipeError):  # its starter is gone, which the end of standard input shows as well
             reports.write(f"{line}\n")
 
     with open(0, encoding="utf-8", closefd=False) as orders:
@@ -75,7 +75,7 @@ def _end(driven: Driven) -> None:
 
 def _wait_for_children() -> None:
     deadline = time.monotonic() + _CHILDREN_S
-    with suppress(ChildProcessError):  # there are none left
+    with suppress(ChildProcessError):  # none are left
         while time.monotonic() < deadline:
             if os.waitpid(-1, os.WNOHANG) == (0, 0):
                 time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""What the worker tells the driver process, and what it hears: lines of JSON."""
+"""Messages between the worker and the driver process: lines of JSON."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import json
 from dataclasses import asdict, dataclass, field
 
 RUN, DRAIN = "run", "drain"
-"""What the driver is told: all rows of a bounded job are there; all rows of an endless one were sent."""
+"""Messages to the driver: all rows of a bounded job are there; all rows of an endless one were sent."""
 DONE, FAILED, PHASE = "done", "failed", "phase"
-"""What the driver tells: it is over, the last word; or what Spark is at, any number of times before."""
+"""Messages of the driver: it is over, the last one; or Spark's phase, any number of times before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
     """A channel that is kept, read by a view of the same name; its columns as DDL.
 
-    ``time`` is the column that its watermark comes from, which is behind by ``lateness``.
+    ``time`` is the column that its watermark comes from, which lags by ``lateness``.
     """
 
     channel: str
@@ -48,7 +48,7 @@ class Job:
 
     @classmethod
     def from_line(cls, line: str) -> Job:
-        """What `to_line` has made."""
+        """Parse the result of `to_line`."""
         data = json.loads(line)
         inputs = tuple(Input(**each) for each in data["inputs"])
         return cls(**{**data, "inputs": inputs, "steps": tuple(map(tuple, data["steps"]))})
@@ -56,7 +56,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """``event`` is DONE; FAILED, and then ``error`` says why; or PHASE, and then ``phase`` says which."""
+    """``event`` is DONE; FAILED, and then ``error`` has the reason; or PHASE, and then ``phase`` names it."""
 
     event: str
     error: str = ""
@@ -68,5 +68,5 @@ class Report:
 
     @classmethod
     def from_line(cls, line: str) -> Report:
-        """What `to_line` has made."""
+        """Parse the result of `to_line`."""
         return cls(**json.loads(line))

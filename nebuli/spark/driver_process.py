@@ -28,7 +28,7 @@ _LAST_WORDS_S = 5.0
 
 
 class DriverProcess:
-    """A driver, from its start. ``on_report`` hears on a thread what Spark is at, and last how it ended."""
+    """A driver, from its start. ``on_report`` is called on a thread with Spark's phases, and last with the outcome."""
 
     def __init__(self, job: Job, on_report: Callable[[Report], None]) -> None:
         _check_installed(job)
@@ -50,7 +50,7 @@ class DriverProcess:
         self.tell(job.to_line())
 
     def tell(self, line: str) -> None:
-        """Tell it something; what it says when it is gone, it has said by its report."""
+        """Send it a message; ignored when it is gone, as its report has the outcome."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
             self._process.stdin.write(f"{line}\n")

@@ -2,8 +2,8 @@
 
 The text is for a session with the settings of ``nebuli.spark.session``: ANSI mode, in which an overflow, a
 failed cast and a division of integers by zero are errors. Where Spark's function of the same name differs, in signs of
-zero, in infinities, in letters beyond ASCII, the text says what is meant by other functions; an argument may stand in
-it more than once. What has no exact counterpart does not come here: planning refuses it
+zero, in infinities, in letters beyond ASCII, the text has the meaning expressed by other functions; an argument may
+occur in it more than once. Functions without an exact counterpart do not get here: planning refuses it
 (``placement.fragments.engines``).
 """
 
@@ -237,7 +237,7 @@ def _ln(_: Call, values: list[str]) -> str:
 
 
 def _power(_: Call, values: list[str]) -> str:
-    """A power as C has it, where Java says NaN: 1 to any power, and -1 to an infinite one, is 1."""
+    """Return a power as C defines it, where Java returns NaN: 1 to any power, and -1 to an infinite one, is 1."""
     base, exponent = values
     return (
         f"CASE WHEN {base} = 1D AND {exponent} IS NOT NULL THEN 1D "

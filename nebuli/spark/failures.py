@@ -1,4 +1,4 @@
-"""What Spark says of a failure, as a sentence."""
+"""Spark's message about a failure, as a sentence."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\] ?([^\n]*)")
 _WRAPPERS = frozenset({"WRITING_JOB_ABORTED", "TASK_WRITE_FAILED", "STREAM_FAILED", "FAILED_EXECUTE_UDF"})
-"""Conditions that say that something has failed, and not what."""
+"""Conditions that report a failure without its cause."""
 
 
 def sentence(error: Exception) -> str:

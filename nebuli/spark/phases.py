@@ -1,4 +1,4 @@
-"""What Spark is at, for whoever waits: it starts for long, and computes a result in jobs and stages."""
+"""Phases of Spark, for waiting users: it takes long to start, and computes a result in jobs and stages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LOOK_S = 0.5
 def jobs_told(spark: SparkSession, tell: Callable[[str], None], *, remote: bool) -> Iterator[None]:
     """Call ``tell`` on a thread whenever another stage runs, until the block ends.
 
-    ``remote``: Spark Connect, which does not say what runs.
+    ``remote``: Spark Connect, which does not report what runs.
     """
     if remote:
         tell("Spark computes")

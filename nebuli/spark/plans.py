@@ -1,7 +1,7 @@
 """The operators of a fragment as steps in Spark SQL, each a view over earlier ones and over views of its inputs.
 
-A window keeps Spark's own column of it beside ``window_start`` and ``window_end``: by that an aggregate without an end
-is done with it as the watermark passes. Filters between the two leave it there.
+A window keeps Spark's own column of it in addition to ``window_start`` and ``window_end``: by that an aggregate without
+an end is done with it as the watermark passes. Filters between the two leave it there.
 """
 
 from __future__ import annotations

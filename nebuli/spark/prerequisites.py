@@ -1,4 +1,4 @@
-"""What Spark needs on this machine."""
+"""Spark's requirements on this machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def check_java(whose: str) -> None:
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else "java"
     if shutil.which(java) is None:
-        where = f"there is none at {java}" if home else "there is none in the PATH"
+        where = f"there is no Java at {java}" if home else "there is no Java in the PATH"
         raise FragmentError(
             f"{whose} Java 17 or later, and {where}: install it (Debian: apt-get install "
             "default-jre-headless), or set JAVA_HOME"

@@ -1,4 +1,4 @@
-"""What a write of Spark is to whoever it pushes into: the batch of a query, by a number, and its rows in pieces."""
+"""A write of Spark as a push: the batch of a query, by a number, and its rows in pieces."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PIECE_BYTES = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Of which push a task's rows are a part: who pushes, and with which number. ``shown`` says it in errors."""
+    """The push to which a task's rows belong: its producer, and its number. ``shown`` names it in errors."""
 
     producer: str
     number: int
@@ -45,8 +45,8 @@ def running_work() -> Work:
     batch = context and context.getLocalProperty("streaming.sql.batchId")
     if not query or not batch:
         raise UnsupportedSpark(
-            "this version of Spark does not tell a task its query and batch (sql.streaming.queryId, "
-            "streaming.sql.batchId), by which a batch that is run again is known: use a PySpark from 4.1 to 4.3, or "
+            "this version of Spark does not give a task its query and batch (sql.streaming.queryId, "
+            "streaming.sql.batchId), which identify a repeated batch: use a PySpark from 4.1 to 4.3, or "
             "report its version"
         )
     return Work(f"spark query {query}", int(batch), f"query {query}, batch {batch}")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _QUEUED_BATCHES = 4
 _AHEAD_BYTES = 64 << 20
-"""What an endless input is ahead of Spark, at most."""
+"""How far an endless input may be ahead of Spark."""
 _ALL_BYTES = 1 << 62
 
 
@@ -39,7 +39,7 @@ class Addresses(NamedTuple):
 
 
 class Rendezvous:
-    """A meeting, made on the loop, and used by one thread but for ``interrupt``, which is anybody's."""
+    """A meeting, made on the loop, and used by one thread, except for ``interrupt``, which any thread may call."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
@@ -104,7 +104,7 @@ class Rendezvous:
         self._wait(flushed())
 
     def tell(self, command: str) -> None:
-        """Tell the driver something."""
+        """Send the driver a message."""
         assert self._driver is not None
         self._driver.tell(command)
 
@@ -121,7 +121,7 @@ class Rendezvous:
         return item
 
     def interrupt(self) -> None:
-        """Cancel what waits, and whatever will."""
+        """Cancel present and later waits."""
         self._end(FragmentStopped("stopped"))
 
     def close(self) -> Path | None:
@@ -133,7 +133,7 @@ class Rendezvous:
         return self._directory
 
     def _heard(self, report: Report) -> None:
-        """Take a report, on a thread of the driver's. That it is done, the end of the result says as well."""
+        """Take a report, on a thread of the driver's. The end of the result also shows that it is done."""
         self.phase = report.phase
         if report.event == FAILED:
             self._end(FragmentError(f"Spark: {report.error}"))
@@ -157,7 +157,7 @@ class Rendezvous:
             assert self._over is not None
             raise self._over from None
         except (netchannel.NetChannelError, OSError) as error:
-            raise FragmentError(f"what is kept for Spark: {error}") from error
+            raise FragmentError(f"state kept for Spark: {error}") from error
 
     async def _receive(self, channel: netchannel.ReceiverChannel) -> None:
         try:
@@ -165,7 +165,7 @@ class Rendezvous:
                 await self._put(batch)
         except netchannel.NetChannelError as error:
             await self._put(FragmentError(f"Spark's result: {error}"))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the fragment waits for this task
+        except Exception as error:  # noqa: BLE001 - any error: the fragment waits for this task
             await self._put(FragmentError(f"Spark's result: {type(error).__name__}: {error}"))
         else:
             await self._put(Signal.END)

@@ -17,14 +17,16 @@ WEIGHT = "_weight"
 
 
 def read_as(schema: pa.Schema, *more: str) -> pa.Schema:
-    """What Spark reads of rows of a schema; ``more`` are columns of whole numbers beside their own."""
+    """Return the schema that Spark reads for rows of a schema; ``more`` are additional integer columns."""
     return pa.schema([*map(spark_field, schema), *(pa.field(name, pa.int64()) for name in more)])
 
 
 def written_as(what: str, schema: pa.Schema, rows: StructType) -> pa.Schema:
-    """What rows of Spark have to become for ``what``: its columns, and the weight if they have one.
+    """Return the schema that rows of Spark have to be converted to for ``what``.
 
-    Raises SchemaConflict, which says both schemas, if they are no such rows.
+    Its columns, and the weight if they have one.
+
+    Raises SchemaConflict, which names both schemas, if they do not match.
     """
     found = arrow_schema(rows)
     wanted = {field.name: _from_spark(field.type) for field in schema}
@@ -33,8 +35,8 @@ def written_as(what: str, schema: pa.Schema, rows: StructType) -> pa.Schema:
     fits = len(found.names) == len(given) + weighted and given == wanted
     if not fits or (weighted and not pa.types.is_integer(found.field(WEIGHT).type)):
         raise SchemaConflict(
-            f"{what} takes {_line(schema)}, and {WEIGHT} int64 if rows are taken back; the rows have {_line(found)}: "
-            f"select and cast these columns, in any order"
+            f"{what} takes {_line(schema)}, and {WEIGHT} int64 if rows are retracted; the rows have "
+            f"{_line(found)}: select and cast these columns, in any order"
         )
     return schema.append(pa.field(WEIGHT, pa.int64())) if weighted else schema
 

@@ -20,21 +20,21 @@ SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     # The right side of AND and OR may fail where the left decides.
     "spark.sql.subexpressionElimination.skipForShortcutExpr": "true",
-    # A constant that cannot be computed is no error where there are no rows; and a predicate that fails for a row that
-    # a join drops is none where it stands above the join.
+    # A constant that cannot be computed is not an error without rows; and a predicate that fails for a row that a join
+    # drops is not an error above the join.
     "spark.sql.optimizer.excludedRules": ",".join(
         f"org.apache.spark.sql.catalyst.optimizer.{rule}"
         for rule in ("ConstantFolding", "PushDownPredicates", "PushPredicateThroughJoin")
     ),
 }
-"""What makes Spark compute as the embedded engine does; of every session, wherever it runs."""
+"""Settings with which Spark computes as the embedded engine does; for every session, on any master."""
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _LOCAL_PARTITIONS = "8"
 """Partitions if nothing else is set: of Spark's 200, each would have a state of its own on one machine."""
 
 
 def is_local(master: str) -> bool:
-    """Whether Spark runs in processes of this machine."""
+    """True if Spark runs in processes of this machine."""
     return master.startswith("local")
 
 
@@ -61,7 +61,7 @@ def open_session(master: str, name: str, directory: Path) -> SparkSession:
 
 
 def set_environment(master: str) -> None:
-    """What a driver's own environment says to Spark, where nobody has said otherwise."""
+    """Set a driver's environment for Spark, unless the user has set it."""
     import pyspark
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -70,7 +70,7 @@ def set_environment(master: str) -> None:
 
 
 def driver_settings(master: str, directory: Path) -> dict[str, str]:
-    """What only the start of a driver can set; of all masters but a server of Spark Connect."""
+    """Return settings that only the start of a driver can set; for all masters but a server of Spark Connect."""
     settings = {
         "spark.ui.enabled": "false",
         "spark.log.level": "ERROR",

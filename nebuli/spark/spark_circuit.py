@@ -39,7 +39,7 @@ _WIDER = {T.UINT8: T.INT16, T.UINT16: T.INT32, T.UINT32: T.INT64}
 
 
 class SparkCircuit:
-    """Takes what the sources give, as a circuit does, and gives it to Spark. What Spark makes of it is a source itself.
+    """Takes what the sources give, as a circuit does, and gives it to Spark. Spark's result is a source itself.
 
     That source, by the id ``results``, is to be polled like the others, and what it gives to be pushed: it passes as
     it is, to the sink. Made anywhere, started on a loop, used by one thread; ``interrupt`` by any.
@@ -54,7 +54,7 @@ class SparkCircuit:
         self.sources: dict[str, pa.Schema] = {
             id_: zset.weighted(arrow_schema(columns)) for id_, columns in self._plan.inputs.items()
         }
-        """What ``push`` takes from outside: Z-sets of this schema, by the id of their source."""
+        """The external inputs of ``push``: Z-sets of this schema, by the id of their source."""
         self.schema: pa.Schema = zset.weighted(arrow_schema(self._plan.output))
         """The schema of the Z-sets of the result."""
         self.results = "Spark's results"
@@ -71,12 +71,12 @@ class SparkCircuit:
 
     @property
     def ended(self) -> bool:
-        """Whether Spark's result has ended."""
+        """True if Spark's result has ended."""
         return self.results not in self._open
 
     @property
     def phase(self) -> str:
-        """What Spark is at; empty before and after."""
+        """Spark's phase; empty before and after."""
         return "" if self._rendezvous is None else self._rendezvous.phase
 
     def advance(self, source: str, progress: Progress) -> Iterator[pa.RecordBatch]:
@@ -92,7 +92,7 @@ class SparkCircuit:
         return iter(())
 
     def statistics(self) -> dict[str, OperatorStatistics]:
-        """What goes through Spark's operators, Spark counts in its own way."""
+        """Return no counters: Spark counts its operators in its own way."""
         return {}
 
     def start(self, wake: Callable[[], None]) -> dict[str, Source]:
@@ -130,24 +130,24 @@ class SparkCircuit:
         rendezvous.drive(job)
 
     def push(self, source: str, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Take a Z-set of a source, which Spark reads when it likes; or of the result, which goes on."""
+        """Take a Z-set of a source, which Spark reads when it likes; or of the result, which is passed on."""
         if source == self.results:
             yield zset.insertions(batch.cast(arrow_schema(self._plan.output)))
             return
         if (zset.weights_of(batch) < 0).any():
-            raise DataflowError("a row was taken back, and Spark takes rows that stay only", source)
+            raise DataflowError("a row was retracted, and Spark only takes rows that stay", source)
         rows = zset.expand(batch)
         if rows.num_rows:
             self._met.send(self._inputs[source].channel, rows.cast(spark_schema(self._plan.inputs[source])))
 
     def end(self, source: str) -> Iterator[pa.RecordBatch]:
-        """Learn that a source has ended; with the last one Spark is told so."""
+        """Learn that a source has ended; with the last one Spark is notified."""
         self._open.remove(source)
         if source != self.results:
             self._close_windows(source)
         if self._open == {self.results}:
             if not self._engine.bounded:
-                self._met.flush()  # or Spark might hear of the last rows after it hears that there are no more
+                self._met.flush()  # or Spark might get the last rows after the notice that there are no more
             self._met.tell(RUN if self._engine.bounded else DRAIN)
         return iter(())
 
@@ -161,7 +161,7 @@ class SparkCircuit:
             self._met.send(input_.channel, pa.record_batch(columns, schema=schema))
 
     def interrupt(self) -> None:
-        """What waits for Spark, now or later, raises ``FragmentStopped``."""
+        """Have present and later waits for Spark raise ``FragmentStopped``."""
         if self._rendezvous is not None:
             self._rendezvous.interrupt()
 
@@ -172,7 +172,7 @@ class SparkCircuit:
 
 
 class Results(Source):
-    """What Spark has made of a fragment's input, as a source."""
+    """Spark's result for a fragment's input, as a source."""
 
     def __init__(self, circuit: SparkCircuit, rendezvous: Rendezvous) -> None:
         self._circuit = circuit
@@ -187,7 +187,7 @@ class Results(Source):
         return self._rendezvous.poll()
 
     def close(self, reason: str) -> None:
-        """Have Spark end, whatever it does, and let go of all that was kept for it."""
+        """Have Spark end in any case, and release all data kept for it."""
         directory = self._rendezvous.close()
         if directory is not None:
             shutil.rmtree(directory, ignore_errors=True)

@@ -2,7 +2,7 @@
 
 A member is greeted on one channel that every coordinator knows. The greeting names a session and where the coordinator
 is reached; the session has a channel in each direction of its own, so that what is still on its way from an older one
-finds no channel of that name. A greeting is a stream of one message: whoever greets next waits for its end.
+finds no channel of that name. A greeting is a stream of one message: the next one to greet waits for its end.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """What a coordinator says first: under which ``session`` it will be heard, and the ``address`` to answer to."""
+    """A coordinator's first message.
+
+    The ``session`` under which it receives messages, and the ``address`` to answer to.
+    """
 
     session: str
     address: str
@@ -29,7 +32,7 @@ def greetings(circuit: str, member: int) -> str:
 
 
 def to_member(circuit: str, member: int, session: str) -> str:
-    """The id of the channel on which a member is told something."""
+    """Return the id of the channel for messages to a member."""
     return f"{circuit}/members/{member}/{session}/told"
 
 

@@ -30,7 +30,7 @@ class ControlSession:
         self.leave_s = 0.0
 
     async def talk(self, told: Callable[[], Awaitable[bytes]], heard: Callable[[bytes], None]) -> None:
-        """Send what ``told`` gives, and have ``heard`` hear, until the session is over.
+        """Send the messages of ``told``, and pass received ones to ``heard``, until the session is over.
 
         It never returns. Raises NetChannelError, or what ``heard`` raises: that first, where both end it at once.
         """
@@ -66,9 +66,9 @@ async def control_session(
     fault: FaultPolicy | None = None,
     grace_s: float | None = None,
 ) -> AsyncIterator[ControlSession]:
-    """Hear on one channel, and say on the other, to whoever listens at ``to``.
+    """Receive on one channel, and send on the other, to the process at ``to``.
 
-    The other side is told that ``who`` has left; that is waited for as `ReceiverChannel.close` does, ``grace_s``.
+    The other side is notified that ``who`` has left; this waits as `ReceiverChannel.close` does, ``grace_s``.
     """
     inbox = receiver.register_channel(hears, codec="bytes", buffer=buffer, fault=fault)
     try:

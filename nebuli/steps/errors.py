@@ -1,38 +1,38 @@
-"""What goes wrong in a member.
+"""Errors of a member.
 
 ::
 
     MemberError
     ├── ExchangeClosed      it was closed, aborted or has failed before, here
-    ├── ExchangeBusy        an exchange is going on already
+    ├── ExchangeBusy        an exchange is in progress already
     └── ExchangeFailed      this epoch is over for this member; ``member`` and ``address`` are the other one's
         ├── PeerMissing       a member was not there within the deadline of `open`
         ├── PeerLost          a member is gone, or cannot be reached
-        ├── PeerLeft          a member has ended its side, or given this one up, and says why
+        ├── PeerLeft          a member has ended its side, or given this one up, with the reason
         ├── WrongStep         a member sends another step, or exchange, than this one is at
-        ├── PartDamaged       what a member sent cannot be read
+        ├── PartDamaged       a member's data cannot be read
         └── ExchangeLate         not all has come, or gone out, within the deadline
 
     StepFailed           rows of a step are such that it cannot be computed
 
     Forsaken             no coordinator comes to a member any more
 
-    MembersFailed        what runs a circuit's members cannot go on
+    MembersFailed        the members of a circuit cannot be kept running
     ├── MembersEnd         a member's process ends again and again
     ├── StageEnds          the Spark stage of the members, or its driver, ends again and again
     ├── TooFewSlots        Spark has less room than there are members
-    ├── SparkRefuses       there is no session of Spark
+    ├── SparkRefuses       no session of Spark can be had
     ├── HomeUnfit          members cannot live where they are to
     ├── StateOfAnother     the state folder belongs to another query, to other sources, or to other members
     ├── StateInUse         another process runs from the state folder
-    ├── StateGone          what a member has kept is gone from the state folder
-    ├── NotScaled          other members do not take the place of those that there are
-    ├── TakeoverLost       a member that was to be one of these has not got all
-    ├── SourcesGone        what is to be read on by other members is not there
+    ├── StateGone          the state of a member is missing from the state folder
+    ├── NotScaled          other members do not take the place of the current ones
+    ├── TakeoverLost       a member that was to be one of these has not received all
+    ├── SourcesGone        the inputs of other members are not there
     ├── StepNotSkipped     a step's rows cannot be left out
     ├── FolderUnusable     the state folder cannot be made, read or written
     ├── FolderOfOthers     the state folder has files that are not a query's state
-    └── ClaimDamaged       what the state folder says of whom it belongs to cannot be read
+    └── ClaimDamaged       the state folder's record of its query cannot be read
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ _NEXT = "this epoch's exchange is closed here: recover to a common checkpoint, i
 
 
 class MemberError(Exception):
-    """The member could not do it; the message says what happened, and what happens next."""
+    """The member could not do it; the message has the cause and the consequence."""
 
 
 class ExchangeClosed(MemberError):
-    """The exchange is over on this side; ``reason`` says why."""
+    """The exchange is over on this side; ``reason`` has the cause."""
 
     def __init__(self, name: str, reason: str) -> None:
         self.reason = reason
@@ -65,15 +65,15 @@ class ExchangeBusy(MemberError):
 
     def __init__(self, at: tuple[int, int], wanted: tuple[int, int]) -> None:
         super().__init__(
-            f"step {wanted[0]}, exchange {wanted[1]} was to begin while step {at[0]}, exchange {at[1]} is going on: "
-            f"wait for that; nothing was sent"
+            f"step {wanted[0]}, exchange {wanted[1]} was to begin while step {at[0]}, exchange {at[1]} is "
+            f"under way: wait for its end; nothing was sent"
         )
 
 
 class ExchangeFailed(MemberError):
     """Something went wrong with ``member`` at ``address``; the exchange is closed, and its epoch is over.
 
-    ``happened`` says what, and not what comes next.
+    ``happened`` has the event, not its consequence.
     """
 
     def __init__(self, member: int, address: str, what: str) -> None:
@@ -150,8 +150,9 @@ class StepFailed(Exception):
         of = f"input{'' if len(inputs) == 1 else 's'} {', '.join(inputs)}"
         if step is None:
             super().__init__(
-                f"the result of {of} cannot be computed: {why}; or run the query again with rows that bring it "
-                f"back: append them to the source's file, or push them (--serve), with negative weights say"
+                f"the result of {of} cannot be computed: {why}; or run the query again with rows that "
+                f"correct it: append them to the source's file, or push them (--serve), for example with "
+                f"negative weights"
             )
         else:
             super().__init__(
@@ -171,7 +172,7 @@ class Forsaken(Exception):
 
 
 class MembersFailed(Exception):
-    """Whoever runs the members cannot go on; the message says why, and what to do."""
+    """The members cannot be kept running; the message has the reason and the remedy."""
 
 
 class MembersEnd(MembersFailed):
@@ -181,9 +182,9 @@ class MembersEnd(MembersFailed):
         self.member = member
         last = "\n".join(said)
         super().__init__(
-            f"member {member} has ended {ends} times within {within_s:g} s, at last by {how}, and nothing was done in "
-            f"between: it is not started again. Mend what it says, and run the query again, which goes on where it was"
-            + (f"\n{last}" if last else "")
+            f"member {member} has ended {ends} times within {within_s:g} s, at last by {how}, and nothing "
+            f"was done in between: it is not started again. Fix that, and run the query again: it continues "
+            f"where it was" + (f"\n{last}" if last else "")
         )
 
 
@@ -193,9 +194,9 @@ class StageEnds(MembersFailed):
     def __init__(self, what: str, times: int, within_s: float, why: str, said: Sequence[str] = ()) -> None:
         last = "\n".join(said)
         super().__init__(
-            f"the Spark {what} of the members has ended {times} times within {within_s:g} s, and nothing was done in "
-            f"between: it is not begun again. At last: {why}. Mend that, and run the query again, which goes on where "
-            f"it was" + (f"\n{last}" if last else "")
+            f"the Spark {what} of the members has ended {times} times within {within_s:g} s, and nothing was "
+            f"done in between: it is not started again. At last: {why}. Fix that, and run the query again: "
+            f"it continues where it was" + (f"\n{last}" if last else "")
         )
 
 
@@ -221,7 +222,7 @@ class SparkRefuses(MembersFailed):
 
 
 class HomeUnfit(MembersFailed):
-    """Members cannot live there; the message says what to give."""
+    """Members cannot live there; the message has the remedy."""
 
 
 class StateOfAnother(MembersFailed):
@@ -230,13 +231,13 @@ class StateOfAnother(MembersFailed):
     def __init__(self, folder: str, what: str, difference: str) -> None:
         self.what = what
         super().__init__(
-            f"the state in {folder} is that of another {what}: {difference}. Run it as it was before, or give another "
-            f"--state, where it begins anew"
+            f"the state in {folder} is that of another {what}: {difference}. Run it as before, or give "
+            f"another --state, where it starts from scratch"
         )
 
 
 class StateInUse(MembersFailed):
-    """Another process runs from the state; ``which`` says how it is found."""
+    """Another process runs from the state; ``which`` shows how to find it."""
 
     def __init__(self, place: str, which: str) -> None:
         super().__init__(
@@ -245,32 +246,36 @@ class StateInUse(MembersFailed):
 
 
 class StateGone(MembersFailed):
-    """What ``whose`` has kept in ``folder`` is gone, and the ``rest`` is there; ``anew`` is how to begin without it."""
+    """The state of ``whose`` in ``folder`` is missing, and the ``rest`` is there.
+
+    ``anew`` shows how to start without it.
+    """
 
     def __init__(self, folder: str, whose: str, rest: str, anew: str) -> None:
         super().__init__(
-            f"{folder} is gone, or empty, with what {whose} has kept, and {rest} is there: nothing was opened. Restore "
-            f"it from a copy, or {anew}, where the query begins anew"
+            f"{folder}, with the state of {whose}, is missing or empty, and {rest} is there: nothing was "
+            f"opened. Restore it from a copy, or {anew}, where the query starts from scratch"
         )
 
 
 class NotScaled(MembersFailed):
-    """The query goes on with the members that it has, not with so many ``members``."""
+    """The query continues with its current members, not with so many ``members``."""
 
     def __init__(self, members: int, why: str) -> None:
         self.members = members
         super().__init__(
-            f"the query does not go on with {members} member{'' if members == 1 else 's'}, but as it was: {why}; when "
-            f"that is fixed, try again"
+            f"the query does not change to {members} member{'' if members == 1 else 's'}, but continues as "
+            f"it was: {why}; when that is fixed, try again"
         )
 
 
 class TakeoverLost(MembersFailed):
-    """What was given to a member is gone with the process that took it."""
+    """State given to a member is lost with the process that took it."""
 
     def __init__(self, member: str, how: str) -> None:
         super().__init__(
-            f"the process of {member} {how}, while it took what others gave, who go on themselves"
+            f"the process of {member} {how}, while it took over the state of other members, which continue "
+            f"alone"
         )
 
 
@@ -286,7 +291,10 @@ class SourcesGone(MembersFailed):
 
 
 class StepNotSkipped(MembersFailed):
-    """What was pushed for a step cannot be left out, or not any more; the message says why. Nothing was changed."""
+    """The rows pushed for a step cannot be left out, or not any more; the message has the reason.
+
+    Nothing was changed.
+    """
 
     def __init__(self, step: int, why: str) -> None:
         super().__init__(f"--skip-step {step}: {why}; nothing was changed")
@@ -308,18 +316,19 @@ class FolderOfOthers(MembersFailed):
     def __init__(self, folder: str, others: Sequence[str]) -> None:
         more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
         super().__init__(
-            f"{folder} has other files in it ({', '.join(others[:_NAMED])}{more}), and what a query in steps keeps has "
-            f"a folder of its own: give --state one that is empty or not there yet, such as {folder}/state"
+            f"{folder} has other files in it ({', '.join(others[:_NAMED])}{more}), and the state of a query "
+            f"in steps needs a folder of its own: give --state one that is empty or does not exist yet, such "
+            f"as {folder}/state"
         )
 
 
 class ClaimDamaged(MembersFailed):
-    """What the folder says of whom it belongs to cannot be read."""
+    """The folder's record of its query cannot be read."""
 
     def __init__(self, file: str, why: str) -> None:
         super().__init__(
-            f"{file} does not say whose state this is: {why}. Restore the folder from a copy, or give another --state, "
-            f"where the query begins anew"
+            f"{file} does not identify the query of this state: {why}. Restore the folder from a copy, or "
+            f"give another --state, where the query starts from scratch"
         )
 
 
@@ -344,11 +353,14 @@ _LOST = re.compile(r"lost ([0-9]+): (.*)", re.DOTALL)
 
 
 def as_reason(error: ExchangeFailed) -> str:
-    """What the others are told when this member gives up: they are to name the one that is lost, and not this one."""
+    """Return the reason for the others when this member gives up.
+
+    They are to name the lost member, and not this one.
+    """
     return f"lost {error.member}: {error.why}" if isinstance(error, PeerLost | PeerMissing) else str(error)
 
 
 def lost_in(reason: str) -> tuple[int, str] | None:
-    """Who is lost, and why, in the reason that a member gave; None if it is something else."""
+    """Return the lost member and the cause from the reason that a member gave; None if it is something else."""
     found = _LOST.fullmatch(reason)
     return None if found is None else (int(found[1]), found[2])

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 FORMAT = 6
 CLAIM = "query.json"
-"""The file of a state folder that says whose it is."""
+"""The file of a state folder with the record of its query."""
 _DIGEST = 16
 _NAMED = 5
 """Sources that an error names."""
@@ -40,8 +40,8 @@ class SteppedQuery:
     """``feeds`` has what each member reads, in their order. ``external`` inputs have no source: they are pushed into.
 
     An input with several physical sources, or files that match a pattern, comes in at all members, which have them in
-    turn, and so does an external one, of each producer at one; another one comes in at one member, and its rows are
-    divided behind that. All that is dated is read by one member, which gives steps their times. ``given`` is what is
+    turn, and so does an external one, with each producer at one member; any other comes in at one member, and its rows
+    are divided after that. All that is dated is read by one member, which gives steps their times. ``given`` is what is
     read of each input, and ``alone`` the plan for one member: what is divided over any number of them.
     """
 
@@ -74,12 +74,12 @@ class SteppedQuery:
 
     @property
     def grows(self) -> bool:
-        """Whether a later run may have rows to read that this one has not."""
+        """True if a later run may have rows to read that this one has not."""
         return bool(self.external) or any(feed.source.physical.grows for feed in self._all_feeds)
 
     @property
     def ends(self) -> bool:
-        """Whether it ends by itself, once all of its sources have."""
+        """True if it ends on its own, once all of its sources have."""
         return not self.external and all(feed.source.physical.ends == "always" for feed in self._all_feeds)
 
     @property
@@ -93,7 +93,7 @@ class SteppedQuery:
 
     @property
     def fingerprint(self) -> str:
-        """The same for whoever can go on from the same state."""
+        """A value that is the same for queries that can continue from the same state."""
         return fingerprint_of(self.plan)
 
     @property
@@ -102,7 +102,7 @@ class SteppedQuery:
         return {each.id: each.target for each in self.plan.outputs}
 
     def claim(self, generation: int) -> bytes:
-        """What a state folder says of whom it belongs to, where it is this query's."""
+        """The record in a state folder that belongs to this query."""
         return sealed({**self._claim(), "generation": generation})
 
     def _claim(self) -> Claim:
@@ -120,7 +120,7 @@ class SteppedQuery:
     def claimed(self, said: bytes, where: str) -> tuple[SteppedQuery, int]:
         """The query over as many members as have kept what is at a place, and how many times others had before.
 
-        ``said`` is what it says of whom it belongs to. Raises StateOfAnother, ClaimDamaged.
+        ``said`` is the record of its query. Raises StateOfAnother, ClaimDamaged.
         """
         there = _read_claim(said, f"{where}/{CLAIM}")
         members, generation = there.get("members"), there.get("generation")
@@ -132,7 +132,7 @@ class SteppedQuery:
             if there.get(key) != own[key]:
                 raise StateOfAnother(where, what, shown(there, own))
         if not isinstance(generation, int) or not isinstance(members, int):
-            raise ClaimDamaged(f"{where}/{CLAIM}", "it does not say which members have kept what is there")
+            raise ClaimDamaged(f"{where}/{CLAIM}", "it does not list the members whose state is there")
         return query, generation
 
 
@@ -221,9 +221,9 @@ def attached(operator: InputOperator, topology: Topology) -> list[tuple[str, Phy
 
 
 def feeds_of(operator: InputOperator, sources: Sequence[PhysicalSource]) -> list[Feed]:
-    """What is read of an input.
+    """Return the sources of an input.
 
-    Each is named by what its settings say, so that what the log knows of one is never taken for another's.
+    Each is named by what its settings say, so that the log's record of one is never taken for another's.
     """
     alike: Counter[str] = Counter()
     feeds = []

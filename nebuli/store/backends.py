@@ -30,7 +30,7 @@ def backends_at(place: StorePlace, *, away_s: float = AWAY_S) -> tuple[Ordering,
 
 
 def is_store(place: StorePlace) -> bool:
-    """Whether there is one; none is made. Blocking. Raises StoreUnusable."""
+    """True if there is one; none is made. Blocking. Raises StoreUnusable."""
     if isinstance(place, Path):
         return (place / FILE).exists()
     return _away(place)[0].is_there()

@@ -1,10 +1,10 @@
-"""What goes wrong in a store.
+"""Errors of a store.
 
 ::
 
     StorageError
-    ├── StoreUrlInvalid        what was given as the URL of a store is none
-    ├── ExtraMissing           what this needs is not installed
+    ├── StoreUrlInvalid        the URL of a store is malformed
+    ├── ExtraMissing           a required package is not installed
     ├── StoreUnusable          the folder cannot be used as a store, or is of another format
     │   └── StoreReadOnly        this process may not write to the folder
     ├── StoreClosed            it was closed, here
@@ -13,30 +13,30 @@
     ├── StoreFailed            the system refused; nothing happened
     │   └── StoreAway            its server did not answer for too long; nothing happened
     ├── Unclear                the system failed in the middle: it happened or it did not
-    ├── Damaged                what was written is not there as it was written
-    │   ├── NoteDamaged          a note beside a store, or above several
+    ├── Damaged                written data is missing or changed
+    │   ├── NoteDamaged          a note next to a store, or above several
     │   ├── EntryDamaged         an entry of the ordering
     │   ├── EntriesMissing       entries of the ordering are gone from the middle of a log
-    │   ├── EndLost              the ordering ends before what was acknowledged
+    │   ├── EndLost              the ordering ends before acknowledged entries
     │   ├── BeyondEnd            a place in a log is beyond the log's end
     │   ├── BlobDamaged          a blob
     │   └── BlobMissing          a blob that is not there at all
-    ├── Locked                 somebody else has it open
-    ├── ShardUnknown           there is none of that name
+    ├── Locked                 another process has it open
+    ├── ShardUnknown           no shard has that name
     ├── SchemaMismatch         rows are not of the schema that the shard was created with
     ├── UpperMismatch          another append was first
     │   └── ShardFinished        nothing can be appended ever again
-    ├── SinceMismatch          what is asked for has been forgotten
-    ├── NotYet                 what is asked for was not written within the deadline
+    ├── SinceMismatch          the requested data has been forgotten
+    ├── NotYet                 the requested data was not written within the deadline
     ├── VersionUnavailable     a version that the database does not have
     ├── DatabaseClosed         it was committed or closed
     ├── StepOutOfRange         a step that a log does not have, and will not have next
     ├── OutputDiffers          a step that was repeated came out different
     ├── LogTaken               another one writes the log now
     ├── EpochTaken             another one has claimed a greater epoch of the circuit
-    ├── StagingError           what is staged for a log
-    │   ├── StagedLost           is not there any more
-    │   └── StagingFull          is so much that no more is taken
+    ├── StagingError           errors of data staged for a log
+    │   ├── StagedLost           it is gone
+    │   └── StagingFull          there is so much that no more is accepted
     └── SequenceError          a producer and the log do not agree
         ├── SequenceGap          something is missing before it
         ├── SequenceReused       the number was used for something else
@@ -55,15 +55,15 @@ FINISHED = 1 << 64
 
 
 class StorageError(Exception):
-    """The store could not do it; the message says what happened, and what to do."""
+    """The store could not do it; the message has the cause and the remedy."""
 
 
 class StoreUrlInvalid(StorageError):
-    """What was given as the URL of a store is none; the message never repeats a password."""
+    """The URL of a store is malformed; the message never repeats a password."""
 
 
 class ExtraMissing(StorageError):
-    """What ``what`` needs is not installed."""
+    """A package that ``what`` needs is not installed."""
 
     def __init__(self, what: str, lacking: Sequence[str], extras: str) -> None:
         super().__init__(
@@ -81,8 +81,8 @@ class StoreReadOnly(StoreUnusable):
 
     def __init__(self, where: str, cause: object) -> None:
         super().__init__(
-            f"{where} cannot be written ({cause}): readers write there, too, as their holds keep what they read; mount "
-            f"it writable, and give this user write permission for the folder and its files, or read a copy of it"
+            f"{where} cannot be written ({cause}): readers, too, write their holds there; mount it writable, "
+            f"and give this user write permission for the folder and its files, or read a copy of it"
         )
 
 
@@ -107,7 +107,7 @@ class StoreBusy(StorageError):
 class StoreFull(StorageError):
     """No more can be written: the disk is full, or a quota or a limit is reached; nothing happened.
 
-    What was written is there. ``remedy`` says what makes room.
+    Written data is kept. ``remedy`` names what makes room.
     """
 
     def __init__(self, where: str, cause: object, remedy: str = "free some") -> None:
@@ -128,8 +128,8 @@ class StoreAway(StoreFailed):
         self.waited_s = waited_s
         StorageError.__init__(
             self,
-            f"{where} did not answer for {waited_s:.3g} s ({cause}); nothing happened: have it answer, and begin "
-            f"again, which goes on where it was",
+            f"{where} did not answer for {waited_s:.3g} s ({cause}); nothing happened: bring it back, and "
+            f"start again, which continues where it was",
         )
 
 
@@ -143,8 +143,8 @@ class Unclear(StorageError):
         self.append_id = append_id
         again = f" with append_id={append_id!r}" if append_id else ""
         super().__init__(
-            f"{what} failed in the middle, and whether it happened is not known: {cause}; do it again{again}, which "
-            f"does nothing if it has happened"
+            f"{what} failed, and its outcome is not known: {cause}; repeat it{again}, which does nothing if "
+            f"it has succeeded"
         )
 
 
@@ -196,8 +196,8 @@ class BeyondEnd(Damaged):
 
     def __init__(self, what: str, at: int, log: str, end: int) -> None:
         super().__init__(
-            f"{what} is at {at:,}, and {log} ends at {end:,}: the log has lost its end; restore the store's folder "
-            f"from a copy"
+            f"{what} is at {at:,}, and {log} ends at {end:,}: the end of the log is lost; restore the "
+            f"store's folder from a copy"
         )
 
 
@@ -229,7 +229,7 @@ class BlobMissing(Damaged):
 
 
 class Locked(StorageError):
-    """What is to be opened is open already, in this process or in another one."""
+    """The store or database is open already, in this process or in another one."""
 
     def __init__(self, name: str, holder: str) -> None:
         self.holder = holder
@@ -263,8 +263,8 @@ class UpperMismatch(StorageError):
         self.found = found
         super().__init__(
             what
-            or f"the upper of shard {shard} was expected to be {expected} and is {found}: another append was first; "
-            f"read what it wrote, and append from {found} on if there is still something to append"
+            or f"the upper of shard {shard} was expected to be {expected} and is {found}: another append was "
+            f"first; read its rows, and append from {found} if there is still something to append"
         )
 
 
@@ -281,7 +281,7 @@ class ShardFinished(UpperMismatch):
 
 
 class SinceMismatch(StorageError):
-    """Times below the shard's since cannot be told apart any more."""
+    """Times below the shard's since can no longer be distinguished."""
 
     def __init__(self, shard: str, asked: int, since: int) -> None:
         self.shard = shard
@@ -325,7 +325,10 @@ class DatabaseClosed(StorageError):
 
 
 class StepOutOfRange(StorageError):
-    """A log has steps from ``first`` up to but not including ``last``; ``asked`` is none of them, nor the next one."""
+    """A log has steps from ``first`` up to but not including ``last``.
+
+    ``asked`` is neither one of them nor the next one.
+    """
 
     def __init__(self, log: str, asked: int, first: int, last: int) -> None:
         self.asked = asked
@@ -344,9 +347,9 @@ class OutputDiffers(StorageError):
         self.step = step
         self.outputs = outputs
         super().__init__(
-            f"step {step} of output log {log} came out different in {', '.join(outputs)}: what is there stays; the "
-            f"circuit, or what it read, is not the same as before: restore both, or begin again with another state "
-            f"folder"
+            f"step {step} of output log {log} came out different in {', '.join(outputs)}: the rows of the "
+            f"log stay; the circuit, or its input, is not the same as before: restore both, or start again "
+            f"with another state folder"
         )
 
 
@@ -373,7 +376,7 @@ class EpochTaken(StorageError):
 
 
 class StagingError(StorageError):
-    """What is staged for a log cannot be logged, or no more can be staged."""
+    """Rows staged for a log cannot be logged, or no more can be staged."""
 
 
 class StagedLost(StagingError):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("nebuli.store")
 _FIRST_S = 10.0
-"""How long a server is waited for: whoever takes a lock begins, and may have a mistake in the URL."""
+"""How long to wait for a server: a process takes a lock at its start, and its URL may be wrong."""
 _PAUSE_S = 1.0
 """Between attempts to have it again."""
 
@@ -25,8 +25,8 @@ _PAUSE_S = 1.0
 class HeldLock:
     """A thread watches the lock's connection, as long as it is not closed.
 
-    It keeps out who comes too early, and no more: while the server is away nobody has it, and another one may be first
-    then. What was locked is fenced by what is written: by epochs, logs that are taken, and versions.
+    It only keeps out processes that come too early: while the server is away the lock is free, and another process may
+    then be first. The locked data is fenced by its contents: by epochs, logs that are taken, and versions.
     """
 
     def __init__(self, url: StoreUrl, name: str) -> None:
@@ -67,7 +67,7 @@ class HeldLock:
                 held = self._ordering.lock(self._name)
             except Locked as error:
                 _log.warning(
-                    "%s: %s was first; what is written from here on is refused where that one has begun",
+                    "%s: %s was first; later writes are refused from the point where that one has begun",
                     self._url,
                     error.holder,
                 )

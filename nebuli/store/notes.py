@@ -1,4 +1,4 @@
-"""Notes: short documents by name, beside a store or above several, each there whole or not at all."""
+"""Notes: short documents by name, next to a store or above several, each complete or absent."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def _checksum(document: Mapping[str, Any]) -> str:
 class Notes:
     """Those of a place: files of a folder, or by URL logs of which the last entry counts. Blocking.
 
-    Methods raise OSError, as if what is at a URL was on a disk. There whoever wrote or read a note writes the next one
-    behind it, or not at all: of two that take themselves for its owner, one is told.
+    Methods raise OSError, as if what is at a URL was on a disk. At a URL, a process that wrote or read a note writes
+    the next one after it, or not at all: of two that take themselves for its owner, one gets an error.
     """
 
     def __init__(self, place: StorePlace, *, away_s: float = AWAY_S) -> None:
@@ -78,7 +78,7 @@ class Notes:
         return [name for name in names if name.endswith(ending)]
 
     def read(self, name: str) -> bytes | None:
-        """What was written last; None if nothing was, or it was forgotten."""
+        """Return the last contents; None if there are none, or they were forgotten."""
         if isinstance(self.place, Path):
             file = self.place / name
             return file.read_bytes() if file.exists() else None
@@ -132,7 +132,7 @@ class Notes:
 
 
 class Note:
-    """One note, for an event loop: it is written one time after the other, whatever becomes of who has asked for it."""
+    """One note, for an event loop: writes are sequential, even if a caller is cancelled."""
 
     def __init__(self, notes: Notes, name: str) -> None:
         self._notes = notes
@@ -143,7 +143,7 @@ class Note:
     async def write(self, said: bytes) -> None:
         """Write it, durably. Raises OSError; after that, or a cancel, it is so or not."""
         async with self._turn:
-            if self._writing is not None:  # of a call that was cancelled, perhaps: it goes on
+            if self._writing is not None:  # of a call that was cancelled, perhaps: it continues
                 await asyncio.wait([self._writing])
             self._writing = asyncio.ensure_future(asyncio.to_thread(self._notes.write, self._name, said))
             await asyncio.shield(self._writing)

@@ -1,10 +1,10 @@
-"""`Staging`: rows that somebody brings in pieces, durable and not visible, until all of them are pushed at once.
+"""`Staging`: rows that clients bring in pieces, durable and not visible, until all of them are pushed at once.
 
-A piece is a blob, whose name says all about it: whose it is, for which number, since when, how large, its checksum. So
+A piece is a blob, whose name describes it: its producer, number, time, size and checksum. So
 nothing else has to be written, and a process that begins knows what the one before it had.
 
-What is dropped is lost to whoever asks at once, and deleted behind that. Until it is deleted it counts, and what cannot
-be deleted is tried again: nobody has to wait for that, or fails with it.
+Dropped pieces are lost to readers at once, and deleted after that. Until it is deleted it counts, and failed deletions
+are tried again: no call has to wait for that, or fails with it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("nebuli.store")
 KEPT_S = 6 * 3600.0
-"""What nobody has pushed for so long, is forgotten the next time that somebody looks: see `Staging.forget_old`."""
+"""Pieces that are not pushed for so long are deleted at the next check: see `Staging.forget_old`."""
 MOST_BYTES = 8 << 30
 """So much is staged at a member at most."""
 _FAILURES = 3
@@ -42,7 +42,7 @@ _NAME = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """What the name of a blob says; ``owner`` stands for the producer."""
+    """The contents of a blob's name; ``owner`` stands for the producer."""
 
     owner: str
     number: int
@@ -70,7 +70,7 @@ class Staging:
         self._dropped: dict[str, int] = {}
         """Those that are to be deleted, with their sizes."""
         self._putting: dict[str, asyncio.Task[None]] = {}
-        """They go on when whoever stages is cancelled."""
+        """They continue when the staging task is cancelled."""
         self._sweeping: asyncio.Task[None] | None = None
         self._cannot_delete = False
         self._closed = False
@@ -174,7 +174,7 @@ class Staging:
         self._sweep_soon()
 
     def forget_old(self) -> None:
-        """Forget what nobody has pushed for too long, and try again to delete what could not be."""
+        """Delete pieces that are not pushed for too long, and retry failed deletions."""
         before = self._clock() - self._kept_s
         self._drop([name for name, each in self._pieces.items() if each.since < before])
         self._sweep_soon()
@@ -197,7 +197,7 @@ class Staging:
             self._sweeping = asyncio.create_task(self._sweep())
 
     def _first_to_delete(self, failed: Collection[str] = ()) -> str | None:
-        """What is put now is deleted once it is there, or it would come after that."""
+        """A piece that is being written is deleted once it is there, or it would appear after that."""
         return next(
             (name for name in self._dropped if name not in self._putting and name not in failed), None
         )
@@ -211,10 +211,10 @@ class Staging:
                     await self._folder.delete([name])
                 except StorageError as error:
                     if not self._cannot_delete:
-                        _log.warning("staged rows that nobody needs cannot be deleted yet: %s", error)
+                        _log.warning("unused staged rows cannot be deleted yet: %s", error)
                     self._cannot_delete = True
                     failed.add(name)
-                    self._dropped[name] = self._dropped.pop(name)  # behind the others, also the next time
+                    self._dropped[name] = self._dropped.pop(name)  # after the others, also the next time
                 else:
                     self.bytes -= self._dropped.pop(name)
         finally:
@@ -223,7 +223,7 @@ class Staging:
 
 
 def _heard(putting: asyncio.Task[None]) -> None:
-    """Take note of how it ended: whoever asked for it may have been cancelled."""
+    """Take note of how it ended: the caller may have been cancelled."""
     if not putting.cancelled():
         putting.exception()
 

@@ -35,7 +35,7 @@ Keeps = Literal["contents", "updates"]
 class Store:
     """Entered and left on one event loop, on which all methods are called, of its shards and databases, too.
 
-    A call that is cancelled has happened or has not. Leaving ends what was begun; whoever still waits gets StoreClosed.
+    A call that is cancelled has happened or has not. Leaving ends running calls; waiting ones get StoreClosed.
     """
 
     def __init__(self, ordering: Ordering, blobs: Blobs) -> None:
@@ -54,12 +54,12 @@ class Store:
 
     @staticmethod
     def is_at(place: StorePlace) -> bool:
-        """Whether there is one. Blocking. Raises StoreUnusable."""
+        """True if there is one. Blocking. Raises StoreUnusable."""
         return is_store(place)
 
     @classmethod
     async def is_blank(cls, place: StorePlace) -> bool:
-        """Whether there is none, or one to whose shards nothing was ever appended.
+        """True if there is none, or one to whose shards nothing was ever appended.
 
         Raises StoreUnusable, StoreFull.
         """
@@ -70,14 +70,14 @@ class Store:
 
     @staticmethod
     def make(place: StorePlace) -> None:
-        """Have one, for whoever opens it; harmless where it is. Blocking. Raises as `__aenter__`."""
+        """Make one, to be opened; harmless if it is there. Blocking. Raises as `__aenter__`."""
         ordering, _ = backends_at(place)
         ordering.open()
         ordering.close()
 
     @staticmethod
     def remove(place: StorePlace) -> None:
-        """Forget all of one that nobody has open; harmless where there is none. Blocking.
+        """Delete one that is not open; harmless if there is none. Blocking.
 
         Raises StorageError, OSError.
         """
@@ -99,7 +99,7 @@ class Store:
 
     @property
     def access(self) -> ShardAccess:
-        """What is done to shards of several kinds at once. Raises StoreClosed."""
+        """Return the access to shards of several kinds at once. Raises StoreClosed."""
         if self._entered is None:
             raise StoreClosed
         return self._entered

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _Asked = tuple["asyncio.Future[Any]", "Callable[..., Any]", tuple[Any, ...]]
-"""Who is told, the call, and its arguments."""
+"""The future to resolve, the call, and its arguments."""
 
 _BLOB_THREADS = 4
 
 
 class StoreThreads:
-    """A cancelled call goes on to its end, unheard. Made on an event loop. Closed by the store."""
+    """A cancelled call runs to its end, unnoticed. Made on an event loop. Closed by the store."""
 
     def __init__(self) -> None:
         self._ordered = _OneThread("nebuli-store")
@@ -38,7 +38,7 @@ class StoreThreads:
         return done
 
     async def on_blobs(self, call: Callable[..., T], *arguments: Any) -> T:
-        """Call on a thread for blobs, beside others. Raises StoreClosed."""
+        """Call on a thread for blobs, concurrently. Raises StoreClosed."""
         if self._closed:
             raise StoreClosed
         return await asyncio.get_running_loop().run_in_executor(self._blobs, call, *arguments)
@@ -54,7 +54,7 @@ class StoreThreads:
 
 
 class _OneThread:
-    """A thread that makes calls one after the other, and says on the event loop what came of them.
+    """A thread that makes calls one after the other, and reports their results on the event loop.
 
     An executor does the same by two futures for each call, with locks, which takes as long as a small append to a disk.
     """
@@ -62,7 +62,7 @@ class _OneThread:
     def __init__(self, name: str) -> None:
         self._loop = asyncio.get_running_loop()
         self._asked: SimpleQueue[_Asked | None] = SimpleQueue()
-        # A process that ends in the middle is as one that is killed: nobody was told.
+        # A process that ends in the middle is like a killed one: no result was reported.
         self._thread = Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -73,7 +73,7 @@ class _OneThread:
         return told
 
     def end_with(self, call: Callable[..., Any]) -> asyncio.Future[Any]:
-        """The same, and it ends behind this one."""
+        """Do the same, and end after this call."""
         told = self.ask(call)
         self._asked.put(None)
         return told
@@ -88,13 +88,13 @@ class _OneThread:
             return
         try:
             came = call(*arguments)
-        except BaseException as error:  # noqa: BLE001 - whoever waits gets it
+        except BaseException as error:  # noqa: BLE001 - the waiting task gets it
             self._tell(told, told.set_exception, error)
         else:
             self._tell(told, told.set_result, came)
 
     def _tell(self, told: asyncio.Future[Any], say: Callable[[Any], None], what: Any) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed: nothing waits any more
             self._loop.call_soon_threadsafe(_say, told, say, what)
 
 

@@ -64,7 +64,7 @@ StorePlace = Path | StoreUrl
 
 
 def store_place(text: str | os.PathLike[str]) -> StorePlace:
-    """What somebody has given: a path, or a URL. Raises StoreUrlInvalid, ExtraMissing."""
+    """Parse a path or a URL. Raises StoreUrlInvalid, ExtraMissing."""
     if isinstance(text, str) and (found := _IS_URL.match(text)):
         if found[1] not in _SCHEMES:
             raise StoreUrlInvalid(
@@ -100,7 +100,7 @@ def _parsed(text: str) -> StoreUrl:
 
 
 def _parts(text: str) -> SplitResult:
-    """Its parts. What is wrong is not repeated: it may be a part of a password."""
+    """Its parts. Messages do not repeat the invalid part: it may be a part of a password."""
     parts = urlsplit(text)
     if parts.fragment or parts.netloc.count("@") > 1 or "@" in parts.path + parts.query:
         raise StoreUrlInvalid(
@@ -116,7 +116,7 @@ def _joined(parts: SplitResult, query: str) -> str:
 
 
 def _check_server(server: str, parameters: Sequence[str]) -> None:
-    """Whether libpq reads it."""
+    """Check that libpq can read it."""
     import psycopg
 
     known = {each.keyword.decode() for each in psycopg.pq.Conninfo.get_defaults()}
@@ -132,8 +132,8 @@ def _check_server(server: str, parameters: Sequence[str]) -> None:
         [int(port) for port in ports.split(",") if port]
     except (psycopg.Error, ValueError):
         raise StoreUrlInvalid(
-            f"the URL of the store cannot be read by libpq: it is to be like {_EXAMPLE}, with %-escapes for what is "
-            f"special in a user, a password or a database"
+            f"the URL of the store cannot be read by libpq: it has to be like {_EXAMPLE}, with %-escapes for "
+            f"special characters in a user, a password or a database"
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""Wakes whoever waits for something in a store, when any process has appended something."""
+"""Wakes all that wait for changes of a store, when any process has appended something."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FALLBACK_S = 1.0
 
 
 class Waking:
-    """Calls ``look`` whenever the bell has rung, once somebody has waited. Closed by the store."""
+    """Calls ``look`` whenever the bell has rung, once a task has waited. Closed by the store."""
 
     def __init__(self, bell: Callable[[], Bell], look: Callable[[], Awaitable[None]]) -> None:
         self._make_bell = bell
@@ -28,7 +28,7 @@ class Waking:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """Begin, as somebody waits. Raises StoreUnusable."""
+        """Begin, as a task waits. Raises StoreUnusable."""
         if self._bell is None:
             self._bell = self._make_bell()
             loop = asyncio.get_running_loop()
@@ -42,7 +42,9 @@ class Waking:
 
     async def _watch(self) -> None:
         while True:
-            with suppress(StorageError):  # who waits does so until its deadline: the next look may find more
+            with suppress(
+                StorageError
+            ):  # waiting tasks wait until their deadlines: the next look may find more
                 await self._look()
             with suppress(TimeoutError):  # not by wait_for, which may lose a cancel
                 async with asyncio.timeout(_FALLBACK_S):
@@ -50,7 +52,7 @@ class Waking:
             self._rung.clear()
 
     async def close(self) -> None:
-        """Wake nobody any more."""
+        """Wake no task any more."""
         bell, self._bell = self._bell, None
         if bell is not None and self._task is not None:
             asyncio.get_running_loop().remove_reader(bell.fileno())

@@ -1,4 +1,4 @@
-"""Views from outside: a program's connection to those of a node, and what it says on it."""
+"""Views from outside: a program's connection to those of a node, and its messages."""
 
 from nebuli.views.errors import (
     LookupTimedOut,

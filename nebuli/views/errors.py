@@ -1,14 +1,14 @@
-"""What can be wrong with a read of a view.
+"""Errors of reads of views.
 
 ::
 
     ViewError
-    ├── ViewUnreachable     nobody answers there, or not in time
-    │   └── ViewDenied      who answers refuses this client
-    ├── UnknownView         there is no view of that name
-    ├── WrongKey            it is no key of the view
-    ├── WrongView           the query cannot have the view that is to be added
-    ├── LookupTimedOut      some keys were not there before the deadline; it has those that were
+    ├── ViewUnreachable     there is no answer, or not in time
+    │   └── ViewDenied      the server refuses this client
+    ├── UnknownView         no view has that name
+    ├── WrongKey            it is not a key of the view
+    ├── WrongView           the query cannot have the new view
+    ├── LookupTimedOut      some keys were not there before the deadline; the error has the others
     ├── RunsFree            steps were asked for, and its query has none
     └── ViewFailed          the view could not do it
         └── ViewsClosed     these Views were closed meanwhile, or never entered
@@ -40,11 +40,11 @@ class ViewError(Exception):
 
 
 class ViewUnreachable(ViewError):
-    """Nobody answers there, or not in time."""
+    """There is no answer, or not in time."""
 
 
 class ViewDenied(ViewUnreachable):
-    """Who answers refuses this client: another secret, or certificates that are not trusted."""
+    """The server refuses this client: another secret, or certificates that are not trusted."""
 
 
 class UnknownView(ViewError):

@@ -1,4 +1,4 @@
-"""Rows of views as they are shown to whoever reads them, from the Z-sets that processes have."""
+"""Rows of views as they are shown to readers, from the Z-sets that processes have."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FEW = 8
 def found_bytes(
     rows: pa.RecordBatch, counts: NDArray[np.int32], hits: NDArray[np.bool_], step: int = FREE
 ) -> bytes:
-    """The answer that says which rows keys have, in the order of the keys; -1 as a count: the key is missing."""
+    """Return the answer with the rows of keys, in the order of the keys; -1 as a count: the key is missing."""
     if not _are_once(rows):
         owners = np.repeat(np.arange(len(counts)), np.maximum(counts, 0))
         repeated = np.bincount(np.repeat(owners, _times(rows)), minlength=len(counts)).astype(np.int32)
@@ -50,7 +50,7 @@ def expanded(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _are_once(rows: pa.RecordBatch) -> bool:
-    """Whether each row is there once."""
+    """True if each row is there once."""
     weights = rows.column(rows.num_columns - 1)
     if rows.num_rows <= _FEW:
         return all(weight == 1 for weight in weights.to_pylist())
@@ -71,7 +71,7 @@ def version_of(rows: pa.RecordBatch) -> int:
 
 
 def in_order(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows by their columns, the first one first; nulls behind all values."""
+    """Return the rows sorted by their columns, the first one first; nulls after all values."""
     if rows.num_rows < 2:
         return rows
     return rows.sort_by([(name, "ascending") for name in rows.schema.names])

@@ -20,14 +20,14 @@ class _RowsAndHits(NamedTuple):
 class Lookup(_RowsAndHits):
     """The rows of keys, in the order of the keys, and of each key whether it was a hit: there when it was asked for.
 
-    It is a pair of the two. Of a query in steps ``step`` says at which all of them were read: what all steps below it
-    have made, and no other.
+    It is a pair of the two. For a query in steps ``step`` is that at which all of them were read: after all steps below
+    it, and no other.
     """
 
     step: int | None
 
     def __new__(cls, rows: pa.RecordBatch, hits: list[bool], step: int | None = None) -> Self:
-        """Make a pair that has a step beside."""
+        """Make a pair that also has a step."""
         lookup = super().__new__(cls, rows, hits)
         lookup.step = step
         return lookup
@@ -36,7 +36,7 @@ class Lookup(_RowsAndHits):
 class ViewDescription(NamedTuple):
     """A view: the schema of its rows, the columns of its key, its query, and whether it holds only what was read.
 
-    ``in_steps``: its query runs so, and answers say the step.
+    ``in_steps``: its query runs so, and answers have the step.
     """
 
     schema: pa.Schema

@@ -1,8 +1,8 @@
-"""What clients of views and the processes that have them say to each other: the bodies of calls.
+"""Messages between clients of views and the processes that have them: the bodies of calls.
 
-A question is a msgpack array that begins with what is asked for, an answer one that begins with a number that says how
-it went. Keys and rows are Arrow record batch messages without their schema, which `Description` has. So whoever asks
-for keys says which description they were written by, and if the view has another one now, that is the answer.
+A question is a msgpack array that begins with its kind, an answer one that begins with a number for the outcome. Keys
+and rows are Arrow record batch messages without their schema, which `Description` has. So a request for keys names the
+description by which they were written, and if the view has another one now, that is the answer.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ __all__ = [
 
 VERSION = 2
 FREE = -1
-"""Of answers the step, where a query runs free and has none."""
+"""The step in answers of a query that runs free and has none."""
 LISTING = "views"
-"""The service of a node that lists its views; what it is asked says nothing."""
+"""The service of a node that lists its views; its requests are empty."""
 
 
 ADDING = "views/add"
@@ -66,7 +66,7 @@ def service_of(view: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Describe:
-    """What there is to be read."""
+    """Asks for the view's description."""
 
     kind: ClassVar[str] = "describe"
 
@@ -76,7 +76,7 @@ class Get:
     """The rows of these keys, each given once. If all are missing, some of them are waited for so long.
 
     In steps the members that have them are waited for so long. ``again``: they have been asked for before, and were
-    counted then. ``known`` says by which description the keys were written.
+    counted then. ``known`` is the description by which the keys were written.
     """
 
     keys: bytes
@@ -87,14 +87,14 @@ class Get:
 
 
 NEVER = -1
-"""The version of who watches a key and has not seen it yet."""
+"""The version of a watcher that has not seen the key yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
     """The rows of one key, once they are others than those of ``version``, or after so long all the same.
 
-    ``known`` says by which description the key was written.
+    ``known`` is the description by which the key was written.
     """
 
     keys: bytes
@@ -121,7 +121,7 @@ class Told(IntEnum):
 class Description:
     """A view: its query and id there, the schema of its rows, and which of the columns are its key.
 
-    ``in_steps``: its query runs so, and answers say the step.
+    ``in_steps``: its query runs so, and answers have the step.
     """
 
     query: str
@@ -174,7 +174,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Away:
-    """In steps: not all members that have the keys have answered in time; who they are, and how the circuit is."""
+    """In steps: not all members that have the keys have answered in time; their names, and the circuit's state."""
 
     why: str
     told: ClassVar[Told] = Told.AWAY
@@ -196,21 +196,21 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 
 def bytes_of(said: Question | Answer) -> bytes:
-    """What goes over the wire."""
+    """Return the bytes for the wire."""
     first = said.kind if isinstance(said, Describe | Get | Watch) else int(said.told)
     packed: bytes = msgpack.packb([VERSION, first, *(getattr(said, name) for name in said.__slots__)])
     return packed
 
 
 def question_of(body: bytes) -> Question:
-    """What was asked. Raises ViewFailed."""
+    """Parse a question. Raises ViewFailed."""
     said = _parsed(body, _QUESTIONS)
     assert isinstance(said, Describe | Get | Watch)
     return said
 
 
 def answer_of(body: bytes) -> Answer:
-    """What was answered. Raises ViewFailed."""
+    """Parse an answer. Raises ViewFailed."""
     said = _parsed(body, _ANSWERS)
     assert isinstance(said, Description | Found | Changed | Refused | Away)
     return said
@@ -227,7 +227,7 @@ def _parsed(body: bytes, kinds: Any) -> Any:
             raise ValueError(f"{kind.__name__} with {[type(each).__name__ for each in fields]}")
         return kind(*fields)
     except (ValueError, KeyError, TypeError, msgpack.UnpackException) as error:
-        raise ViewFailed(f"{len(body)} bytes that are not said of views: {error!r}") from error
+        raise ViewFailed(f"{len(body)} bytes that are not a message about views: {error!r}") from error
 
 
 def listed_bytes(views: Iterable[ViewStatus]) -> bytes:
@@ -237,7 +237,7 @@ def listed_bytes(views: Iterable[ViewStatus]) -> bytes:
 
 
 def listed_of(body: bytes) -> list[ViewStatus]:
-    """What was answered. Raises ViewFailed."""
+    """Parse an answer. Raises ViewFailed."""
     try:
         version, *views = msgpack.unpackb(body, use_list=False)
         if version != VERSION:
@@ -254,7 +254,7 @@ def adding_bytes(text: str, file: str | None) -> bytes:
 
 
 def adding_of(body: bytes) -> tuple[str, str | None]:
-    """What was asked. Raises ViewFailed."""
+    """Parse a question. Raises ViewFailed."""
     try:
         version, text, file = msgpack.unpackb(body)
         if version != VERSION:
@@ -262,7 +262,7 @@ def adding_of(body: bytes) -> tuple[str, str | None]:
         if not isinstance(text, str) or not isinstance(file, str | None):
             raise TypeError(f"a text that is {type(text).__name__}, of {type(file).__name__}")
     except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise ViewFailed(f"{len(body)} bytes that do not say which views to add: {error}") from error
+        raise ViewFailed(f"{len(body)} bytes that do not list the views to add: {error}") from error
     return text, file
 
 
@@ -273,14 +273,14 @@ def added_bytes(views: Iterable[str] = (), why: str = "", *, again: bool = False
 
 
 def added_of(body: bytes) -> tuple[list[str], str, bool]:
-    """What was answered. Raises ViewFailed."""
+    """Parse an answer. Raises ViewFailed."""
     try:
         version, views, why, again = msgpack.unpackb(body)
         if version != VERSION:
             raise ViewFailed(_other_version(version))
         return [str(view) for view in views], str(why), bool(again)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise ViewFailed(f"{len(body)} bytes that do not say which views were added: {error}") from error
+        raise ViewFailed(f"{len(body)} bytes that do not list the added views: {error}") from error
 
 
 def _other_version(version: object) -> str:

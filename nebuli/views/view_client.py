@@ -64,22 +64,22 @@ __all__ = ["Views"]
 
 DEADLINE_S = 1.0
 ADD_S = 120.0
-"""What is full is given all rows so far before it is there."""
+"""A full view gets all rows so far before it is there."""
 _ANSWER_S = 5.0
-"""Who is there says so."""
+"""A process that is there answers in this time."""
 _GRACE_S = 1.0
 _SHOWN = 60
 """Characters of a name that cannot be one."""
-"""How long an answer may be on its way that says that keys were not there in time."""
+"""How long an answer that keys were not there in time may be in transit."""
 _WATCH_S = 30.0
 """How long a view keeps a question for news; then it is asked again."""
 _AGAIN_S = 0.1
-"""So long a watch waits for a view that has told it that it is away."""
+"""How long a watch waits for a view that has reported that it is away."""
 _NAN = math.nan
 _NO_VALUES = (pa.ArrowException, TypeError, ValueError, OverflowError)
-"""What Arrow raises for values that are none of a type."""
+"""Errors of Arrow for values that do not match a type."""
 _MOST_KEYS = 4096
-"""So many keys are asked for at once; of more, the others are asked for behind them."""
+"""How many keys are requested at once; further ones are requested after them."""
 
 
 class Views:
@@ -95,7 +95,7 @@ class Views:
         self._caller = netchannel.Caller(url, tls=tls, secret=secret)
         self._views: dict[str, _View] = {}
         self._replaced: list[_View] = []
-        """Views whose queries have made room for others, of which somebody may still wait for an answer."""
+        """Views whose queries have made room for others, from which an answer may still be awaited."""
 
     async def __aenter__(self) -> Self:
         await self._caller.__aenter__()
@@ -115,15 +115,14 @@ class Views:
         """The rows of these keys of a view, and which of them were hits; within ``deadline`` seconds.
 
         A key is a value, or a tuple of as many as the view's key has columns. Keys that are missing are asked for where
-        the rows come from, and are there afterwards. A key without rows is none that is missing: it has no rows. In
+        the rows come from, and are there afterwards. A key without rows is not missing: it has no rows. In
         steps all keys are read at one step.
 
         Raises:
-            WrongKey: one of the keys is none of the view's.
-            UnknownView: nobody at the node has the view.
-            LookupTimedOut: some keys have not come in time; it has the others. In steps it has none, and says which
-                members were waited for.
-            ViewUnreachable, ViewDenied, ViewFailed: there was no answer.
+            WrongKey: one of the keys does not match the view's.
+            UnknownView: no process at the node has the view.
+            LookupTimedOut: some keys have not come in time; it has the others. In steps it has none, and names the
+            members that were waited for. ViewUnreachable, ViewDenied, ViewFailed: there was no answer.
         """
         _check(deadline)
         if isinstance(keys, str | bytes):
@@ -202,7 +201,7 @@ class Views:
             version = NEVER
 
     async def describe(self, name: str, deadline: float = DEADLINE_S) -> ViewDescription:
-        """What there is to be read of a view. Raises UnknownView, ViewUnreachable, ViewDenied, ViewFailed."""
+        """Return the description of a view. Raises UnknownView, ViewUnreachable, ViewDenied, ViewFailed."""
         _check(deadline)
         view = self._view(name)
         description = await view.describe(deadline)
@@ -217,8 +216,8 @@ class Views:
             return listed_of(await self._caller.call(LISTING, b"", deadline_s=deadline))
         except netchannel.CallTimedOut as error:
             raise ViewUnreachable(
-                f"nobody who has views answers at {self.url} within {deadline:g} s ({error}): 'nebuli run' says where "
-                f"it serves them"
+                f"no process with views answers at {self.url} within {deadline:g} s ({error}): 'nebuli run' "
+                f"prints the address of its views"
             ) from error
         except netchannel.NetChannelError as error:
             raise _meant(f"the node at {self.url}", error) from error
@@ -236,17 +235,18 @@ class Views:
         _check(deadline)
         if not isinstance(text, str):
             raise TypeError(f"text is of {type(text).__name__}: expected JSON, as in a query's file")
-        await self.statuses(min(deadline, _ANSWER_S))  # nobody is waited for as long as rows may take
+        await self.statuses(min(deadline, _ANSWER_S))  # this wait is shorter than rows may take
         try:
             asked = adding_bytes(text, file)
         except UnicodeEncodeError as error:
-            raise WrongView(f"what is to be added is no text that can be written: {error}") from error
+            raise WrongView(f"the views to add cannot be encoded: {error}") from error
         try:
             answer = await self._caller.call(ADDING, asked, deadline_s=deadline)
         except netchannel.CallTimedOut as error:
             raise ViewUnreachable(
-                f"nobody who gives a query views answers at {self.url} within {deadline:g} s ({error}): 'nebuli run' "
-                f"says where it serves them, and to a query on workers 'nebuli view add --query ID' adds views"
+                f"no process that adds views answers at {self.url} within {deadline:g} s ({error}): 'nebuli "
+                f"run' prints the address of its views, and 'nebuli view add --query ID' adds views to a "
+                f"query on workers"
             ) from error
         except netchannel.NetChannelError as error:
             raise _meant(f"the query at {self.url}", error) from error
@@ -263,7 +263,7 @@ class Views:
         return self._views[name]
 
     def _replace(self, name: str, view: _View) -> None:
-        """Have the view be described anew, if that has not been done by somebody else."""
+        """Get the view's description again, if that has not been done by another task."""
         if self._views.get(name) is view:
             self._replaced.append(self._views.pop(name))
 
@@ -284,7 +284,7 @@ class _Asked:
         self.whole: Lookup | None = None
         self.step: int | None = None
         self.why = "they are on their way, so ask again, or with more time"
-        """What is to be said of those that have not come."""
+        """The explanation for keys that have not come."""
         self.answer: asyncio.Future[Lookup] | None = None
 
     @property
@@ -342,7 +342,7 @@ class _View:
         return self._description
 
     async def is_other(self, deadline: float) -> bool:
-        """Whether it is not as it was described: then what is no key of the one may be one of the other."""
+        """True if it differs from its description: then an invalid key of the one may be valid for the other."""
         try:
             found = await self.ask(Describe(), deadline)
         except ViewError:
@@ -421,7 +421,7 @@ class _View:
             task.add_done_callback(self._calls.discard)
 
     async def _answer_all(self, asked: list[_Asked]) -> None:
-        """Have each be answered, or be told why it is not: in its own time, where others have more."""
+        """Answer each, or fail it with the reason: by its own deadline, where others have more time."""
         loop = asyncio.get_running_loop()
         last = max(each.until for each in asked)
         timers = [
@@ -432,11 +432,13 @@ class _View:
         try:
             await self._answer(asked)
         except (WrongKey, ViewFailed) as error:
-            if len(asked) > 1:  # whose key is none, or has too many rows, is told so, and nobody else
+            if (
+                len(asked) > 1
+            ):  # a caller with an invalid key, or one with too many rows, gets that error, and no other does
                 await asyncio.gather(*(self._answer_all([each]) for each in asked))
             else:
                 _tell(asked[0], error)
-        except Exception as error:  # noqa: BLE001 - those who wait are told
+        except Exception as error:  # noqa: BLE001 - waiting callers get it
             for each in asked:
                 _tell(each, error)
         finally:
@@ -456,7 +458,7 @@ class _View:
         # In steps all are asked for at once, as they are read at one step.
         in_steps = self._description is not None and self._description.in_steps
         at_once = len(keys) if in_steps else _MOST_KEYS
-        # What goes out as several calls is asked for by all of them before one waits.
+        # All calls of a batch are sent before one is waited for.
         waits_s = _patience_s(asked, loop.time()) if len(keys) <= at_once else 0.0
         again = False
         while keys:
@@ -478,7 +480,7 @@ class _View:
         return self.keys_of(keys)
 
     def _take(self, answer: Answer, keys: list[Key], asked: list[_Asked], *, again: bool) -> None:
-        """What an answer has of keys is for all who have asked for them."""
+        """The keys in an answer are for all callers that have requested them."""
         if isinstance(answer, Away):
             for each in asked:
                 each.why = answer.why
@@ -508,7 +510,7 @@ class _View:
             each.step = step
 
     def _is_over(self, asked: _Asked, now: float) -> bool:
-        """Whether nothing is waited for any more; then who has asked is told."""
+        """True if nothing is waited for any more; then the caller is notified."""
         if not asked.is_whole and now < asked.until:
             return False
         if asked.answer is not None and not asked.answer.done():
@@ -532,7 +534,7 @@ class _View:
         return found
 
     async def ask(self, question: Question, within_s: float) -> Answer:
-        """What a view answers. Raises what ``get`` says; _OtherView if it is not as it was described."""
+        """Return the answer of a view. Raises the errors of ``get``; _OtherView if it differs from its description."""
         where = f"view {self._name!r} at {self._url}"
         service = service_of(self._name)
         if not is_channel_id(service):
@@ -544,13 +546,14 @@ class _View:
         except netchannel.CallTimedOut as error:
             if error.state == "unregistered":
                 raise UnknownView(
-                    f"nobody at {self._url} has a view {self._name!r}: 'nebuli view list' shows those that there are, "
-                    f"and 'nebuli run' or 'nebuli start' runs a query that has one"
+                    f"no view {self._name!r} at {self._url}: 'nebuli view list' lists the views, and 'nebuli "
+                    f"run' or 'nebuli start' runs a query that has one"
                 ) from error
             if error.state == "unreached":
                 raise ViewUnreachable(
-                    f"nobody answers at {self._url} within {within_s + _GRACE_S:g} s: 'nebuli run' says where it "
-                    f"serves its views; of a query on workers it is the data address of the worker that has the view"
+                    f"no process answers at {self._url} within {within_s + _GRACE_S:g} s: 'nebuli run' "
+                    f"prints the address of its views; for a query on workers it is the data address of the "
+                    f"worker that has the view"
                 ) from error
             raise ViewUnreachable(f"{where} did not answer within {within_s + _GRACE_S:g} s") from error
         except netchannel.CallFailed as error:
@@ -569,7 +572,7 @@ class _View:
         return answer
 
     async def close(self) -> None:
-        """End what is on its way; who waits is told."""
+        """End calls in transit; waiting callers are notified."""
         for asked in self._waiting:
             _tell(
                 asked, ViewsClosed(f"view {self._name!r} at {self._url}: these Views were closed meanwhile")
@@ -611,7 +614,7 @@ def _patience_s(asked: Iterable[_Asked], now: float) -> float:
 
 
 def _tell(asked: _Asked, error: Exception) -> None:
-    if asked.answer is not None and not asked.answer.done():  # or who has asked has given up
+    if asked.answer is not None and not asked.answer.done():  # or the caller has given up
         asked.answer.set_exception(error)
 
 

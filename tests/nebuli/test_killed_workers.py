@@ -90,7 +90,7 @@ async def test_a_sink_that_is_lost_makes_the_query_begin_again(tmp_path: Path, n
     async with watched(tmp_path, topology, QUERY, Policy.WAIT, nodes) as query:
         await query.finish(query.kill_at("sink", 1))
         assert len(query.deployments) == 1
-        assert "went the state of sink out: the query begins again" in query.said[-1]
+        assert "lost the state of sink out: the query begins again" in query.said[-1]
     assert not list(tmp_path.glob(".*")), "what the killed sink wrote aside"
     assert_is_duckdbs(tmp_path / "out.parquet", numbers)
 
@@ -185,7 +185,8 @@ async def test_where_a_node_has_the_only_source_it_cannot_be_replaced(tmp_path: 
         with pytest.raises(QueryLost) as caught:
             await query.finish(query.kill_at("source", 1))
     assert str(caught.value) == (
-        f"worker {nodes['source']} does not answer; the query cannot be placed without it: source numbers is there only"
+        f"worker {nodes['source']} does not answer; the query cannot be placed without it: source numbers is "
+        f"there only"
     )
     assert not (tmp_path / "out.parquet").exists()
 
@@ -224,8 +225,8 @@ async def test_a_source_that_cannot_be_read_again_is_named(tmp_path: Path) -> No
                 with pytest.raises(QueryLost) as caught:
                     await query.finish(query.kill_at("source", 1000))
     assert str(caught.value) == (
-        f"fragment query/numbers at {nodes['source']}: its worker was started anew, and with the old one went what it "
-        f"had read of numbers at {nodes['source']} (TCP {address}), which cannot be read again; the query cannot begin "
-        f"again: numbers at {nodes['source']} (TCP {address}) cannot be read again"
+        f"fragment query/numbers at {nodes['source']}: its worker was restarted, which lost what it had read "
+        f"of numbers at {nodes['source']} (TCP {address}), which cannot be read again; the query cannot "
+        f"begin again: numbers at {nodes['source']} (TCP {address}) cannot be read again"
     )
     assert not (tmp_path / "out.parquet").exists()

@@ -49,7 +49,7 @@ _CHECKPOINT_S = 0.3
 _END_S = 120.0
 """Within so many seconds after what happened last all has come to its end."""
 _STOP_S = 60.0
-_DISK_FULL = ("no space is left", "failed in the middle", "disk I/O error", "File too large")
+_DISK_FULL = ("no space is left", "its outcome is not known", "disk I/O error", "File too large")
 _KILLED_OFTEN = "times within"
 
 

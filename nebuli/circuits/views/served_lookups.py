@@ -1,4 +1,4 @@
-"""Views of a circuit that runs here, at one address for whoever reads them."""
+"""Views of a circuit that runs here, at one address for all readers."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _NO_MORE = (
 
 @asynccontextmanager
 async def served_lookups(run: AnyRun, address: str, trust: Trust) -> AsyncIterator[str]:
-    """Answer for a run's views as their nodes do where it runs free, and say at which address.
+    """Answer for a run's views as their nodes do if it runs free; yields the address.
 
-    ``trust`` is what is asked of who reads. Raises OSError where the address cannot be bound.
+    ``trust`` is required of readers. Raises OSError where the address cannot be bound.
     """
     async with netchannel.ReceiverServer(address, tls=trust.tls, secret=trust.secret) as receiver:
         lookups = ViewLookups(run, run.plan.name)

@@ -1,9 +1,9 @@
 """`ViewLookups`: keys of a circuit's views, all of a lookup at one step of all its members.
 
-Each key's rows are at the one member that its hash says. Members are asked at the same time, each for the keys that it
-has, and say at which step they have read: mostly the same one, as each holds what was there before its last two. Those
-that have read an earlier one than the last of them are asked once more, for that: they have held the view meanwhile.
-Steps go on.
+Each key's rows are at the one member selected by its hash. Members are asked at the same time, each for the keys that
+it has, and report the step at which they have read: mostly the same one, as each holds the state before its last two.
+Those that have read an earlier one than the last of them are asked once more, for that: they have held the view
+meanwhile. Steps continue.
 """
 
 from __future__ import annotations
@@ -54,28 +54,28 @@ if TYPE_CHECKING:
     from placement.steps.whereabouts import Division
 
 _ATTEMPT_S = 5.0
-"""Whoever has not answered for so long may have been a member, and is none any more: those of now are asked."""
+"""A process that has not answered for so long may no longer be a member: the current members are asked."""
 _SOON_S, _AGAIN_S = 0.005, 0.1
 _LOOK_S = 0.02
-"""So often it is looked whether a step was made that somebody waits for."""
+"""How often to check for a step that is waited for."""
 _FIGURES_S, _MEASURE_S = 1.0, 5.0
-"""How long members may take to say how much they have of views, and how often they are asked."""
+"""How long members may take to report the size of their views, and how often they are asked."""
 _LEAST_S, _LONGEST_S = 0.5, 3600.0
-"""What is there at once is answered also where no time is left: it is waited for, for longer than that."""
+"""Keys that are present are answered even if no time is left: the wait is longer than that."""
 
 
 class _NotInTime(Exception):
-    """Members have not answered; the message says which."""
+    """Members have not answered; the message names them."""
 
 
 @dataclass(slots=True)
 class _View:
     operator: ViewOperator
     schema: pa.Schema
-    """Of its rows, the weight last."""
+    """The schema of its rows, the weight last."""
     description: Description
     known: int
-    """What is said of keys that are written by the description."""
+    """The number of known keys in the description."""
     lookups: int = 0
     bytes: int = 0
 
@@ -132,7 +132,7 @@ class ViewLookups:
 
     @property
     def names(self) -> list[str]:
-        """What the views are read by."""
+        """Return the names by which views are read."""
         return [*self._views]
 
     async def close(self) -> None:
@@ -154,7 +154,7 @@ class ViewLookups:
         return tuple(map(_status, self._views.values()))
 
     async def measured(self) -> tuple[ViewStatus, ...]:
-        """All of them, with the memory that they take at those members that say so in time."""
+        """Return all of them, with the memory that they take at those members that report it in time."""
         await self._measure()
         return tuple(map(_status, self._views.values()))
 
@@ -219,7 +219,7 @@ class ViewLookups:
     # -- lookups
 
     async def _look_up(self, view: _View, keys: pa.RecordBatch, until: float) -> _Rows:
-        """What keys have at one step of all members, in a new attempt where a member had begun anew, or is another.
+        """Return the rows of keys at one step of all members, in a new attempt if a member was restarted or replaced.
 
         Raises _NotInTime, ViewFailed.
         """
@@ -241,7 +241,7 @@ class ViewLookups:
                 raise _NotInTime(f"{self._waited_for(asked)}{failed}; ask again, or with more time")
 
     def _waited_for(self, asked: set[int]) -> str:
-        """Who was asked and has not answered, and what the circuit is at."""
+        """Return the members that have not answered, and the circuit's state."""
         members = self._run.plan.members
         coordinator = self._run.coordinator
         named = ", ".join(map(str, sorted(asked)))
@@ -251,12 +251,12 @@ class ViewLookups:
             else "not all were at one step"
         )
         return (
-            f"of the circuit's {members} members {what}; they may be started again just now, as the circuit is "
+            f"of the circuit's {members} members {what}; they may be restarting, as the circuit is "
             f"{coordinator.phase.value}, in epoch {coordinator.epoch}"
         )
 
     async def _at_one_step(self, view: _View, keys: pa.RecordBatch, until: float, asked: set[int]) -> _Rows:
-        """One attempt; ``asked`` has those who have not answered. Raises Unpinned, StorageError, TooManyPieces."""
+        """One attempt; ``asked`` has those that have not answered. Raises Unpinned, StorageError, TooManyPieces."""
         lines = [*self._run.calls]
         parts = self._parts(view, keys, len(lines))
         seen = self._run.calls

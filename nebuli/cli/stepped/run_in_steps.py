@@ -65,7 +65,7 @@ class Steps(NamedTuple):
 
     @property
     def is_served(self) -> bool:
-        """Whether programs can connect to the query and shut it down."""
+        """True if programs can connect to the query and shut it down."""
         return self.serve is not None or self.http is not None
 
     def check(self) -> None:

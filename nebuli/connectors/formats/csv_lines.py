@@ -77,7 +77,7 @@ class CsvLines:
         self._schema = schema
         self._nulls = list(nulls)
         self._timestamps = timestamps
-        # Whether a zone is there Arrow has to know before: timestamps are read as texts.
+        # Arrow has to know in advance if there is a zone: timestamps are read as strings.
         self._parsed = {
             field.name: pa.string() if pa.types.is_timestamp(field.type) else field.type for field in schema
         }

@@ -39,7 +39,7 @@ class Quoted:
     begins_within: bool
 
     def last_row_end(self, piece: bytes) -> int:
-        """The place after the last line feed that is not within quotes; 0: there is none."""
+        """Return the place after the last line feed that is not within quotes; 0: there is none."""
         until = len(piece)
         while (place := piece.rfind(b"\n", 0, until)) >= 0:
             before = bisect(self.toggles, place)
@@ -54,7 +54,7 @@ class Quotes:
 
     def __init__(self) -> None:
         self.is_open = False
-        """Whether a value in quotes has begun and not ended."""
+        """True if a value in quotes has begun and not ended."""
         self.opened_at = 0
         """The byte of the stream at which the last one began, if it is open."""
         self._at = 0
@@ -92,7 +92,7 @@ class Quotes:
         return places
 
     def _starts(self, octets: NDArray[np.uint8], places: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether a value may begin at each of these places."""
+        """Return if a value may begin at each of these places."""
         starts: NDArray[np.bool_] = _BEFORE_VALUES[octets[places - 1]]
         if len(places) and places[0] == 0:
             starts[0] = self._last_is_delimiter
@@ -126,8 +126,8 @@ def row_ends(rows: bytes) -> NDArray[np.int64]:
 def null_groups(schema: pa.Schema, *, split: bool) -> list[tuple[list[str], bool]]:
     """The columns that Arrow reads together, and whether a null of these may be in quotes.
 
-    A text in quotes is a text. Of other columns it is no value, so it may be a null; Arrow knows one rule for all, so
-    that they are read apart from texts, ``split``, where there is such a null.
+    A text in quotes is a text. In other columns it is not a value, so it may be a null; Arrow has one rule for all, so
+    that they are read separately from strings, ``split``, where there is such a null.
     """
     texts = [each.name for each in schema if pa.types.is_string(each.type) or pa.types.is_binary(each.type)]
     others = [name for name in schema.names if name not in texts]

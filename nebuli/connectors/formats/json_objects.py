@@ -53,10 +53,10 @@ class JsonRows:
 
     - a bool is true or false, a text is a text; numbers as text are refused, and so are numbers for texts;
     - an integer is a number in the range of its type, without fraction and exponent;
-    - a float is any number within the range of its type, or one of the texts NaN, Infinity and -Infinity; where they
-      are no texts, ``constant`` says what they are;
+    - a float is any number within the range of its type, or one of the texts NaN, Infinity and -Infinity; if they are
+      not strings, ``constant`` gives their meaning;
     - a timestamp is a text such as 2024-01-31T10:00:00Z, UTC where it has no zone, or an integer in microseconds;
-      digits of a text below them are taken as ``timestamps`` says;
+      digits of a text below them are handled by ``timestamps``;
     - a date is a text such as 2024-01-31, or an integer in days since 1970-01-01;
     - a binary is a text in base64;
     - of a name that an object has several times, the last counts.
@@ -75,9 +75,9 @@ class JsonRows:
     def read(
         self, payloads: MessageBytes, at_begin: NDArray[np.bool_]
     ) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
-        """The rows, and which of the payloads each is; an empty one, or a blank line, is none.
+        """Return the rows, and the payload of each; an empty one, or a blank line, has none.
 
-        What is ``at_begin`` of its file may begin with a mark of UTF-8. Raises RowInvalid for what is no object, or has
+        A payload ``at_begin`` of its file may begin with a UTF-8 mark. Raises RowInvalid for what is no object, or has
         a value of another kind.
         """
         there = ~_tombstones(payloads)
@@ -158,7 +158,7 @@ class _NotExactError(Exception):
 
 
 class _WrongError(Exception):
-    """What is wrong with an object."""
+    """The error of an object."""
 
 
 class _Integer(str):
@@ -193,7 +193,7 @@ def _tombstones(payloads: MessageBytes) -> Any:
 
 
 def _one_object_each(payloads: MessageBytes) -> bool:
-    """Whether each message begins an object and ends one, on a line, and nothing can follow one in the same line.
+    """True if each message begins an object and ends one, on a line, and nothing can follow one in the same line.
 
     Then Arrow cannot take two messages for one. (It ends the process at a null that is not in an object.)
     """
@@ -218,7 +218,10 @@ def _one_object_each(payloads: MessageBytes) -> bool:
 
 
 def _type_to_read(type_: pa.DataType) -> pa.DataType:
-    """What Arrow is to read for a type: texts, where it reads less than the rule has, or something else."""
+    """Return the type that Arrow is to read for a type.
+
+    Strings, if it accepts less than the rule, or something else.
+    """
     if pa.types.is_timestamp(type_) or pa.types.is_date(type_) or pa.types.is_binary(type_):
         return pa.string()
     if pa.types.is_struct(type_):
@@ -229,7 +232,7 @@ def _type_to_read(type_: pa.DataType) -> pa.DataType:
 
 
 def _of_type(column: pa.Array, type_: pa.DataType, timestamps: Timestamps | None) -> pa.Array:
-    """What Arrow has read as the type that is wanted. Raises _NotExactError, ArrowInvalid, ValueError."""
+    """Convert Arrow's columns to the required type. Raises _NotExactError, ArrowInvalid, ValueError."""
     if pa.types.is_timestamp(type_):
         return instants(column, type_, timestamps)
     if pa.types.is_date(type_):

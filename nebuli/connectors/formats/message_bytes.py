@@ -1,4 +1,4 @@
-"""The bytes of messages as they lie in one buffer, one behind the other, each with a line end."""
+"""The bytes of messages in one buffer, one after the other, each with a line end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LINE_FEED, RETURN = 10, 13
 UTF8_MARK = "\N{ZERO WIDTH NO-BREAK SPACE}".encode()
-"""Of UTF-8, at the begin of a file."""
+"""The UTF-8 mark at the beginning of a file."""
 _BLOCK = 1 << 18
 
 
@@ -99,7 +99,7 @@ class MessageBytes:
 
     @property
     def are_lines(self) -> bool:
-        """Whether each that is not empty is one line, whatever quotes say: no line end is within."""
+        """True if each non-empty one is one line, regardless of quotes: no line end is within."""
         data = self.values
         if len(places_of(LINE_FEED, data)) != np.count_nonzero(self.lengths):
             return False
@@ -116,7 +116,7 @@ def places_of(byte: int, data: NDArray[np.uint8]) -> NDArray[np.int64]:
 
 
 def has(byte: int, data: pa.Buffer) -> bool:
-    """Whether a byte is there."""
+    """True if a byte is there."""
     some = np.frombuffer(data, dtype=np.uint8)
     return any((some[start : start + _BLOCK] == byte).any() for start in range(0, len(some), _BLOCK))
 

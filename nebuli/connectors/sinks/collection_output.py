@@ -36,7 +36,7 @@ __all__ = ["CollectionOutput"]
 _log = logging.getLogger("nebuli.connectors")
 
 _TIMES = "times/"
-"""What positions begin with that are times."""
+"""Prefix of positions that are times."""
 _T = TypeVar("_T")
 
 
@@ -46,10 +46,10 @@ class CollectionOutput(Output):
     In mode ``final`` it inserts all rows at once with `publish`, under the query's id as the producer: an insert of a
     query that started over, or was killed before it knew of its insert, has no effect.
 
-    Of what is inserted, a position names a producer and what it has inserted last. What is inserted again behind a
-    position is what it was then, by the same numbers, and has no effect. Of what is written at times, it is the first
-    time that is not written: what is written again is compared. The collection is made, if it is not there; and then
-    has the times that the query gives. One whose times the store gives is inserted into all the same.
+    For inserts, a position names a producer and its last insert. Repeated inserts after a position are the same, with
+    the same numbers, and have no effect. For writes at times, it is the first time that is not written: repeated writes
+    are compared. The collection is made, if it is not there; and then has the times that the query gives. One whose
+    times the store gives is inserted into all the same.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -72,7 +72,7 @@ class CollectionOutput(Output):
         return None
 
     def resume(self, position: str) -> None:
-        """Go on as this producer, behind what it has inserted, or from a time on.
+        """Continue as this producer, after its last insert, or from a time on.
 
         Raises OutputError for what is no position.
         """
@@ -93,11 +93,11 @@ class CollectionOutput(Output):
 
     @property
     def is_dated(self) -> bool:
-        """Whether rows are written at times; known once it is open."""
+        """True if rows are written at times; known once it is open."""
         return self._at_times is not None
 
     def sync(self) -> str:
-        """Have what is complete written, all else is durable already; the position behind it."""
+        """Have complete rows written, all else is durable already; returns the position after them."""
         if self._at_times is None:
             return f"{self._producer}/{self._sequence}"
         self._do(self._at_times.write(self._opened))
@@ -138,8 +138,8 @@ class CollectionOutput(Output):
                 self._first = await collections.next_sequence(name, self._producer)
                 if self._first <= self._sequence and self._sequence:
                     raise OutputGone(
-                        f"{self._place}: what was inserted there is not: there is another collection of this name, or "
-                        f"an older copy"
+                        f"{self._place}: inserted rows are missing: it is another collection of this name, "
+                        f"or an older copy"
                     )
         except BaseException:
             await collections.__aexit__(None, None, None)
@@ -147,7 +147,7 @@ class CollectionOutput(Output):
         return collections
 
     async def _begun(self, collections: Collections, found: CollectionStatus) -> _AtTimes | None:
-        """What writes at times; None where rows are inserted. Raises OutputError."""
+        """Return the writer at times; None if rows are inserted. Raises OutputError."""
         name, rendition = found.name, self._settings.rendition
         is_timed = found.timed == "writers" or rendition is not None
         if not is_timed and (self._resumed is None or not self._resumed.startswith(_TIMES)):
@@ -159,8 +159,8 @@ class CollectionOutput(Output):
                 else "collection, to whose rows their writers give times,"
             )
             raise OutputError(
-                f"{self._place}: this query has no times to write a {what} at: run it in steps (--stepped), or have it "
-                f"insert into a collection to which the store gives times"
+                f"{self._place}: this query has no times at which to write a {what}: run it in steps "
+                f"(--stepped), or insert into a collection whose times the store assigns"
             )
         if self._resumed is not None:
             if not self._resumed.startswith(_TIMES) or not is_timed:
@@ -178,9 +178,9 @@ class CollectionOutput(Output):
         (upper,) = (each.upper for each in found.renditions if each.name == rendition)
         if upper:
             raise OutputError(
-                f"{self._place}: rendition {rendition} was written up to {upper} by another query, or by this one from "
-                f"a state that it does not go on from: begun anew, it would write rows a second time; give the sink a "
-                f"new rendition, and hand over to it, or drop the collection"
+                f"{self._place}: rendition {rendition} was written up to {upper} by another query, or by "
+                f"this one from another state: started from scratch, it would write rows a second time; give "
+                f"the sink a new rendition, and hand over to it, or drop the collection"
             )
         return _AtTimes(name, rendition, 0)
 
@@ -199,7 +199,7 @@ class CollectionOutput(Output):
         self._do(self._opened.insert(name, batch, producer=self._producer, sequence=self._sequence))
 
     def at(self, time: int) -> None:
-        """What was written is of this time, and is written there with the next `sync`."""
+        """The written rows are of this time, and are stored with the next `sync`."""
         assert self._at_times is not None, "it is asked first"
         self._at_times.at(time)
 
@@ -233,7 +233,7 @@ class CollectionOutput(Output):
         self._do(self._opened.insert(name, rows, producer=self._producer, sequence=0))
 
     def discard(self) -> None:
-        """Close: what was written stays, and is not written again by whoever resumes."""
+        """Close: written rows stay, and are not written again by a resumed run."""
         self._close()
 
     def _close(self) -> None:
@@ -262,7 +262,7 @@ class CollectionOutput(Output):
 
 
 class _AtTimes:
-    """What is written at times into a rendition, of which ``upper`` is not written yet. ``rows`` have no time yet."""
+    """A writer at times into a rendition, whose first unwritten time is ``upper``. ``rows`` have no time yet."""
 
     def __init__(self, name: str, rendition: str, upper: int) -> None:
         self.rows: list[pa.RecordBatch] = []

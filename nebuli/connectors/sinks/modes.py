@@ -20,7 +20,7 @@ __all__ = ["AppendSink", "ChangesSink", "FinalSink"]
 class FinalSink:
     """Writes the result, once, at the clean end.
 
-    ``only_grows``: no row is taken back. A large result goes to an output that is aside at once then.
+    ``only_grows``: no row is retracted. A large result goes to an output that is aside at once then.
     """
 
     def __init__(self, output: Output, *, only_grows: bool = False) -> None:
@@ -48,7 +48,7 @@ class FinalSink:
         return 0
 
     def advance(self, progress: Progress) -> None:
-        """The result is written at the end, whatever the time."""
+        """The result is written at the end, regardless of the time."""
 
     def finish(self) -> int:
         """Write all rows that are not written, then publish them."""
@@ -92,7 +92,7 @@ class ChangesSink:
         return int(change.num_rows)
 
     def advance(self, progress: Progress) -> None:
-        """Rows say themselves when they were."""
+        """Do nothing: rows have their own times."""
 
     def finish(self) -> int:
         """Make what is written durable."""
@@ -100,7 +100,7 @@ class ChangesSink:
         return 0
 
     def abort(self, reason: str) -> None:
-        """Leave it as it is; that it is not whole, the fragment's state says."""
+        """Leave it as it is; the fragment's state shows that it is incomplete."""
         self._output.discard()
 
     def interrupt(self) -> None:
@@ -109,7 +109,7 @@ class ChangesSink:
 
 
 class AppendSink(ChangesSink):
-    """Writes rows as they come; none of them may be taken back."""
+    """Writes rows as they come; none of them may be retracted."""
 
     def open(self, schema: pa.Schema) -> None:
         """Begin."""

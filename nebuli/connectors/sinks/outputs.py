@@ -54,7 +54,7 @@ _PORTION_BYTES = 16 << 20
 
 
 class Rows(Protocol):
-    """What turns batches into the bytes of a format."""
+    """The encoder of batches in a format."""
 
     def write_batch(self, batch: pa.RecordBatch) -> None:
         """Write rows, or keep them for the next write."""
@@ -102,7 +102,7 @@ class _File(Output):
         self._place = place
         self._rows_of = rows_of
         self._file: IO[bytes] | None = None
-        self._owned: OwnedFile | None = None  # below it; a pipe or a device is nobody's
+        self._owned: OwnedFile | None = None  # below it; a pipe or a device has no owner
         self._rows: Rows | None = None
         self._written = 0
 
@@ -181,7 +181,7 @@ def make_folder(name: str, target: Path) -> None:
 class GrowingFile(_File):
     """A file that readers can follow: rows are there after each write, also when a failure ends them.
 
-    A later run goes on behind what was synced: what is behind that it cuts off. A pipe it takes for another one.
+    A later run continues after the synced rows: it cuts off later ones. A pipe it takes for another one.
     ``more_rows_of`` writes below rows that are there, if that is not the same.
     """
 
@@ -197,7 +197,7 @@ class GrowingFile(_File):
         self._has_name = False  # for good, in its directory
 
     def resume(self, position: str) -> None:
-        """Go on there."""
+        """Continue there."""
         self._begins_at = FilePosition.from_text(position) if position else None
 
     def _opened(self) -> IO[bytes]:
@@ -226,12 +226,12 @@ class GrowingFile(_File):
         return io.BufferedWriter(file)
 
     def _begun(self) -> IO[bytes]:
-        """The file, new: what was there may be anybody's, and has no position to go on at."""
+        """The file, new: earlier contents may be foreign, and have no position to continue at."""
         size = self._place.stat().st_size if self._place.exists() else 0
         file = super()._opened()
         if size:
             _log.warning(
-                "%s: the %s bytes that were there are gone: a query that begins anew writes a new file",
+                "%s: its previous %s bytes are deleted: a query that starts from scratch writes a new file",
                 self._path,
                 f"{size:,}",
             )
@@ -298,12 +298,14 @@ class WholeFile(_File):
             _remove_if_left(left)
         while True:
             file = super()._opened()
-            with suppress(OSError):  # a file system without locks, where nobody removes what another has left
+            with suppress(
+                OSError
+            ):  # a file system without locks, where no process removes the remains of another
                 fcntl.flock(file, fcntl.LOCK_EX)
             with suppress(FileNotFoundError):
                 if os.path.samestat(self._place.stat(), os.fstat(file.fileno())):
                     return file
-            file.close()  # somebody took it for left between the two
+            file.close()  # another process took it for abandoned between the two
 
     def _refuse_what_is_no_file(self) -> None:
         if self._path.exists() and not self._path.is_file():
@@ -337,7 +339,7 @@ class WholeFile(_File):
     def _write_portion(self, portion: pa.RecordBatch) -> None:
         try:
             super().write(portion)
-        except Exception as error:  # noqa: BLE001 - raised by the fragment's thread, which tells of it
+        except Exception as error:  # noqa: BLE001 - raised by the fragment's thread, which reports it
             self._failure = error
 
     def _join(self) -> None:
@@ -385,7 +387,10 @@ def parquet_file(settings: ParquetSink) -> Output:
 
 
 def _remove_if_left(aside: Path) -> None:
-    with suppress(OSError), aside.open("rb") as file:  # another one's, who lives, or may not be touched by us
+    with (
+        suppress(OSError),
+        aside.open("rb") as file,
+    ):  # it belongs to another process, which is alive, or which we may not touch
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         aside.unlink()
 
@@ -396,14 +401,14 @@ def printed(settings: PrintSink) -> Output:
 
 
 class Terminal(Output):
-    """A table for people on standard output. Whoever reads what is printed is not asked to hurry."""
+    """A table for people on standard output. Slow readers of the output are waited for."""
 
     def __init__(self) -> None:
         self._table: TextTable | None = None
         self._goes_on = False
 
     def resume(self, position: str) -> None:
-        """Go on: what was printed stays."""
+        """Continue: printed rows stay."""
         self._goes_on = True
 
     def open(self, schema: pa.Schema) -> None:
@@ -450,7 +455,7 @@ class PrintedCsv(Output):
         self._goes_on = False
 
     def resume(self, position: str) -> None:
-        """Go on: what was printed stays, and its header."""
+        """Continue: printed rows stay, and their header."""
         self._goes_on = True
 
     def open(self, schema: pa.Schema) -> None:
@@ -497,7 +502,7 @@ class Nothing(Output):
         pass
 
     def resume(self, position: str) -> None:
-        """Do nothing: there is nothing to go on with."""
+        """Do nothing: there is nothing to continue."""
 
     def sync(self) -> str:
         """Do nothing: there is nothing to keep."""
@@ -507,7 +512,7 @@ class Nothing(Output):
         """Do nothing: there is nothing to prepare."""
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Do nothing: whoever wrote has counted them."""
+        """Do nothing: the writer has counted them."""
 
     def publish(self) -> None:
         """Do nothing: there is nothing to end."""

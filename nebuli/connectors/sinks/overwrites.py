@@ -28,8 +28,8 @@ class SinkIsSource(OutputError):
 def check_files(reads: Iterable[str], writes: Iterable[str], directory: Path) -> None:
     """Raise SinkIsSource where a file that is written is read, or written twice.
 
-    Relative paths start at ``directory``. What is read may be a pattern. Links and hard links are the file that they
-    lead to.
+    Relative paths start at ``directory``. Paths that are read may be patterns. Links and hard links are the file that
+    they lead to.
     """
     written = list(writes)
     for path in written:
@@ -42,7 +42,7 @@ def check_files(reads: Iterable[str], writes: Iterable[str], directory: Path) ->
 
 
 def is_same(one: str, other: str, directory: Path) -> bool:
-    """Whether two paths lead to one file, which is regular or is not there yet."""
+    """True if two paths lead to one file, which is regular or is not there yet."""
     first, second = directory / one, directory / other
     try:
         return first.samefile(second) and first.is_file()
@@ -51,7 +51,7 @@ def is_same(one: str, other: str, directory: Path) -> bool:
 
 
 def matches(written: str, read: str, directory: Path) -> bool:
-    """Whether a file is what is read, which may be a pattern."""
+    """True if a file is the one that is read, which may be a pattern."""
     if is_same(written, read, directory):
         return True
     if not glob.has_magic(read):

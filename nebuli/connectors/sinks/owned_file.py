@@ -32,12 +32,12 @@ class FilePosition:
 
     @classmethod
     def of(cls, descriptor: int, size: int) -> Self:
-        """The position behind so many bytes of a file that can be read. Raises OSError."""
+        """Return the position after so many bytes of a file that can be read. Raises OSError."""
         return cls(size, _checksum(descriptor, size))
 
     @classmethod
     def from_text(cls, text: str) -> Self:
-        """What `text` gave."""
+        """Parse the result of `text`."""
         return cls(**json.loads(text))
 
     @property
@@ -59,7 +59,7 @@ class FilePosition:
 
 
 def _checksum(descriptor: int, size: int) -> str:
-    """Of the last block below ``size``."""
+    """Return the checksum of the last block below ``size``."""
     start = max(size - _BLOCK_BYTES, 0)
     found = b""
     while len(found) < size - start:

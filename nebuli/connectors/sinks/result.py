@@ -29,7 +29,7 @@ class Result:
 
     A result that takes rows back (an aggregate does) is held in memory, consolidated: its size is that of the
     answer, however many changes made it. One that only grows (a filter's) moves to a temporary file when it
-    is large, so that memory does not grow with it; the first row that is taken back brings it back.
+    is large, so that memory does not grow with it; the first retracted row brings it back to memory.
     """
 
     def __init__(self, directory: Path | None) -> None:
@@ -62,7 +62,7 @@ class Result:
     def rows(self) -> Iterator[pa.RecordBatch]:
         """All rows, without weights; sorted by all columns, unless they went to disk: then as they came.
 
-        ``DataflowError`` if a row was taken back more often than it was given.
+        ``DataflowError`` if a row was retracted more often than it was added.
         """
         if self._spill is None:
             self._merge()

@@ -1,9 +1,9 @@
-"""A lock beside a file, so that one fragment at a time writes to it, of all workers that see it.
+"""A lock for a file, so that one fragment at a time writes to it, of all workers that see it.
 
 The lock is the system's own (flock), on a hidden file that is named after the canonical path. It belongs to an open
-descriptor: the worker takes it when a fragment is started, and hands it to the fragment's process, and to the one that
-goes on where that was killed. So it is free once the fragment has let go of it, or its last process is dead, however it
-died; the file that a killed one leaves is taken over.
+descriptor: the worker takes it when a fragment is started, and hands it to the fragment's process, and to its successor
+if that was killed. So it is free once the fragment has let go of it, or its last process is dead, however it died; the
+file that a killed one leaves is taken over.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 class SinkLock:
     """A lock that is held as long as any process has its descriptor open, and its file.
 
-    One that ``is_shared`` was had by somebody else before, whose it stays.
+    One that ``is_shared`` had another holder before, which keeps it.
     """
 
     file: str
@@ -62,10 +62,10 @@ class SinkLock:
         if self.is_shared:
             self.close()
             return
-        with suppress(OSError):  # a directory that was taken away, say: then nobody finds the lock either
+        with suppress(OSError):  # a removed directory, for example: then no process finds the lock either
             Path(
                 self.file
-            ).unlink()  # first: who has opened it meanwhile sees that it is gone, and makes another
+            ).unlink()  # first: a process that has opened it meanwhile sees that it is gone, and makes another
         os.close(self.descriptor)
 
 
@@ -96,10 +96,10 @@ def files_read(physical: Iterable[SourceConnector]) -> list[str]:
 def take_all(
     fragment: AnyFragment, query: str, shared: Mapping[str, SinkLock] = MappingProxyType({})
 ) -> list[SinkLock]:
-    """The locks of all files of a fragment, or none: ``SinkInUse`` names who has one of them.
+    """Return the locks of all files of a fragment, or none: ``SinkInUse`` names the holder of one of them.
 
-    Those that are ``shared``, by their files, it has together with who has them. ``OutputError`` where a lock cannot be
-    made, or where the fragment reads one of the files, too.
+    Those that are ``shared``, by their files, are held together with their present holders. ``OutputError`` where a
+    lock cannot be made, or where the fragment reads one of the files, too.
     """
     reads = _read_by(fragment)
     check_files(reads, set(files_of(fragment)), Path())
@@ -115,7 +115,7 @@ def take_files(
     shared: Mapping[str, SinkLock] = MappingProxyType({}),
     reads: Iterable[str] = (),
 ) -> list[SinkLock]:
-    """The locks of all these files, or none, for whoever is called so. Raises SinkInUse, OutputError.
+    """Return the locks of all these files, or none, for the holder of this name. Raises SinkInUse, OutputError.
 
     The last one is that of the note in which others find what is written and read.
     """
@@ -142,7 +142,7 @@ def take_files(
 
 
 def _is_device(path: str) -> bool:
-    """Whether it is one like /dev/null, which keeps nothing that two writers could spoil."""
+    """True if it is one like /dev/null, which keeps nothing that two writers could spoil."""
     try:
         mode = Path(path).stat().st_mode
     except OSError:
@@ -163,7 +163,9 @@ def _taken(path: str, holder: Holder, shared: Mapping[str, SinkLock]) -> SinkLoc
     held = SinkLock(str(lock), descriptor)
     try:
         if not is_own:
-            raise OutputError(f"{path} cannot be written: {lock} beside it is another user's: remove it")
+            raise OutputError(
+                f"{path} cannot be written: its lock file {lock} belongs to another user: remove it"
+            )
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, holder.model_dump_json().encode(), 0)
     except OSError as error:
@@ -195,14 +197,14 @@ def _locked(path: str, lock: Path) -> tuple[int, bool]:
         with suppress(FileNotFoundError):
             if os.path.samestat(lock.stat(), os.fstat(descriptor)):
                 return descriptor, is_own
-        os.close(descriptor)  # whoever had it has let go between the two, and removed it
+        os.close(descriptor)  # the holder has released it between the two, and removed it
 
 
 def _opened(lock: Path) -> tuple[int, bool]:
     try:
         return os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), True
     except PermissionError:
-        # Another user's may be read and locked: who holds it is to be named.
+        # Another user's may be read and locked: the error names its holder.
         with suppress(FileNotFoundError):
             return os.open(lock, os.O_RDONLY | os.O_NOFOLLOW), False
         raise
@@ -211,5 +213,5 @@ def _opened(lock: Path) -> tuple[int, bool]:
 def _said(descriptor: int) -> str:
     try:
         return str(Holder.model_validate_json(os.pread(descriptor, _LARGEST_HOLDER, 0)))
-    except (OSError, ValidationError):  # it has the lock, and has not written yet who it is
+    except (OSError, ValidationError):  # it has the lock, and has not written its name yet
         return "another query, which began in this moment"

@@ -1,4 +1,4 @@
-"""Lines over TCP, to somebody who listens."""
+"""Lines over TCP, to a listener."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _END_S = 2.0
 class TcpOutput(Output):
     """Writes as fast as the other side reads. Ends the connection at a clean end, and resets it at any other.
 
-    From the start it would be reset by whatever ends it, the end of this process too; only `publish` changes that.
+    From the start it would be reset by any end, that of this process too; only `publish` changes that.
     """
 
     def __init__(self, settings: TcpSink) -> None:
@@ -55,7 +55,7 @@ class TcpOutput(Output):
             self._socket = connect(self._settings.address)
         except OSError as error:
             raise OutputError(
-                f"TCP {self._settings.address} cannot be reached ({error}): start what listens there first"
+                f"TCP {self._settings.address} cannot be reached ({error}): start its server first"
             ) from error
         self._linger(resets=True)
         self._socket.settimeout(_LOOK_S)
@@ -77,7 +77,7 @@ class TcpOutput(Output):
             raise self._failed(error) from error
 
     def resume(self, position: str) -> None:
-        """Go on, with whoever listens now."""
+        """Continue, with the current listener."""
 
     def sync(self) -> str:
         """Wait until the other machine has all that was written; whether it is read there, this side cannot know."""
@@ -88,7 +88,7 @@ class TcpOutput(Output):
         return ""
 
     def _unacknowledged(self) -> int:
-        """How many bytes the other machine has not said that it has."""
+        """Return how many bytes the other machine has not acknowledged."""
         assert self._socket is not None
         try:
             error = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -102,7 +102,7 @@ class TcpOutput(Output):
     def publish(self) -> None:
         """The last line is out; the other side sees the end.
 
-        It may have sent something, too: closed with that unread, the connection would be reset, behind the last lines.
+        It may have sent something, too: closed with that unread, the connection would be reset, after the last lines.
         """
         assert self._socket is not None
         self._linger(resets=False)

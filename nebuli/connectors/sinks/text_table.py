@@ -52,7 +52,7 @@ class TextTable:
 
 
 def format_value(value: object) -> str:
-    """One value: three decimals where they say enough, instants in UTC, no line breaks."""
+    """One value: three decimals if they suffice, instants in UTC, no line breaks."""
     match value:
         case None:
             text = _NULL

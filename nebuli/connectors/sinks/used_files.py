@@ -2,7 +2,7 @@
 
 Each fragment has a note in memory that all processes share. A sink compares its files with the notes of others: by
 path, by device and inode, and with patterns. A note counts as long as any process has its descriptor, which holds a
-lock. It gets its name once it is whole and locked, so that nobody sees one without its lock.
+lock. It gets its name once it is whole and locked, so that it is never visible without its lock.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Holder", "UsedFiles"]
 
 _log = logging.getLogger(__name__)
 
-_NOTES = Path("/dev/shm")  # noqa: S108 - of the machine, whatever a process has as its temporary folder
+_NOTES = Path("/dev/shm")  # noqa: S108 - of the machine, independent of a process' temporary folder
 _PREFIX = "nebuli-files-"
 _LARGEST_NOTE = 1 << 20
 
@@ -111,7 +111,7 @@ class UsedFiles(BaseModel):
 
 
 def _is_same_elsewhere(one: Path, other: Path) -> bool:
-    """Whether two paths are hard links of a file; those that lead to one path have the lock there."""
+    """True if two paths are hard links of a file; those that lead to one path have the lock there."""
     return os.path.realpath(one) != os.path.realpath(other) and is_same(str(one), str(other), Path())
 
 
@@ -119,7 +119,7 @@ def _noted(but: str) -> Iterator[UsedFiles]:
     """The notes that are locked, of this user and of root; others are removed, as their processes are dead."""
     for file in _NOTES.glob(f"{_PREFIX}*"):
         if str(file) != but:
-            with suppress(OSError):  # it has gone meanwhile, say
+            with suppress(OSError):  # it has gone meanwhile, for example
                 yield from _read(file)
 
 

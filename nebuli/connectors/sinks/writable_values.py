@@ -26,7 +26,7 @@ class ValueUnwritable(Exception):
         self.row = row
 
     def at(self, place: str, written: int) -> OutputError:
-        """What to say of it, where so many rows were written before."""
+        """Return the error, if so many rows were written before."""
         return OutputError(f"{place}, row {written + self.row + 1}, {self}")
 
 

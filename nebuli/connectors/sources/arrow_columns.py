@@ -1,4 +1,4 @@
-"""Columns of Arrow data as those of a logical source: found by name, in the types that the topology says."""
+"""Columns of Arrow data as those of a logical source: found by name, in the types of the topology."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class ArrowColumns:
 
 
 def _holds(wanted: pa.DataType, found: pa.DataType) -> bool:
-    """Whether a column of ``found`` can be read as ``wanted`` without changing a value."""
+    """True if a column of ``found`` can be read as ``wanted`` without changing a value."""
     types = pa.types
     if wanted == found or types.is_null(found):  # as pandas and pyarrow write a column of nulls alone
         return True

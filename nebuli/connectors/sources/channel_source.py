@@ -1,4 +1,4 @@
-"""A channel that is kept: its messages in the stream's order, each once, from wherever somebody had come to."""
+"""A channel that is kept: its messages in the stream's order, each once, from any position."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class KeptChannelSource(Source):
         self._is_checked = False  # the schema, of which a stream has one
 
     def seek(self, position: str) -> None:
-        """Begin at a position. Raises InputError for what is none."""
+        """Begin at a position. Raises InputError for a malformed one."""
         self._first = self._position = of_text(position, self._place) if position else None
 
     @property
@@ -63,13 +63,13 @@ class KeptChannelSource(Source):
     def release(self, position: str) -> None:
         """Acknowledge what is before it, where there is a consumer; that is not waited for.
 
-        To be called between `open` and `close`: elsewhere it is left to whoever reads on.
+        To be called between `open` and `close`: otherwise it is left to the next reader.
         """
         if position and self._stream is not None:
             self._tell(self._stream.release, of_text(position, self._place))
 
     def open(self) -> None:
-        """Read the secret and certificates; whoever keeps the channel need not be there yet."""
+        """Read the secret and certificates; the retaining process need not be there yet."""
         settings = self._settings
         try:
             reader = netchannel.ChannelReader(
@@ -85,7 +85,7 @@ class KeptChannelSource(Source):
         self._stream.first = self._first
 
     def skip(self, rows: int) -> None:
-        """Begin behind so many rows; behind those that the consumer has acknowledged, if there is one."""
+        """Begin after so many rows; after those that the consumer has acknowledged, if there is one."""
         assert self._stream is not None
         self._stream.rows_to_skip = rows
 
@@ -124,7 +124,7 @@ class KeptChannelSource(Source):
         self._thread.start()
 
     def _tell(self, function: Callable[..., object], *arguments: object) -> None:
-        """Have the thread's loop call it; before there is one, nobody else does."""
+        """Have the thread's loop call it; before there is one, nothing else calls it."""
         if self._loop is None:
             function(*arguments)
         else:
@@ -150,8 +150,9 @@ class KeptChannelSource(Source):
             raise last
         if last is Signal.END and stream.rows_to_skip:
             raise InputGone(
-                f"{self._place}: stream {stream.stream} ends {stream.rows_to_skip} rows before the place where the "
-                f"query had come to: it is another stream, or another beginning of it; begin the query anew"
+                f"{self._place}: stream {stream.stream} ends {stream.rows_to_skip} rows before the place "
+                f"that the query had reached: it is another stream, or another beginning of it; restart the "
+                f"query from scratch"
             )
         return last if isinstance(last, Signal) else Signal.LATER
 

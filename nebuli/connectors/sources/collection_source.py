@@ -34,19 +34,19 @@ _AHEAD, _AHEAD_BYTES = 64, 1 << 24
 _LAST_S = 2.0
 """How long the last move of the hold may take that was asked for before the end."""
 _AGAIN_S = 0.5
-"""How often is looked whether somebody has begun to write a collection that nobody has written yet."""
+"""How often to check if a collection without rows has got its first ones."""
 
 _Item = tuple[pa.RecordBatch, int] | Signal | FragmentError
 
 
 class CollectionSource(Source):
-    """`Rereadable`: a position is the time up to which all was given; what was taken back has a negative weight.
+    """`Rereadable`: a position is the time up to which all rows were returned; retracted rows have a negative weight.
 
-    What is of one time comes in an order that is its own, the same whenever it is read. It comes by itself if that is
-    asked for (`apart`): then a batch without rows says that nothing more is of its time, or of an earlier one.
+    Rows of one time come in a fixed order, the same in every read. They come in a separate batch on request (`apart`):
+    then a batch without rows shows that its time, and all earlier ones, are complete.
 
-    A thread of its own has the store, from the first `poll` to `close`. Under the name of a ``reader`` what is behind
-    the position that was released last is kept for it.
+    A thread of its own has the store, from the first `poll` to `close`. Under the name of a ``reader`` rows after the
+    last released position are kept for it.
     """
 
     def __init__(self, settings: Settings, columns: Schema, wake: Callable[[], None]) -> None:
@@ -61,7 +61,7 @@ class CollectionSource(Source):
         self._following: _Following | None = None
 
     def seek(self, position: str) -> None:
-        """Begin behind a time. Raises InputError for what is none."""
+        """Begin after a time. Raises InputError for a malformed one."""
         if position and not (position.isascii() and position.isdigit()):
             raise InputError(
                 f"{self._place}: {position[:80]!r} is no position of a collection: expected a time"
@@ -75,7 +75,7 @@ class CollectionSource(Source):
 
     @property
     def is_whole(self) -> bool:
-        """Whether all was given that it had at the beginning, which comes as one."""
+        """True if its initial contents were returned, which come as one."""
         return self._position != ""
 
     def release(self, position: str) -> None:
@@ -88,12 +88,12 @@ class CollectionSource(Source):
         self._apart = True
 
     def hasten(self) -> None:
-        """Have the time of the store move on, and so be told that nothing was written."""
+        """Advance the time of the store, and so learn that nothing was written."""
         if self._following is not None:
             self._following.hasten()
 
     def open(self) -> None:
-        """Begin; whoever makes the collection need not have done so yet, as it is looked at in `poll`."""
+        """Begin; the collection need not exist yet, as it is checked in `poll`."""
 
     def poll(self) -> pa.RecordBatch | Signal:
         """The contents, or what has changed at a time, or nothing up to a time."""
@@ -129,7 +129,7 @@ class CollectionSource(Source):
 
 
 class _Following:
-    """What comes of a collection, on a thread with an event loop; one other thread takes it from ``arrived``."""
+    """The changes of a collection, on a thread with an event loop; one other thread takes it from ``arrived``."""
 
     def __init__(
         self, settings: Settings, position: str, arrived: deque[_Item], wake: Callable[[], None]
@@ -164,7 +164,7 @@ class _Following:
         self._loop.call_soon_threadsafe(self._hasty.set)
 
     def release(self, time: int) -> None:
-        """Hold what is behind this time alone."""
+        """Hold only rows after this time."""
         self._released = time
         self._loop.call_soon_threadsafe(self._news.set)
 
@@ -208,16 +208,14 @@ class _Following:
                         await self._room.wait()
         except TooLate as error:
             reader = (
-                ""
-                if self._settings.reader
-                else "; give the source a reader, for whom what it has not read is kept"
+                "" if self._settings.reader else "; give the source a reader, for which unread rows are kept"
             )
-            self._put(InputGone(f"{place}: {error}; begin the query anew{reader}"))
+            self._put(InputGone(f"{place}: {error}; restart the query from scratch{reader}"))
         except StorageError as error:
             self._put(InputError(f"{place}: {error}"))
         except FragmentError as error:
             self._put(error)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the fragment waits for this task
+        except Exception as error:  # noqa: BLE001 - any error: the fragment waits for this task
             self._put(FragmentError(f"{place}: {type(error).__name__}: {error}"))
 
     def _put(self, item: _Item) -> None:
@@ -244,7 +242,7 @@ class _Following:
                     yield _EMPTY, span.upper - 1
 
     async def _start(self, collections: Collections) -> int:
-        """The time behind which rows are new, which is held for a reader.
+        """Return the time after which rows are new, which is held for a reader.
 
         One that begins again, and has released nothing, begins where it had begun.
         """
@@ -255,7 +253,7 @@ class _Following:
             return position if position is not None else await self._latest(collections)
         name = self._settings.collection
         known = (await collections.describe(name)).holds.get(self._hold_name)
-        if known is not None:  # lower, perhaps: until it is released, an older checkpoint may be gone on with
+        if known is not None:  # lower, perhaps: until it is released, an older checkpoint may be resumed
             self._held = known.time
             return position if position is not None else known.time
         at = position if position is not None else await self._latest(collections)
@@ -266,13 +264,13 @@ class _Following:
     async def _check_same(self, collections: Collections, position: int) -> None:
         """Raise InputGone where what was read up to a position was dropped, and another one made by its name.
 
-        Where writers give the times, these do not tell.
+        If writers give the times, these do not show it.
         """
         found = await collections.describe(self._settings.collection)
         if found.timed == "store" and position < found.created:
             raise InputGone(
-                f"{self._settings.reads}: it was read up to {position}, and the collection of this name was made at "
-                f"{found.created} instead of that one: begin the query anew"
+                f"{self._settings.reads}: it was read up to {position}, and this collection of the same name "
+                f"was created later, at {found.created}: restart the query from scratch"
             )
 
     async def _latest(self, collections: Collections) -> int:
@@ -286,7 +284,7 @@ class _Following:
         while True:
             await self._hasty.wait()
             self._hasty.clear()
-            with suppress(StorageError):  # it moves on by itself
+            with suppress(StorageError):  # it advances automatically
                 await collections.move_on()
 
     def _in_order(self, rows: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:

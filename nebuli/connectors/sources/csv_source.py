@@ -46,7 +46,7 @@ _TOO_LONG = re.compile("straddling object|Empty CSV file or block")
 class CsvSource(Source):
     """One CSV file: a header, then rows; of a zip archive, its only file.
 
-    Columns are found by name, others are passed over. Memory is a few blocks, whatever the file's size. A text in
+    Columns are found by name, others are passed over. Memory is a few blocks, for any file size. A text in
     quotes is never null. A blank line is a row where there is one column, and passed over where there are more.
 
     Arrow reads the file in the usual way first, and from the first value on that this does not fit, in another one:
@@ -131,7 +131,7 @@ class CsvSource(Source):
             try:
                 for row, _ in islice(rows, _SNIFFED_ROWS):
                     sample.append(row)
-            except csv.Error:  # a value that is longer than a row may be, as its reader will say
+            except csv.Error:  # a value that is longer than a row may be, as its reader will report
                 sample.append([])
             return sample
 
@@ -163,7 +163,7 @@ class CsvSource(Source):
         return types
 
     def _start_in_some_way(self) -> None:
-        """Open the readers behind the rows that were given, in the way that was found so far, or in another."""
+        """Open the readers after the returned rows, in the way that was found so far, or in another."""
         while True:
             self.close("start over")
             self._rows_to_skip = self._rows_given
@@ -176,7 +176,7 @@ class CsvSource(Source):
                 return
 
     def _finds_another_way(self, error: pa.ArrowInvalid) -> bool:
-        """Whether the file may be read in another way than in the one that has failed, which is then taken."""
+        """True if the file may be read in another way than the failed one, which is then taken."""
         if _TOO_LONG.search(str(error)):
             grows = self._block_bytes < _LONGEST_ROW and self._unclosed_quote() is None
             self._block_bytes = min(_GROWTH * self._block_bytes, _LONGEST_ROW)
@@ -300,7 +300,7 @@ class CsvSource(Source):
             raise InputError(f"{self._path}, line {line}: {NEVER_CLOSED}")
 
     def _unclosed_quote(self) -> int | None:
-        """The line of the quote that is open at the end of the file; None: there is none."""
+        """Return the line of the quote that is open at the end of the file; None: there is none."""
         quotes = Quotes()
         with _open_bytes(self._path) as file:
             for piece in _pieces(file):
@@ -355,7 +355,7 @@ class _Blocks:
 
     @property
     def closed(self) -> bool:
-        """Whether the file is."""
+        """True if the file is closed."""
         return self._file.closed
 
     def read(self, size: int) -> bytes:
@@ -411,7 +411,7 @@ def _open_bytes(path: str) -> IO[bytes]:
 
 
 def _remedy(missing: Sequence[str], header: Sequence[str]) -> str:
-    """What to do about columns that a header does not have, if it tells why."""
+    """Return the remedy for columns that a header does not have, if the cause is known."""
     if len(header) == 1:
         for delimiter, name in {";": "semicolons", "\t": "tabs", "|": "bars"}.items():
             if {*missing} <= {*header[0].split(delimiter)}:

@@ -46,7 +46,7 @@ class GeneratorSource(Source):
         self._began = time.monotonic()
 
     def skip(self, rows: int) -> None:
-        """Begin behind so many rows."""
+        """Begin after so many rows."""
         self._given = self._skipped = rows
 
     def poll(self) -> pa.RecordBatch | Signal:

@@ -27,16 +27,16 @@ _log = logging.getLogger("nebuli.connectors")
 _QUEUED = 2
 """Parts that are read ahead; each is of what has come at once, some MiB at most."""
 _SILENCE_S = 10.0
-"""After so long a log line says that nobody is there yet."""
+"""After so long a log line reports that the retaining process is not there yet."""
 _LOOK_S = 1.0
-"""How often is looked whether another stream has come, while there is nothing behind the last message of this one."""
+"""How often to check for another stream, while there is nothing after the last message of this one."""
 _AGAIN_S = 0.25
 _IN_USE_S = 60.0
 """How long a consumer's name is waited for that another holder has: longer than a lease lasts, with a host's death."""
 _LAST_S = 2.0
 """How long the last acknowledgement may take that was asked for before the end."""
 _SESSION = secrets.token_hex(8)
-"""With the process' number, as processes are forked, who holds names here: a source may be read twice at once."""
+"""With the process' number, as processes are forked, the holder of names here: a source may be read twice at once."""
 
 
 def as_text(position: Position) -> str:
@@ -53,10 +53,10 @@ def of_text(text: str, place: str) -> Position:
 
 
 class KeptStream:
-    """What ``reader`` gives, from one place to the end of its stream. Everything but ``arrived`` is the loop's.
+    """The messages of ``reader``, from one place to the end of its stream. Everything but ``arrived`` is the loop's.
 
     ``arrived`` has iterators of messages, or at its end why there are no more; it is taken from by any one thread,
-    which then says so by `taken`. ``wake`` is called when there is more.
+    which then reports that by `taken`. ``wake`` is called when there is more.
     """
 
     def __init__(self, settings: Settings, reader: ChannelReader, wake: Callable[[], None]) -> None:
@@ -66,9 +66,9 @@ class KeptStream:
         self.stream = ""
         """The stream that is followed; known once something has arrived."""
         self.first: Position | None = None
-        """Where to begin; None: where the consumer, or else the settings, say."""
+        """Where to begin; None: by the consumer, or else the settings."""
         self.rows_to_skip = 0
-        """Rows behind that place that are not wanted; once something has arrived, those that are left to drop."""
+        """Rows after that place that are not wanted; once something has arrived, those that are left to drop."""
         self.arrived: deque[Iterator[netchannel.Message] | Signal | FragmentError] = deque()
         self._room = asyncio.Event()
         self._closing = asyncio.Event()
@@ -105,7 +105,7 @@ class KeptStream:
         self._news.set()
 
     async def _told(self, work: Coroutine[None, None, None]) -> None:
-        """Do it; what ends it early arrives behind what has come."""
+        """Run it; an error arrives after the earlier messages."""
         place = self._settings.reads
         try:
             await work
@@ -115,7 +115,7 @@ class KeptStream:
             self._put(InputGone(f"{place}: {error}; {self._advice()}"))
         except netchannel.NetChannelError as error:
             self._put(InputError(f"{place}: {error}"))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the fragment waits for this task
+        except Exception as error:  # noqa: BLE001 - any error: the fragment waits for this task
             self._put(FragmentError(f"{place}: {type(error).__name__}: {error}"))
 
     def _put(self, item: Iterator[netchannel.Message] | Signal | FragmentError) -> None:
@@ -143,7 +143,7 @@ class KeptStream:
                 return
 
     async def _heads(self, number: int) -> Heads:
-        """The heads, once there is something behind ``number``, or now and then."""
+        """Return the heads, once there is something after ``number``, or now and then."""
         try:
             return await self._reader.heads_within(number, _LOOK_S)
         except TimeoutError:
@@ -178,18 +178,25 @@ class KeptStream:
         if number < heads.oldest:
             raise InputGone(
                 f"{place}: message {number} of stream {stream} comes next, and the oldest that is kept is "
-                f"{heads.oldest}: what is before it was acknowledged by all consumers, and freed; {self._advice()}"
+                f"{heads.oldest}: earlier messages were acknowledged by all consumers, and deleted; "
+                f"{self._advice()}"
             )
         if number > heads.head:
             raise InputGone(
-                f"{place}: message {number} of stream {stream} comes next, and the stream has only {heads.head}: who "
-                f"keeps it has lost some; {self._advice()}"
+                f"{place}: message {number} of stream {stream} comes next, and the stream has only "
+                f"{heads.head}: the process that retains it has lost some; {self._advice()}"
             )
 
     def _advice(self) -> str:
         if self._settings.consumer is None:
-            return "begin the query anew; give the source a consumer, for which all is kept until it is acknowledged"
-        return f"begin the query anew, and let nobody else acknowledge as {self._settings.consumer!r}, or forget it"
+            return (
+                "restart the query from scratch; give the source a consumer, for which messages are kept "
+                "until they are acknowledged"
+            )
+        return (
+            f"restart the query from scratch, and let no other process acknowledge as "
+            f"{self._settings.consumer!r}, or forget it"
+        )
 
     # -- where to begin
 
@@ -214,11 +221,11 @@ class KeptStream:
         try:
             return await self._reader.heads_within(None, _SILENCE_S)
         except TimeoutError:
-            _log.warning("%s: nobody there keeps it; the query waits", self._settings.reads)
+            _log.warning("%s: it is not retained there; the query waits", self._settings.reads)
             return await self._reader.heads()
 
     async def _consumers_place(self) -> Position:
-        """What the consumer has acknowledged ends there."""
+        """Return the end of the consumer's acknowledged messages."""
         while True:
             heads = await self._reader.heads()
             place = netchannel.Position(heads.stream, await self._hold())
@@ -277,7 +284,7 @@ class KeptStream:
         self._acknowledged = released
 
     async def _acknowledge_last(self) -> None:
-        """What was released, and not acknowledged yet; if that fails, whoever reads on will do it."""
+        """Acknowledge the last released position, if it is not yet; if that fails, the next reader will do it."""
         with suppress(TimeoutError, netchannel.NetChannelError):
             async with asyncio.timeout(_LAST_S):
                 await self._acknowledge()

@@ -1,4 +1,4 @@
-"""Lines over TCP, from somebody who listens: CSV without a header, or JSON objects."""
+"""Lines over TCP, from a listener: CSV without a header, or JSON objects."""
 
 from __future__ import annotations
 
@@ -76,9 +76,7 @@ class TcpSource(Source):
         try:
             self._socket = connect(self._settings.address)
         except OSError as error:
-            raise InputError(
-                f"{self._name} cannot be reached ({error}): start what listens there first"
-            ) from error
+            raise InputError(f"{self._name} cannot be reached ({error}): start its server first") from error
         self._socket.settimeout(None)
         self._thread = Thread(target=self._receive, name=f"lines from {self._settings.address}", daemon=True)
         self._thread.start()
@@ -118,7 +116,7 @@ class TcpSource(Source):
             self._put(InputError(f"{self._name}: the connection failed: {error}"))
         except InputError as error:
             self._put(error)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the fragment waits for this thread
+        except Exception as error:  # noqa: BLE001 - any error: the fragment waits for this thread
             self._put(FragmentError(f"{self._name}: {type(error).__name__}: {error}"))
 
     def _cut(self, connection: socket.socket) -> None:

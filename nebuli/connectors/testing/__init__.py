@@ -1,4 +1,4 @@
-"""What a connector must do, as tests that it can be run through. Needs pytest."""
+"""The requirements of a connector, as tests to run it through. Needs pytest."""
 
 from __future__ import annotations
 

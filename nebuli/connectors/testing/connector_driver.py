@@ -28,7 +28,7 @@ _DESCRIPTORS = Path("/proc/self/fd")
 
 
 class Driven:
-    """What ``make`` makes, given a ``wake``. A call that takes longer than ``limit_s`` fails the test."""
+    """The result of ``make``, given a ``wake``. A call that takes longer than ``limit_s`` fails the test."""
 
     def __init__(self, make: Callable[[Callable[[], None]], Any], limit_s: float) -> None:
         self._limit_s = limit_s
@@ -98,7 +98,7 @@ class Driven:
             if found is Signal.END:
                 break
             if found is Signal.LATER:
-                assert self.woken.wait(self._limit_s), "it said LATER, and did not wake the fragment"
+                assert self.woken.wait(self._limit_s), "it returned LATER, and did not wake the fragment"
             elif isinstance(found, pa.RecordBatch):
                 batches.append(found)
         return pa.Table.from_batches(batches) if batches else pa.table({})

@@ -1,4 +1,4 @@
-"""What a sink must do."""
+"""The requirements of a sink."""
 
 from __future__ import annotations
 
@@ -56,17 +56,17 @@ VALUES: dict[DataType, list[Any]] = {
 """Values of each type, some of which are easily spoilt."""
 
 
-# pytest runs these in their order: the simplest test that fails says most.
+# pytest runs these in their order: the simplest failing test is the most informative.
 class SinkConformance:
     """Derive a class whose name begins with ``Test``, and override ``settings`` and ``published``.
 
-    ``stalled`` and ``unwritable`` are to be overridden where it waits for somebody, or may find no place to write to.
+    ``stalled`` and ``unwritable`` are to be overridden if it waits for a peer, or may find no place to write to.
     """
 
     limit_s: ClassVar[float] = 10.0
     """How long any one call may take."""
     values: ClassVar[Mapping[DataType, Sequence[Any]]] = VALUES
-    """What is written of each type, and a null beside."""
+    """The values to write of each type, in addition to a null."""
     modes: ClassVar[tuple[SinkMode, ...]] = get_args(SinkMode)
     """The modes that it has."""
     whole_modes: ClassVar[tuple[SinkMode, ...]] = ("final",)
@@ -79,9 +79,9 @@ class SinkConformance:
 
     @pytest.fixture
     def published(self) -> Published:
-        """Gives what whoever reads the sink finds there as a result, of a schema; None: no result.
+        """Returns the result that a reader of the sink finds, with a schema; None: no result.
 
-        As a fixture, None: nobody can read it.
+        As a fixture, None: it cannot be read.
         """
         raise NotImplementedError(f"{type(self).__name__} has no fixture 'published': define it")
 
@@ -111,7 +111,7 @@ class SinkConformance:
         return Driven(lambda wake: sink_of(target), self.limit_s)
 
     def _write(self, settings: Settings, mode: SinkMode, *changes: pa.RecordBatch) -> int:
-        """Write all of it, to a clean end; how many rows it says went out."""
+        """Write all of it, to a clean end; returns how many rows it reports as written."""
         with self._driven(settings, mode) as driven:
             try:
                 driven.call("open", changes[0].schema if changes else _SCHEMA)
@@ -122,13 +122,13 @@ class SinkConformance:
                 raise
 
     def _found(self, published: Published, mode: SinkMode) -> Rows | None:
-        """What is there now of rows with names and numbers; None, too, where nobody can read it."""
+        """Return the present rows with names and numbers; None, too, if they cannot be read."""
         return None if published is None else published(_SCHEMA if mode == "changes" else _ROWS)
 
     def _check(
         self, published: Published, mode: SinkMode, wanted: list[tuple[str | None, int | None]]
     ) -> None:
-        """Fail where these are not the rows that are there, as far as anybody can read them."""
+        """Fail where these are not the rows that are there, as far as they can be read."""
         if published is None:
             return
         found = self._found(published, mode)
@@ -159,7 +159,7 @@ class SinkConformance:
     def test_what_is_written_is_there_at_the_end(
         self, settings: Settings, mode: SinkMode, published: Published
     ) -> None:
-        """Each row as often as its weight says, or with it; and as many as it says."""
+        """Each row as often as its weight, or with it; and as many as it reports."""
         told = self._write(settings, mode, _zset(("b", 1, 1), ("a", 2, 2)), _zset((None, None, 1)))
         assert told == (3 if mode == "changes" else 4)
         self._check(published, mode, [("b", 1), ("a", 2), ("a", 2), (None, None)])
@@ -173,9 +173,9 @@ class SinkConformance:
             with self._driven(settings, mode) as driven:
                 driven.call("open", _SCHEMA)
                 driven.call("write", changes[0])
-                with pytest.raises(OutputError, match="taken back"):
+                with pytest.raises(OutputError, match="retracted"):
                     driven.call("write", changes[1])
-                driven.call("abort", "a row was taken back")
+                driven.call("abort", "a row was retracted")
             return
         assert self._write(settings, mode, *changes) == (3 if mode == "changes" else 1)
         self._check(published, mode, [("a", 2)])
@@ -183,14 +183,14 @@ class SinkConformance:
     def test_a_result_without_rows_is_one(
         self, settings: Settings, mode: SinkMode, published: Published
     ) -> None:
-        """Whoever reads it finds that there are none, and not that there is nothing yet."""
+        """A reader finds that there are none, and not that there is no result yet."""
         assert self._write(settings, mode) == 0
         self._check(published, mode, [])
 
     def test_every_type_of_column_comes_out_as_it_went_in(
         self, settings: Settings, mode: SinkMode, published: Published
     ) -> None:
-        """Each type that it says it takes is written, nulls too."""
+        """Each type that it declares is written, nulls too."""
         types = sorted(self._bound(settings, mode).target.types)
         schema = arrow_schema(tuple(Column(name=f"of {type_}", type=type_) for type_ in types))
         values = zip_longest(*([*self.values[type_], None] for type_ in types))
@@ -246,7 +246,7 @@ class SinkConformance:
     ) -> None:
         """A sink that is `Resumable` keeps what was synced, and takes what comes then; nothing is there twice."""
         target = self._bound(settings, mode).target
-        rows = [_zset((name, 1, 1)) for name in ("synced", "behind it", "later")]
+        rows = [_zset((name, 1, 1)) for name in ("synced", "after it", "later")]
         synced, behind, later = rows if mode == "changes" else map(zset.without_weight, rows)
         with Driven(lambda wake: output_of(target), self.limit_s) as driven:
             if mode == "final" or not isinstance(driven.end, Resumable):
@@ -264,12 +264,12 @@ class SinkConformance:
         found = self._found(published, mode)
         if found is not None:
             names = [row["name"] for row in found]
-            assert names.count("later") == 1, "what comes then is not there, or twice"
+            assert names.count("later") == 1, "rows written after that are missing or duplicated"
             assert len(names) == len(set(names)), "something is there twice"
 
     @pytest.mark.parametrize("when", ["before it is opened", "opened", "written to", "finished"])
     def test_it_lets_go_of_everything(self, settings: Settings, mode: SinkMode, when: str) -> None:
-        """Descriptors and threads, however it ends; an abort behind the end takes nothing back, and does no harm."""
+        """Descriptors and threads, however it ends; an abort after the end undoes nothing, and does no harm."""
         self._write(settings, mode, _zset(("a", 1, 1)))  # what is opened once per process is open now
         with nothing_held(self.limit_s), self._driven(settings, mode) as driven:
             if when != "before it is opened":
@@ -299,7 +299,7 @@ class SinkConformance:
     def test_an_interrupt_ends_what_waits(
         self, stalled: Settings | None, settings: Settings, mode: SinkMode
     ) -> None:
-        """What is under way, and what comes, returns or raises ``FragmentStopped`` after another thread's interrupt."""
+        """Running and later calls return or raise ``FragmentStopped`` after another thread's interrupt."""
         many = zset.insertions(pa.RecordBatch.from_pylist([{"name": "x" * 1000, "n": 1}] * 1000, _ROWS))
         with self._driven(stalled or settings, mode) as driven:
             driven.call("open", _SCHEMA)
@@ -312,7 +312,7 @@ class SinkConformance:
             call = driven.begin(work)
             wait([call], 0.2)
             driven.end.interrupt()
-            assert wait([call], self.limit_s).done, "it goes on waiting"
+            assert wait([call], self.limit_s).done, "it still waits"
             assert isinstance(call.exception(), FragmentStopped if stalled else FragmentStopped | None)
             driven.call("abort", "stopped")
 

@@ -1,4 +1,4 @@
-"""What a source must do."""
+"""The requirements of a source."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 Settings = dict[str, Any]
 
 
-# pytest runs these in their order: the simplest test that fails says most.
+# pytest runs these in their order: the simplest failing test is the most informative.
 class SourceConformance:
     """Derive a class whose name begins with ``Test``, and override ``settings``, ``columns`` and ``rows``.
 
-    ``waiting`` and ``unreadable`` are to be overridden where it waits for somebody, or can find nothing to read.
+    ``waiting`` and ``unreadable`` are to be overridden if it waits for a peer, or can find nothing to read.
     """
 
     limit_s: ClassVar[float] = 10.0
@@ -56,7 +56,7 @@ class SourceConformance:
 
     @pytest.fixture
     def rows(self) -> list[dict[str, Any]] | None:
-        """What it is to give, in any order; None where nobody knows."""
+        """Return its expected rows, in any order; None if they are not known."""
         raise NotImplementedError(f"{type(self).__name__} has no fixture 'rows': define it")
 
     @pytest.fixture
@@ -123,7 +123,7 @@ class SourceConformance:
             assert counted(found.to_pylist(), wanted) == counted(rows, arrow_schema(schema))
 
     def test_it_ends_if_it_says_so(self, settings: Settings, schema: Schema) -> None:
-        """It ends once its rows are read, and not if it says that it never does: see ``ends``."""
+        """It ends once its rows are read, and not if it declares that it never does: see ``ends``."""
         found = self._read(settings, schema)
         assert self._bound(settings, schema).physical.ends != "never" or found.num_rows >= self.most_rows
 
@@ -135,7 +135,7 @@ class SourceConformance:
         assert repr(first.to_pylist()) == repr(second.to_pylist())
 
     def test_what_is_skipped_is_what_would_have_come_first(self, settings: Settings, schema: Schema) -> None:
-        """A source that has ``skip`` gives the rows behind those that it is to skip."""
+        """A source that has ``skip`` gives the rows after those that it is to skip."""
         with self._driven(settings, schema) as driven:
             if not hasattr(driven.end, "skip"):
                 return
@@ -148,7 +148,7 @@ class SourceConformance:
         assert repr(first.slice(0, rows).to_pylist()) == repr(rest.slice(0, rows).to_pylist())
 
     def test_it_goes_on_at_each_position_that_it_gave(self, settings: Settings, schema: Schema) -> None:
-        """A source that is `Rereadable` gives the rows that came behind a position, and all from the empty one."""
+        """A source that is `Rereadable` gives the rows that came after a position, and all from the empty one."""
         whole, positions = pa.table({}), [(0, "")]
         with self._driven(settings, schema) as driven:
             if not isinstance(driven.end, Rereadable):
@@ -178,9 +178,7 @@ class SourceConformance:
             driven.woken.clear()
             poll = driven.begin(driven.end.poll)
             wait([poll], self.longest_poll_s)
-            assert poll.done(), (
-                f"a poll took more than {self.longest_poll_s:g} s to say that there is nothing"
-            )
+            assert poll.done(), f"a poll took more than {self.longest_poll_s:g} s to return without rows"
             assert poll.result() is Signal.LATER
             supply()
             assert driven.woken.wait(self.limit_s), "there is something, and it did not wake the fragment"
@@ -216,13 +214,13 @@ class SourceConformance:
         return str(caught.value)
 
     def test_an_interrupt_ends_what_waits(self, waiting: Waiting, settings: Settings, schema: Schema) -> None:
-        """What is under way, and what comes, returns or raises ``FragmentStopped`` after another thread's interrupt."""
+        """Running and later calls return or raise ``FragmentStopped`` after another thread's interrupt."""
         with self._driven(settings if waiting is None else waiting[0], schema) as driven:
             driven.call("open")
             poll = driven.begin(driven.end.poll)
             wait([poll], self.longest_poll_s)
             driven.end.interrupt()
-            assert wait([poll], self.limit_s).done, "it goes on waiting"
+            assert wait([poll], self.limit_s).done, "it still waits"
             if poll.exception() is None and poll.result() is not Signal.END:
                 poll = driven.begin(driven.end.poll)
                 assert wait([poll], self.limit_s).done, "it waits again"

@@ -3,7 +3,7 @@
 Sums do not drift: a sum of integers is kept in 96 bits, so it may pass through values beyond int64 and
 come back: only a result has to fit. A count that int64 cannot hold is an error where it arises, as it would wrap;
 a sum of floats is kept as two doubles (106 bits of mantissa, Dekker 1971), with infinities and
-NaNs counted apart. A row taken back thus leaves nothing behind that shows, unless finite values differ by
+NaNs counted apart. A retracted row thus leaves no visible trace, unless finite values differ by
 more than 32 orders of magnitude. A finite sum that was beyond the range of float64 stays infinite, or NaN.
 """
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
     Reals = NDArray[np.float64]
     Portion = tuple[Integers, Sequence[Any]]
-    """Numbers of groups, and beside each a row of its state, in columns."""
+    """Numbers of groups, and for each a row of its state, in columns."""
 
 _LOW = np.int64(0xFFFFFFFF)
 _SPLITTER = 134217729.0  # 2**27 + 1: splits a double into halves whose products are exact
@@ -68,7 +68,7 @@ class Accumulator(Protocol):
     types: tuple[pa.DataType, ...]
 
     def change(self, change: Change, old: Sequence[Any]) -> list[Any]:
-        """The row of state per group that a batch gives, beside its state ``old``: what it adds, or all that is now.
+        """Return the row of state per group for a batch, given its state ``old``: the addition, or the new state.
 
         The other methods know which of them.
         """
@@ -87,7 +87,7 @@ class Accumulator(Protocol):
 
     @property
     def states(self) -> Sequence[KeyedState]:
-        """What it keeps beside its columns, by the groups' keys."""
+        """Its state other than its columns, by the groups' keys."""
 
 
 class CountRows:
@@ -194,7 +194,7 @@ class RealSum:
     """``sum`` of floats: counts of values, of NaN, of each infinity, and the finite sum as two doubles.
 
     Float sums depend on the order of their parts. Each row of state therefore is the whole sum, and not a part of
-    it: so the sum that is taken back is the one that was given.
+    it: so the retracted sum is the one that was emitted.
     """
 
     types: tuple[pa.DataType, ...] = (*(pa.int64(),) * 4, pa.float64(), pa.float64())
@@ -220,7 +220,7 @@ class RealSum:
         return _columns(*states)
 
     def after(self, old: Sequence[Any], changed: Sequence[Any]) -> list[Any]:
-        """What is now."""
+        """Return the new state."""
         return list(changed)
 
     def combine(self, columns: Sequence[Any], groups: Groups) -> list[Any]:
@@ -333,7 +333,7 @@ def _add_pairs(a: Reals, a_low: Reals, b: Reals, b_low: Reals) -> tuple[Reals, R
 
 
 class CountDistinct:
-    """``count(DISTINCT x)``: the count in a column, and every value with its weight beside it."""
+    """``count(DISTINCT x)``: the count in a column, and every value with its weight."""
 
     types = CountRows.types
 

@@ -55,10 +55,9 @@ _log = logging.getLogger("nebuli.dataflow")
 
 
 class Aggregate:
-    """Groups rows and gives, for every group that a batch changes, its old row taken back and its new row.
+    """Groups rows and gives, for every group that a batch changes, its old row retracted and its new row.
 
-    Null is a group of its own. Without ``by`` there is one row whatever comes in, given at the end at the
-    latest, as in SQL.
+    Null is a group of its own. Without ``by`` there is always one row, emitted at the end at the latest, as in SQL.
 
     With ``windows`` among the columns of ``by`` a group is given once, when its window is over, and then forgotten.
 
@@ -85,7 +84,7 @@ class Aggregate:
         self._parts = [_Part(CountRows(), None, "count(*)")]  # a group is there while it has rows
         self._parts += [_part(call, self._keys, arrow_schema(schema)) for call in calls]
         self.adds_floats = any(isinstance(part.accumulator, RealSum) for part in self._parts)
-        """Whether what it gives may depend on the order of a batch's rows, and on how often one stands in it."""
+        """True if its output may depend on the order of a batch's rows, and on repetitions in it."""
         self._sums = [
             (index, part.accumulator, part.sql)
             for index, part in enumerate(self._parts)
@@ -184,7 +183,7 @@ class Aggregate:
 
     @property
     def states(self) -> Sequence[KeyedState]:
-        """The groups, and what min, max and count(DISTINCT) keep beside them."""
+        """The groups, and the state of min, max and count(DISTINCT)."""
         return (self._state, *(state for part in self._parts for state in part.accumulator.states))
 
     def kept_as(self, key: str) -> str:
@@ -193,7 +192,7 @@ class Aggregate:
 
     @property
     def memory(self) -> dict[str, int | None]:
-        """Whether the one row was given, whether a sum may be beyond its type, and what is known of windows."""
+        """If the one row was emitted, if a sum may be beyond its type, and the state of windows."""
         beyond = {"beyond": 1} if self._may_be_beyond else {}
         return {
             "given": int(self._given),
@@ -210,12 +209,12 @@ class Aggregate:
 
     @property
     def state_bytes(self) -> int:
-        """The memory of the groups and of what min and max keep beside them."""
+        """The memory of the groups and of the state of min and max."""
         return sum(state.nbytes for state in self.states)
 
     @property
     def gone_bytes(self) -> int:
-        """Of that, what forgotten groups have left."""
+        """The part of it that forgotten groups have left."""
         return sum(state.gone_bytes for state in self.states)
 
     def _grouped(self, batch: pa.RecordBatch) -> tuple[Groups, Run]:
@@ -231,7 +230,7 @@ class Aggregate:
         return groups, self._key_run(columns, hashes[groups.firsts], groups.firsts)
 
     def _stored(self, keys: Run) -> States:
-        """The state of each group of ``keys``, that of no rows where there is none."""
+        """The state of each group of ``keys``, that of no rows if there is none."""
         found = [(match.probe, self._split(match.found)) for match in self._state.lookup(keys)]
         return [
             part.accumulator.gather(len(keys.hashes), [(places, states[index]) for places, states in found])
@@ -243,7 +242,7 @@ class Aggregate:
         return [part.accumulator.gather(groups, ()) for part in self._parts]
 
     def _changes(self, keys: Run, old: States, new: States) -> Iterator[pa.RecordBatch]:
-        """The rows of the groups that differ: the old ones taken back, the new ones given."""
+        """The rows of the groups that differ: the old ones retracted, the new ones added."""
         was, is_ = self._there(old, self._given), self._there(new, True)
         self._given = True
         before, after = self._results(old), self._results(new)
@@ -282,7 +281,7 @@ class Aggregate:
         return [part.accumulator.result(columns) for part, columns in pairs]
 
     def _compacted(self, run: Run, complete: bool) -> Run:
-        """One row per group; a group without rows is forgotten where nothing older says otherwise."""
+        """One row per group; a group without rows is forgotten if nothing older contradicts that."""
         columns = run.rows.columns[: len(self._keys)]
         groups = neighbours(columns, run.hashes)
         if len(groups.starts) < len(groups.order):

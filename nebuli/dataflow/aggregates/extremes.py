@@ -34,11 +34,11 @@ _NONE = np.zeros(0, dtype=np.int64)
 
 
 class Extreme:
-    """``min`` and ``max``: the extreme as it is now in a column, and all values with their weights beside it.
+    """``min`` and ``max``: the extreme as it is now in a column, and all values with their weights next to it.
 
-    A value that is given only has to be compared with the extreme of its group. Where the extreme itself is taken
-    back and nothing better is given, the group's values are sought from there on, best first. NaN is the greatest
-    of all, as in DuckDB.
+    A value that is given only has to be compared with the extreme of its group. If the extreme itself is retracted and
+    nothing better is added, the group's values are sought from there on, best first. NaN is the greatest of all, as in
+    DuckDB.
     """
 
     def __init__(self, type_: pa.DataType, keys: Sequence[str], order: str) -> None:
@@ -77,7 +77,7 @@ class Extreme:
         return [values.take(pa.array(newest, mask=newest < 0))]
 
     def after(self, old: Sequence[Any], changed: Sequence[Any]) -> list[Any]:
-        """What is now."""
+        """Return the new state."""
         return list(changed)
 
     def combine(self, columns: Sequence[Any], groups: Groups) -> list[Any]:
@@ -89,7 +89,7 @@ class Extreme:
         return columns[0]
 
     def _following(self, keys: Run, lost: _Values) -> Iterator[Owned]:
-        """The best values that the groups of ``lost`` have, which are none better than it had."""
+        """Return the best values of the groups in ``lost``, none of which is better than the lost one."""
         groups, start, limit = lost.owners, lost.codes, _FIRST_LOOK
         yield groups[:0], lost.values[:0]
         while len(groups):

@@ -46,10 +46,10 @@ class Join:
         self._states = [KeyedState(on, without_zeros, takes_back) for _ in inputs]
         self._open = set(range(len(inputs)))
         self.leaves_coded: frozenset[str] = frozenset()
-        """The columns that may go out with codes, because who reads them takes them so."""
+        """The columns that may go out with codes, because their readers accept them."""
 
     def push(self, port: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Give the rows that the change makes or takes back, in batches of bounded size."""
+        """Yield the rows that the change adds or retracts, in batches of bounded size."""
         rows = self.matchable(port, batch)
         if self._windows is not None:
             rows = self._windows.in_time(rows)
@@ -63,11 +63,11 @@ class Join:
         return _with_keys(batch.rename_columns(self._names[port]), self._on)
 
     def matched(self, port: int, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """What such rows make with those of the other inputs; they are not kept."""
+        """Return the result of joining such rows with those of the other inputs; they are not kept."""
         yield from self._matches(port, self._hashed(coded_rows(rows, self._on)))
 
     def changed(self, port: int, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """What is another result once such rows of an input have come; they are not kept."""
+        """Return the change of the result by such rows of an input; they are not kept."""
         return self.matched(port, rows)
 
     def made_of(self, rows_of: Callable[[int], pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -93,7 +93,7 @@ class Join:
         self._states[port].settle()
 
     def _is_needed(self, port: int) -> bool:
-        """Whether an input other than ``port`` can still change."""
+        """True if an input other than ``port`` can still change."""
         return bool(self._open - {port})
 
     def advance(self, watermark: int) -> Iterator[pa.RecordBatch]:
@@ -120,7 +120,7 @@ class Join:
 
     @property
     def counts(self) -> Mapping[int, KeyedState]:
-        """What is kept beside the rows of an input: nothing."""
+        """Counts kept for the rows of an input: none."""
         return {}
 
     @property
@@ -134,7 +134,7 @@ class Join:
 
     @property
     def memory(self) -> dict[str, int | None]:
-        """What is known of windows."""
+        """The state of windows."""
         return {} if self._windows is None else self._windows.memory
 
     def recall(self, memory: Mapping[str, int | None]) -> None:
@@ -177,7 +177,7 @@ class Join:
         )
 
     def _portions(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The same rows with the columns in order, small batches put together up to the bound."""
+        """The same rows with the columns in order, small batches merged up to the bound."""
         waiting: list[pa.RecordBatch] = []
         rows = 0
         for batch in batches:

@@ -1,10 +1,10 @@
 """Outer joins: rows that nothing matches are given as well, with nulls for the other input's columns.
 
-Whether anything matches a row depends on its key alone. So beside the rows of an input that may have none for a key, it
-is kept how many it has of each key. As a key gets its first, all rows of the other input that have it are taken back as
-they were, without a match; as it loses its last, they are given so again.
+A row's having a match depends on its key alone. So for an input that may have no rows for a key, the number of rows of
+each key is kept as well. As a key gets its first, all rows of the other input that have it are retracted in their form
+without a match; as it loses its last, they are added in that form again.
 
-With windows a row that nothing has matched is given when its window is over, and never taken back.
+With windows a row that nothing has matched is emitted when its window is over, and never retracted.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class OuterJoin(Join):
         """How many rows an input has of each key, for inputs whose columns may be null."""
 
     def push(self, port: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Give the rows that the change makes or takes back, in batches of bounded size."""
+        """Yield the rows that the change adds or retracts, in batches of bounded size."""
         rows = self.matchable(port, batch)
         if self._windows is not None:
             rows = self._windows.in_time(rows)
@@ -87,7 +87,7 @@ class OuterJoin(Join):
         return spelled_alike(batch.rename_columns(self._names[port]), self._on)
 
     def matched(self, port: int, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """What such rows make with those of the other input, or without any; they are not kept."""
+        """Return the result of joining such rows with those of the other input, or without any; they are not kept."""
         rows, keyless = self._by_key(rows)
         yield from self._portions(self._made(port, self._hashed(coded_rows(rows, self._on)), keyless))
 
@@ -153,7 +153,7 @@ class OuterJoin(Join):
         return self._counts
 
     def _is_needed(self, port: int) -> bool:
-        """Whether rows of an input may be met by others, or are to be given at the end of their window."""
+        """True if rows of an input may be met by others, or are to be emitted at the end of their window."""
         return super()._is_needed(port) or (self._windows is not None and port in self._preserved)
 
     def _others(self, port: int) -> Sequence[KeyedState]:
@@ -170,7 +170,7 @@ class OuterJoin(Join):
         return rows.filter(pa.array(~null)), rows.filter(pa.array(null))
 
     def _made(self, port: int, rows: Run, keyless: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """What rows make, with a match or without."""
+        """Return the output of rows, with a match or without."""
         yield from self._joined(rows, self._others(port))
         yield from self._alone(keyless)
         yield from self._unmatched(port, rows)
@@ -183,7 +183,7 @@ class OuterJoin(Join):
                 yield from self._alone(rows.rows.filter(pa.array(none)))
 
     def _unmatched_of(self, port: int, runs: Sequence[Run]) -> Iterator[pa.RecordBatch]:
-        """Of rows that are kept no longer those that have had no match."""
+        """Return, of rows that are no longer kept, those without a match."""
         if any(takes_back(run.rows) for run in runs):
             rows = pa.concat_batches([plain_rows(run.rows) for run in runs])
             runs = [without_zeros(Run.sorted(rows, np.concatenate([run.hashes for run in runs])), True)]
@@ -194,7 +194,7 @@ class OuterJoin(Join):
                 yield from self._unmatched(port, part)
 
     def _turned(self, port: int, keys: Run | None) -> Iterator[pa.RecordBatch]:
-        """The other input's rows that get their first match, taken back, and those that lose their last, given."""
+        """Retract the other input's rows that get their first match, and add those that lose their last."""
         if keys is None:
             return
         before = self._numbers(port, keys)

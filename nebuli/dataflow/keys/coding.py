@@ -20,7 +20,7 @@ _SAMPLE = 512
 
 
 def is_coded(column: Any) -> bool:
-    """Whether the column has codes."""
+    """True if the column has codes."""
     return isinstance(column, pa.DictionaryArray)
 
 
@@ -51,7 +51,7 @@ def plain_rows(rows: pa.RecordBatch, but: Container[str] = ()) -> pa.RecordBatch
 
 
 def codes_of(column: Any) -> NDArray[np.int64]:
-    """The codes of a coded column; null has one of its own, behind all others."""
+    """The codes of a coded column; null has its own, after all others."""
     indices = column.indices
     if indices.null_count:
         indices = indices.fill_null(len(column.dictionary))

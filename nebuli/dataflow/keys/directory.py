@@ -25,8 +25,8 @@ _STEPS = 4
 class Directory:
     """Finds hashes among sorted ones: by binary search, and by a table once that pays.
 
-    The table divides the range of the hashes into about as many parts as there are hashes, and says where each
-    part begins. It is made when one hash has been sought for every eight that it has to count: making it costs no more
+    The table divides the range of the hashes into about as many parts as there are hashes, and has the beginning of
+    each part. It is made when one hash has been sought for every eight that it has to count: making it costs no more
     than the searches before it did.
     """
 
@@ -39,7 +39,7 @@ class Directory:
 
     @property
     def nbytes(self) -> int:
-        """The memory that it has beside the hashes."""
+        """The memory that it has in addition to the hashes."""
         return sum(each.nbytes for each in (self._table, self._sizes) if each is not None)
 
     def find(self, wanted: Hashes) -> tuple[Positions, Positions]:

@@ -138,7 +138,7 @@ def _bits(column: Any) -> NDArray[np.uint64]:
 
 
 def _text_bits(column: Any) -> NDArray[np.uint64]:
-    """A polynomial over the bytes of each value; the lengths tell apart what only differs in zeros."""
+    """Return a polynomial over the bytes of each value; the lengths distinguish values that only differ in zeros."""
     if not len(column):
         return np.empty(0, dtype=np.uint64)
     offsets, data = text_buffers(column)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _BATCH_BYTES, _COLUMN_BYTES = 512, 512
-"""What a batch of few rows takes, about, and each of its columns: its values are the least of it."""
+"""Approximate bytes of a batch of few rows, and of each of its columns: its values are the least of it."""
 
 _SHARED_BYTES = 4096
 """More than this is not kept for a few rows of it."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from placement.partial.places import Paths, Place
 
 _READER = -1
-"""Who reads a view waits as a path does, and has no path's number."""
+"""The number of a view's readers, which wait like a path."""
 
 
 class BaseNode(GraphNode):
@@ -35,7 +35,7 @@ class BaseNode(GraphNode):
             return
         index = BaseIndex(self.schema, columns)
         index.owe(next(iter(self._indices.values())).batches())
-        self._indices.pop((), None)  # the rows without an index are kept while there is none
+        self._indices.pop((), None)  # rows without an index are kept while there is none
         self._indices[tuple(columns)] = index
 
     @property
@@ -50,7 +50,7 @@ class BaseNode(GraphNode):
 
     @property
     def is_settled(self) -> bool:
-        """Whether no row is still to be taken into indices."""
+        """True if no row is still to be taken into indices."""
         return all(index.is_settled for index in self._indices.values())
 
     def work(self) -> None:
@@ -71,14 +71,14 @@ class BaseNode(GraphNode):
         return self.state_bytes
 
     def change(self, port: int, batch: pa.RecordBatch) -> Iterator[Instruction]:
-        """Rows come in, or are taken back."""
+        """Rows are added or retracted."""
         for index in self._indices.values():
             index.apply(batch)
         yield from self.everywhere(batch)
 
     def respond(self, port: int, response: Response) -> Iterator[Instruction]:
         """Nothing is above."""
-        raise AssertionError("a base asks nobody")
+        raise AssertionError("a base sends no upqueries")
 
     def asked(self, upquery: Upquery) -> Iterator[Instruction]:
         """Send the rows again."""
@@ -88,7 +88,7 @@ class BaseNode(GraphNode):
 
 
 class ViewNode(GraphNode):
-    """Has the rows of keys that were read; what it is given goes on, to whoever is below."""
+    """Has the rows of keys that were read; its input is forwarded to nodes below."""
 
     def __init__(self, id_: str, schema: pa.Schema, paths: Paths, place: Place, *, full: bool) -> None:
         super().__init__(id_, schema, paths)
@@ -117,7 +117,7 @@ class ViewNode(GraphNode):
         return rows, missing, list(self.asking(self.place, fresh))
 
     def respond(self, port: int, response: Response) -> Iterator[Instruction]:
-        """Keys are filled: tell who reads; or they are for somebody below."""
+        """Keys are filled: notify readers; or forward them to a node below."""
         path = self.paths[response.path]
         if path.target.node != self.id:
             yield Send(path.out_of(self.id), response)
@@ -129,11 +129,11 @@ class ViewNode(GraphNode):
             yield Filled(self.id, keys, self.rows.lookup(keys))
 
     def awaited(self) -> Iterator[Upquery]:
-        """What readers wait for."""
+        """Return the keys that readers wait for."""
         return self.upqueries(self.place, self._waiting.all())
 
     def forget(self, port: int, place: Place, keys: pa.RecordBatch) -> Iterator[Instruction]:
-        """Nobody below knows of it."""
+        """No node below has them."""
         self.changes += 1
         gone, _ = self.rows.evict(keys)
         self.evicted += gone.num_rows

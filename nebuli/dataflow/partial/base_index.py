@@ -23,8 +23,8 @@ _PIECE_ROWS = 1 << 17
 class BaseIndex:
     """A Z-set of rows with ``schema``, found by ``columns``; without columns they are only kept.
 
-    What comes in much at once is owed: it is scanned by lookups until ``work`` has taken it in, bit by bit. What comes
-    later need not wait for that, as the order in which rows are added to a Z-set does not matter.
+    Large additions are deferred: it is scanned by lookups until ``work`` has taken it in, bit by bit. Later rows need
+    not wait for that, as the order in which rows are added to a Z-set does not matter.
     """
 
     def __init__(self, schema: pa.Schema, columns: Sequence[str]) -> None:
@@ -33,12 +33,12 @@ class BaseIndex:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What rows are found by."""
+        """The columns by which rows are found."""
         return self._rows.columns
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing is owed."""
+        """True if nothing is deferred."""
         return not self._owed
 
     @property
@@ -77,7 +77,7 @@ class BaseIndex:
         return consolidate([empty(self._rows.schema), *self.batches()])
 
     def batches(self) -> list[pa.RecordBatch]:
-        """All rows as they lie there: some may be taken back by others."""
+        """Return all rows as stored: some may be retracted by others."""
         return [*self._rows.batches(), *self._owed]
 
     def _take_in(self, rows: pa.RecordBatch) -> None:

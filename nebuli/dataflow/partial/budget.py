@@ -48,20 +48,20 @@ def at_random(seed: int) -> Pick:
 
 @dataclass(frozen=True, slots=True)
 class ViewBudget:
-    """What a view is to keep of its own keys, None: as much as there is room for; and which of them go."""
+    """How many of its own keys a view keeps, None: as many as there is room for; and which of them are evicted."""
 
     max_bytes: int | None = None
     pick: Pick = least_recently_used
 
 
 class Budget:
-    """Has a graph's partial state hold no more than ``max_bytes``, and each of its ``views``, by id, what that says.
+    """Bounds a graph's partial state by ``max_bytes``, and each of its ``views``, by id, by its own bound.
 
-    It is to be enforced after keys were filled. What a view has too much goes from there, and what it was filled from
-    stays. Where all of the graph holds too much, keys go from the place that holds most; what depends on them below
+    It is to be enforced after keys were filled. A view's surplus keys are evicted there, and stay where it was filled
+    from. Where all of the graph holds too much, keys go from the place that holds most; what depends on them below
     goes when the evictions have arrived there, and comes again with the next read. So a key was used when it was used
     below: reads do not come further than to where a key is there. A view's key that is waited for does not get lost:
-    who reads is told its rows when they come, whatever becomes of them then.
+    readers get its rows when they come, even if they are evicted then.
 
     At a view its own choice is made of which keys go; above that of the views that are made of it, if all of them make
     the same. Else the least recently used go.

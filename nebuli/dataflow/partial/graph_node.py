@@ -1,4 +1,4 @@
-"""What all nodes of a graph have in common, and those that keep nothing."""
+"""The common part of all nodes of a graph, and the stateless nodes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class GraphNode(ABC):
-    """A node: it takes one message of one edge, or one upquery, and says what is to be sent.
+    """A node: it takes one message of one edge, or one upquery, and returns the messages to send.
 
     ``schema`` is that of the Z-sets that it gives out. Instructions are lazy: they are exhausted before the node is
     called again.
@@ -61,7 +61,7 @@ class GraphNode(ABC):
         """Take a response, for this node or for one below."""
 
     def forget(self, port: int, place: Place, keys: pa.RecordBatch) -> Iterator[Instruction]:
-        """Have these of the keys of a place be missing that are not, and tell who is below."""
+        """Evict these keys of a place, if present, and notify nodes below."""
         return iter(())
 
     def forget_all(self, port: int, place: Place) -> Iterator[Instruction]:
@@ -69,7 +69,7 @@ class GraphNode(ABC):
         return self.forget(port, place, self.kept[place].present.all()[0])
 
     def awaited(self) -> Iterator[Upquery]:
-        """What it has asked for, and is still to come, as it would be asked for now."""
+        """Return outstanding upqueries, as they would be sent now."""
         return iter(())
 
     def asked(self, upquery: Upquery) -> Iterator[Instruction]:
@@ -88,17 +88,17 @@ class GraphNode(ABC):
 
     @property
     def full_bytes(self) -> int:
-        """Of that, what is full, and evictions cannot shrink."""
+        """The part of it that is full, which evictions cannot shrink."""
         return sum(rows.nbytes for rows in self.kept.values() if rows.full)
 
     @property
     def partial_bytes(self) -> int:
-        """Of that, the rest: what evictions can shrink, and what is kept with it."""
+        """The rest of it: the part that evictions can shrink, and its bookkeeping."""
         return self.state_bytes - self.full_bytes
 
     @property
     def gone_bytes(self) -> int:
-        """Of that, what evictions have left and will be given back."""
+        """The part of it that evictions have left and that will be freed."""
         return sum(rows.gone_bytes for rows in self.kept.values())
 
     def everywhere(self, batch: pa.RecordBatch) -> Iterator[Instruction]:
@@ -108,7 +108,7 @@ class GraphNode(ABC):
                 yield Send(edge, Data(batch))
 
     def evictions(self, place: Place, keys: pa.RecordBatch) -> Iterator[Instruction]:
-        """Tell who has filled keys from a place, in the place's columns, that these are missing there."""
+        """Return evictions of keys missing at a place, in its columns, for the nodes filled from it."""
         if keys.num_rows:
             for path in self.paths.beginning(place):
                 yield Send(path.edges[0], Eviction(path.number, reordered(keys, path.from_source)))
@@ -119,7 +119,7 @@ class GraphNode(ABC):
             yield Ask(self.paths[upquery.path].edges[-1], upquery)
 
     def upqueries(self, place: Place, keys: pa.RecordBatch) -> Iterator[Upquery]:
-        """What asks for keys of a place, by all paths that end there."""
+        """Return upqueries for keys of a place, by all paths that end there."""
         if keys.num_rows:
             for path in self.paths.ending(place):
                 yield Upquery(path.number, keys)
@@ -138,11 +138,11 @@ class Passing(GraphNode):
             yield from self.everywhere(each)
 
     def made_of(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """What the operator makes of rows."""
+        """Return the operator's output for rows."""
         return self._operator.push(0, batch)
 
     def respond(self, port: int, response: Response) -> Iterator[Instruction]:
-        """The same, for who has asked."""
+        """Do the same, for the node that has asked."""
         rows = together(self.schema, self.made_of(response.batch))
         edge = self.paths[response.path].out_of(self.id)
         yield Send(edge, Response(response.path, response.keys, rows))
@@ -175,7 +175,7 @@ class Waiting:
         return key in self._paths
 
     def add(self, keys: pa.RecordBatch, path: int) -> pa.RecordBatch:
-        """The path waits for the keys; gives those that nobody has waited for until now."""
+        """The path waits for the keys; returns those that were not waited for until now."""
         listed = tuples_of(keys)
         fresh = [key for key in listed if key not in self._paths]
         for key in listed:
@@ -192,7 +192,7 @@ class Waiting:
         return keys if len(waited) == keys.num_rows else from_tuples(waited, self._types)
 
     def take(self, keys: pa.RecordBatch) -> Iterable[tuple[int, pa.RecordBatch]]:
-        """The keys are there: who has waited, each with the keys that it has waited for."""
+        """The keys are there: return the waiting paths, each with its keys."""
         by_path: defaultdict[int, list[Key]] = defaultdict(list)
         for key in tuples_of(keys):
             for path in self._paths.pop(key, ()):

@@ -1,4 +1,4 @@
-"""Aggregates and distinct: groups by key, with what tells their next change from the rows that changed."""
+"""Aggregates and distinct: groups by key, with the state to compute their next change from changed rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class GroupingNode(GraphNode):
 
     Each place has groups of its own, which know nothing of those of the others: where their keys are of some of the
     columns that it groups by, all groups of a key are there or none. A group that several have changes alike in all, as
-    they hear the same, and so is given on once. If it is full, its places share one.
+    they get the same messages, and so is forwarded once. If it is full, its places share one.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class GroupingNode(GraphNode):
         return next(iter(self._all.found.values())).all()
 
     def begin(self) -> pa.RecordBatch:
-        """What it gives without a row having come: something only without columns to group by."""
+        """Return its output before any row: a row only without columns to group by."""
         return empty(self.schema) if self._all is None else self._all.begun(self.schema)
 
     def change(self, port: int, batch: pa.RecordBatch) -> Iterator[Instruction]:
@@ -76,7 +76,7 @@ class GroupingNode(GraphNode):
         yield from self.everywhere(pa.concat_batches(changes))
 
     def respond(self, port: int, response: Response) -> Iterator[Instruction]:
-        """Keys are filled: answer who has asked for them."""
+        """Keys are filled: answer the nodes that have asked for them."""
         place = self.paths[response.path].target
         groups = self._groups[place]
         asked = groups.waiting.of(response.keys)
@@ -86,7 +86,7 @@ class GroupingNode(GraphNode):
             yield answer(self.paths[number], keys, groups.found[place])
 
     def awaited(self) -> Iterator[Upquery]:
-        """What is waited for below."""
+        """Return the keys that nodes below wait for."""
         for place, groups in self._groups.items():
             yield from self.upqueries(place, groups.waiting.all())
 
@@ -101,7 +101,7 @@ class GroupingNode(GraphNode):
         yield from self.asking(path.source, groups.waiting.add(missing, path.number))
 
     def forget(self, port: int, place: Place, keys: pa.RecordBatch) -> Iterator[Instruction]:
-        """Forget the groups; who is below has to as well."""
+        """Forget the groups; nodes below have to as well."""
         yield from self.evictions(place, self._groups[place].forget(place, keys))
 
     @property
@@ -116,12 +116,12 @@ class GroupingNode(GraphNode):
 
     @property
     def full_bytes(self) -> int:
-        """Of that, what evictions cannot shrink: all or nothing."""
+        """The part of it that evictions cannot shrink: all or nothing."""
         return self.state_bytes if self.full else 0
 
     @property
     def gone_bytes(self) -> int:
-        """Of that, what evictions have left and will be given back."""
+        """The part of it that evictions have left and that will be freed."""
         return super().gone_bytes + sum(each.gone_bytes for each in self._operators)
 
     @property

@@ -3,19 +3,19 @@
 For a path by the join's own key it is the source: it answers once all inputs have the key, and asks one after the other
 for it, beginning with the first. So a response is made once, of all inputs at one moment.
 
-Any other path, by columns of one input, passes through, and is foreign here: a response of that input goes on, joined
-with the others, if all inputs have the join keys of its rows: they are then known to hear of every later change that
-matters to whoever gets it, and can say what is to be forgotten below if one of them forgets a join key. Of what is
-lacking, the response is thrown away: it says nothing about the moment at which that will be there. The join asks for
-the join keys, and when they have come for the response again. Nothing waits for that but the keys themselves.
+Any other path, by columns of one input, passes through, and is foreign here: a response of that input continues, joined
+with the others, if all inputs have the join keys of its rows: they then get every later change that matters to its
+receiver, and can send the evictions for nodes below if one of them forgets a join key. If a join key is missing, the
+response is dropped: it does not hold for the moment at which that key will be there. The join asks for the join keys,
+and when they have come for the response again. Nothing waits for that but the keys themselves.
 
 A row that changes while its join key is missing at any input can be nothing to a path by the join's key, as the key is
 missing below as well. For foreign paths it can: a row with a key of theirs that is there below may come to have a join
-key that is missing here. Instead of the row an eviction of that key goes on.
+key that is missing here. An eviction of that key is sent instead of the row.
 
 An outer join is foreign to paths by columns of an input whose rows are all given, and to no others: a column that is
-null where that input's rows have no match does not say where these are. Whether a row has a match is known wherever
-both inputs have its join key. Of such an input a key with nulls is a key as any; it has no match.
+null where that input's rows have no match does not show where these are. A row's match is known wherever both inputs
+have its join key. For such an input a key with nulls is a key like any; it has no match.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 
 class JoinNode(GraphNode):
-    """A join on ``on``; ``inputs`` are the schemas of what it keeps of each input, ``full`` says which are."""
+    """A join on ``on``; ``inputs`` are the schemas of its state for each input, ``full`` lists the full ones."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class JoinNode(GraphNode):
 
     def forget(self, port: int, place: Place, keys: pa.RecordBatch) -> Iterator[Instruction]:
         """Forget keys of an input, and have all be forgotten below that any input's rows with them are part of."""
-        assert place.port is not None, "what is kept is an input's"
+        assert place.port is not None, "only the rows of an input are kept"
         side = self._sides[place.port]
         gone, _ = parted(keys, side.has(keys))
         if not gone.num_rows:
@@ -148,13 +148,13 @@ class JoinNode(GraphNode):
 
     @property
     def full_bytes(self) -> int:
-        """Of that, what is of inputs that are full."""
+        """The part of it that belongs to full inputs."""
         counts = (counts.nbytes for port, counts in self._join.counts.items() if self._sides[port].full)
         return sum(side.nbytes for side in self._sides if side.full) + sum(counts)
 
     @property
     def gone_bytes(self) -> int:
-        """Of that, what evictions have left and will be given back."""
+        """The part of it that evictions have left and that will be freed."""
         return super().gone_bytes + sum(counts.gone_bytes for counts in self._join.counts.values())
 
     def contents(self) -> pa.RecordBatch:
@@ -221,7 +221,7 @@ class JoinNode(GraphNode):
     def _passed(
         self, port: int, path: Path, keys: pa.RecordBatch, rows: pa.RecordBatch
     ) -> Iterator[Instruction]:
-        """A response for who is below: give on the keys whose rows have join keys that are here."""
+        """A response for nodes below: forward the keys whose rows have join keys that are here."""
         names = path.names_out_of(self.id)
         _, lacking = parted(rows, self._whole(self._join_keys(rows)))
         held_up = keys_in(lacking, names)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _SLOT = "slot"
 _NAN = math.nan
 _FEW = 8
-"""So few keys are told apart by Python."""
+"""So few keys are compared in Python."""
 _GROWTH = 4
 """One place in so many is made at once."""
 _MANY = 64
@@ -123,7 +123,7 @@ class KeySet:
 
     @property
     def gone_bytes(self) -> int:
-        """Of that, what will be given back."""
+        """The part of it that will be freed."""
         return self._slots.gone_bytes
 
     def has(self, keys: pa.RecordBatch) -> NDArray[np.bool_]:

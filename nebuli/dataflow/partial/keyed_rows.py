@@ -45,12 +45,12 @@ class KeyedRows:
 
     @property
     def gone_bytes(self) -> int:
-        """Of that, what evictions have left and will be given back."""
+        """The part of it that evictions have left and that will be freed."""
         return self._rows.gone_bytes + self._present.gone_bytes
 
     @property
     def present(self) -> KeySet:
-        """The keys that are present; where it is full nobody counts them."""
+        """Number of present keys; not counted if it is full."""
         return self._present
 
     def has(self, keys: pa.RecordBatch) -> NDArray[np.bool_]:
@@ -58,7 +58,7 @@ class KeyedRows:
         return np.ones(keys.num_rows, dtype=np.bool_) if self.full else self._present.has(keys)
 
     def has_keys_of(self, rows: pa.RecordBatch) -> NDArray[np.bool_]:
-        """Of which rows the key is present."""
+        """Return which rows have a present key."""
         if self.full:
             return np.ones(rows.num_rows, dtype=np.bool_)
         return self.has(batch_of([rows.column(name) for name in self.columns]))
@@ -105,7 +105,7 @@ class KeyedRows:
         return self._together(self.batches())
 
     def batches(self) -> list[pa.RecordBatch]:
-        """All rows as they lie there: some may be taken back by others."""
+        """Return all rows as stored: some may be retracted by others."""
         settled, fresh = self._rows.runs
         return [self._as_given(run.rows) for run in (*settled, *fresh)]
 

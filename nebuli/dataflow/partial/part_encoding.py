@@ -1,4 +1,4 @@
-"""What goes between the parts of a graph as bytes: the notes of messages, and upqueries.
+"""Messages between the parts of a graph as bytes: the notes of messages, and upqueries.
 
 A note is the kind of the message in one byte, and but for a change the path's number in four (little-endian) and the
 keys: an Arrow record batch message without its schema, which both sides know from the path; an eviction of all keys has
@@ -49,7 +49,7 @@ class PartEncoding:
         self._graph = graph
 
     def encoded(self, edge: Edge, message: Message) -> Iterator[tuple[pa.RecordBatch, bytes]]:
-        """What is to be sent for a message: batches with their notes."""
+        """Return the batches and notes to send for a message."""
         match message:
             case Data(batch):
                 yield batch, _KIND.pack(_DATA)
@@ -66,7 +66,7 @@ class PartEncoding:
                     yield self._nothing(edge), _note(_EVICTION, number, some)
 
     def message(self, edge: Edge, batch: pa.RecordBatch, note: bytes) -> Message:
-        """What was sent on an edge. Raises DataflowError if it is no such message."""
+        """Return the message received on an edge. Raises DataflowError if it is no such message."""
         if len(note) < _KIND.size:
             raise _strange(edge, "a note without a byte")
         (kind,) = _KIND.unpack_from(note)
@@ -86,12 +86,14 @@ class PartEncoding:
         raise _strange(edge, f"a note of kind {kind}")
 
     def asked(self, upquery: Upquery) -> Iterator[bytes]:
-        """What is to be sent for an upquery, of which all keys are sendable."""
+        """Return the bytes to send for an upquery, all of whose keys can be sent."""
         for some in _split(upquery.keys, UPQUERY_BYTES - _PATH.size):
             yield _PATH.pack(upquery.path) + bytes(some.serialize())
 
     def upquery(self, edge: Edge, body: bytes) -> Upquery | None:
-        """What was asked for on an edge; None: by a path that is not known here yet. It will be asked for again.
+        """Return the upquery received on an edge; None: by a path that is not known here yet.
+
+        It will be asked for again.
 
         Raises DataflowError if it is no upquery.
         """
@@ -163,5 +165,6 @@ def _apart(keys: pa.RecordBatch) -> pa.RecordBatch:
 
 def _strange(edge: Edge, what: str) -> DataflowError:
     return DataflowError(
-        f"between {edge.producer} and {edge.consumer} came {what}: both are to be of one version, and of one query"
+        f"{edge.consumer} received {what} from {edge.producer}: run both with the same version and the same "
+        f"query"
     )

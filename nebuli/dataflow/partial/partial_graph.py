@@ -76,9 +76,9 @@ Move = Down | Up | Build
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a view has of the keys that it was read for: ``rows`` with weights, and the keys that are ``missing``.
+    """The result of a read of a view: ``rows`` with weights, and the keys that are ``missing``.
 
-    Those are asked for, and a ``Filled`` will say what their rows are.
+    Those are requested, and a ``Filled`` will have their rows.
     """
 
     rows: pa.RecordBatch
@@ -95,13 +95,13 @@ class PartialGraph:
     (``Build``) when there is nothing else to do.
 
     A graph may be in several parts, each with some of its nodes: those of ``here``. Each part is given all nodes, and
-    so knows the same paths by the same numbers. What is to go on an edge to another part is in ``leaving``, and what
-    has come from there ``arrives``, in its order. Upqueries may be lost between parts, or come twice: ``ask_again``
-    repeats what is still awaited. Where messages were lost, or another part has begun anew, the edge is ``cut``.
+    so knows the same paths by the same numbers. Messages for an edge to another part are in ``leaving``, and those from
+    there are passed to ``arrives``, in order. Upqueries may be lost between parts, or come twice: ``ask_again`` repeats
+    what is still awaited. Where messages were lost, or another part was restarted, the edge is ``cut``.
 
-    Rows that are taken back from a base have to be there. After a ``DataflowError`` of an operator the graph is of no
+    Rows that are retracted from a base have to be there. After a ``DataflowError`` of an operator the graph is of no
     use; ``StateTooLarge`` is one, of a base, or of what is full, that holds more than its operator's own
-    ``max_state_bytes``, or else the graph's. What is partial is for a ``Budget`` to hold.
+    ``max_state_bytes``, or else the graph's. A ``Budget`` bounds the partial state.
     """
 
     def __init__(
@@ -127,10 +127,9 @@ class PartialGraph:
     def add(self, nodes: Iterable[PartialNode], here: Collection[str] = ()) -> None:
         """Have more nodes, that read those that are there or each other; in a part, ``here`` are those that it has.
 
-        What is partial of them is there at once, with all keys missing. What is full is given the rows so far, as
-        messages that are yet to be moved; for that nothing else may be on its way. ``DataflowError``: they cannot be
-        added, as more would have to be full of what is there, or one of them cannot take the rows so far; the graph is
-        as before.
+        Partial ones are there at once, with all keys missing. Full ones get the rows so far, as messages that are yet
+        to be moved; for that no other message may be in transit. ``DataflowError``: they cannot be added, as more would
+        have to be full of what is there, or one of them cannot take the rows so far; the graph is as before.
         """
         before, nodes = self.plan, list(nodes)
         plan = planned([*before.nodes.values(), *nodes], before.paths)
@@ -145,7 +144,7 @@ class PartialGraph:
         feeding = _edges_into(mine, fresh, plan) if before.nodes else []
         if feeding and any(self._down.values()):
             raise DataflowError(
-                f"{', '.join(fresh)} cannot be added before what is on its way has arrived: drain the graph"
+                f"{', '.join(fresh)} cannot be added before rows in transit have arrived: drain the graph"
             )
         fed = [(edge, self._given_on(edge)) for edge in feeding]
         if fed:
@@ -183,10 +182,9 @@ class PartialGraph:
         self._check_state(base)
 
     def rebuild(self, base: str) -> None:
-        """Have a base answer nobody until it ``is_rebuilt``: of rows that it had before, some are lacking.
+        """Have a base answer no upquery until it ``is_rebuilt``: some of its earlier rows are missing.
 
-        To be said before any are written. Until then nobody below has a key of it that is not missing, so its rows go
-        only to what is full.
+        Call it before any are written. Until then all its keys are missing below, so its rows go only to full nodes.
         """
         self._rebuilt.add(base)
 
@@ -195,7 +193,7 @@ class PartialGraph:
         self._rebuilt.discard(base)
 
     def read(self, view: str, keys: Iterable[tuple[Any, ...]]) -> Reading:
-        """What a view has of keys."""
+        """Return the rows of keys in a view."""
         return self.read_batch(view, distinct(from_tuples(keys, self.view(view).rows.types)))
 
     def read_batch(self, view: str, keys: pa.RecordBatch) -> Reading:
@@ -205,7 +203,7 @@ class PartialGraph:
         return Reading(rows, missing)
 
     def view(self, id_: str) -> ViewNode:
-        """A view that is here. Raises DataflowError for what is none."""
+        """A view that is here. Raises DataflowError if it is not one."""
         node = self.nodes.get(id_)
         if not isinstance(node, ViewNode):
             views = [id_ for id_, each in self.nodes.items() if isinstance(each, ViewNode)]
@@ -221,7 +219,7 @@ class PartialGraph:
         )
 
     def evict(self, place: Place, keys: pa.RecordBatch) -> None:
-        """Have keys be missing at a place, given in the order of its columns, and whatever was made of them below."""
+        """Have keys be missing at a place, given in the order of its columns, and all rows derived from them below."""
         if place not in self.partial:
             raise DataflowError(
                 f"{place} is no partial place; expected {listed([str(each) for each in self.partial])}"
@@ -240,7 +238,7 @@ class PartialGraph:
         return sum(node.partial_bytes for node in self.nodes.values())
 
     def moves(self) -> list[Move]:
-        """What can be done next; indices are built last, as nothing waits for that."""
+        """Return the possible moves; indices are built last, as nothing waits for that."""
         builds = [
             Build(id_)
             for id_, node in self.nodes.items()
@@ -305,15 +303,15 @@ class PartialGraph:
         return [id_ for id_, node in self.nodes.items() if isinstance(node, BaseNode)]
 
     def leads_to_full(self, edge: Edge) -> bool:
-        """Whether something below an edge needs all that comes on it."""
+        """True if a node below an edge needs all of its messages."""
         return edge in self._to_full
 
     def is_here(self, node: str) -> bool:
-        """Whether a node is of this part."""
+        """True if a node is of this part."""
         return self._here is None or node in self._here
 
     def leaving(self) -> Iterator[tuple[Edge, Message | Upquery]]:
-        """What is to go to other parts, each once: of an edge in its order."""
+        """Return the messages for other parts, each once: those of an edge in order."""
         for edge, messages in self._down.items():
             while messages and not self.is_here(edge.consumer):
                 yield edge, messages.popleft()
@@ -365,7 +363,7 @@ class PartialGraph:
         return self.is_here(node) and node not in self._rebuilt
 
     def _heard(self, base: str, instructions: Iterable[Instruction]) -> Iterable[Instruction]:
-        """What a base says that is for somebody."""
+        """Handle a base's answer to a read."""
         if base not in self._rebuilt:
             return instructions
         return [each for each in instructions if isinstance(each, Send) and each.edge in self._to_full]
@@ -429,12 +427,12 @@ class PartialGraph:
                 node.add(place)
 
     def _given_on(self, edge: Edge) -> pa.RecordBatch:
-        """All that was given on an edge, as ``_contents`` tells it."""
+        """Return all rows sent on an edge, by ``_contents``."""
         rows, producer = self._contents(edge.producer), self.nodes[edge.producer]
         return producer.only_of(edge, rows) if isinstance(producer, SharderNode) else rows
 
     def _contents(self, id_: str) -> pa.RecordBatch:
-        """All that a node has given out, if it can be told from what is kept and nothing is on its way."""
+        """Return all rows that a node has emitted, if they follow from its state and no message is in transit."""
         node = self.nodes[id_]
         match node:
             case BaseNode() | GroupingNode():
@@ -442,7 +440,7 @@ class PartialGraph:
             case JoinNode():
                 return node.contents()
         if isinstance(self.plan.nodes[id_], Stream):
-            raise DataflowError(f"what came of {id_} was not kept: add what reads it before")
+            raise DataflowError(f"the rows of {id_} were not kept: add its readers first")
         above = [self._given_on(edge) for edge in edges_into(self.plan.nodes[id_])]
         if isinstance(node, Passing):
             return pa.concat_batches([empty(node.schema), *node.made_of(above[0])])
@@ -450,7 +448,7 @@ class PartialGraph:
 
 
 def _to_keep_less(node: PartialNode) -> str:
-    """What can be done where a base, or what is full, holds too much."""
+    """Return the remedies for a base, or a full node, that holds too much."""
     match node:
         case Base():
             return (
@@ -462,15 +460,15 @@ def _to_keep_less(node: PartialNode) -> str:
         case _:
             raised = "--max-state-bytes of its worker"
     return (
-        f"raise {raised}; or keep less: drop rows and columns before it, or have it be partial: nebuli place says why "
-        f"it is full"
+        f"raise {raised}; or keep less: drop rows and columns before it, or make it partial: 'nebuli place' "
+        f"explains why it is full"
     )
 
 
 def _passing_on(
     node: UnionOperator | SharderOperator | MergerOperator, schema: pa.Schema, paths: Paths
 ) -> GraphNode:
-    """What gives its rows on as they are, to or from several."""
+    """Return the node that forwards rows as they are, to or from several."""
     match node:
         case SharderOperator():
             return SharderNode(node.id, schema, paths, node.by, node.shards)

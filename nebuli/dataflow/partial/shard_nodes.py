@@ -31,7 +31,7 @@ def shards_of(columns: Sequence[pa.Array], rows: int, shards: int) -> NDArray[np
 class SharderNode(GraphNode):
     """Gives each row to the shard that its columns ``by`` say; ``shards`` are the nodes that read it, in their order.
 
-    A response is for the shard that has asked: it gets its rows, and the others hear nothing.
+    A response is for the shard that has asked: it gets its rows, and the others get nothing.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class SharderNode(GraphNode):
                 yield Send(edge, Data(rows))
 
     def respond(self, port: int, response: Response) -> Iterator[Instruction]:
-        """Who has asked gets its rows."""
+        """The shard that has asked gets its rows."""
         edge = self.paths[response.path].out_of(self.id)
         yield Send(edge, Response(response.path, response.keys, self.only_of(edge, response.batch)))
 
@@ -102,7 +102,7 @@ class MergerNode(UnionNode):
             self._narrow[place] = Waiting([self.schema.field(name).type for name in place.columns])
 
     def respond(self, port: int, response: Response) -> Iterator[Instruction]:
-        """Where the shard is known its answer goes on at once."""
+        """Where the shard is known its answer is forwarded at once."""
         place = self.paths[response.path].target
         if place not in self._narrow:
             yield from super().respond(port, response)
@@ -125,7 +125,7 @@ class MergerNode(UnionNode):
             yield Ask(self.paths[each.path].edges[-1], each)
 
     def forget(self, port: int, place: Place, keys: pa.RecordBatch) -> Iterator[Instruction]:
-        """Who is below has to forget the keys."""
+        """Nodes below have to forget the keys."""
         if place in self._narrow:
             yield from self.evictions(place, keys)
         else:
@@ -140,13 +140,13 @@ class MergerNode(UnionNode):
             yield Send(path.edges[0], Eviction(path.number, None))
 
     def awaited(self) -> Iterator[Upquery]:
-        """What shards are to answer still."""
+        """Return the upqueries that shards have not answered."""
         yield from super().awaited()
         for place, waiting in self._narrow.items():
             yield from self._upqueries(place, waiting.all())
 
     def _upqueries(self, place: Place, keys: pa.RecordBatch) -> Iterator[Upquery]:
-        """What asks the shards for their keys of a place."""
+        """Return upqueries to the shards for their keys of a place."""
         columns = [keys.column(place.columns.index(name)) for name in self._by]
         numbers = shards_of(columns, keys.num_rows, self._inputs)
         for path in self.paths.ending(place):

@@ -1,6 +1,7 @@
-"""What travels between the nodes of a graph: down its edges changes, responses and evictions, up them upqueries.
+"""Messages between the nodes of a graph: down its edges changes, responses and evictions, up them upqueries.
 
-Keys are batches without weights whose columns are those of the path's target, in its order; their names say nothing.
+Keys are batches without weights whose columns are those of the path's target, in its order; their names have no
+meaning.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """A change, for whoever has the keys of its rows."""
+    """A change, for all nodes that have the keys of its rows."""
 
     batch: pa.RecordBatch
 
@@ -67,7 +68,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """What a view was read for and did not have: ``keys``, and all its rows with them, with weights."""
+    """Keys for which a view was read and that were missing: ``keys``, and all its rows with them, with weights."""
 
     view: str
     keys: pa.RecordBatch

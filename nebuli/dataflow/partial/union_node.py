@@ -1,4 +1,4 @@
-"""Unions: what comes in goes out, and responses of all inputs are put together before they go on."""
+"""Unions: input is passed on, and responses of all inputs are merged before they continue."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class UnionNode(GraphNode):
-    """Asks all inputs, and answers once all have answered, with what each has said and has changed since.
+    """Asks all inputs, and answers once all have answered, with the response of each and its later changes.
 
     Until then a key's pieces are kept here, one for each input, as partial state is: a change of an input that has
-    answered is added to its piece, that of one that has not is not. All changes go on at once in any case.
+    answered is added to its piece, that of one that has not is not. All changes are passed on at once in any case.
     """
 
     def __init__(self, id_: str, schema: pa.Schema, paths: Paths, inputs: int) -> None:
@@ -38,13 +38,13 @@ class UnionNode(GraphNode):
             self._gatherings[place] = _Gathering(pieces)
 
     def change(self, port: int, batch: pa.RecordBatch) -> Iterator[Instruction]:
-        """It goes on, and what keys are waited for remember it."""
+        """Pass it on, and add it to the pieces of awaited keys."""
         for gathering in self._gatherings.values():
             gathering.pieces[port].apply(batch)
         yield from self.everywhere(batch)
 
     def respond(self, port: int, response: Response) -> Iterator[Instruction]:
-        """Keep the piece; if it is the last one of a key, answer who has asked."""
+        """Keep the piece; if it is the last one of a key, answer the nodes that have asked."""
         place = self.paths[response.path].target
         gathering = self._gatherings[place]
         asked = gathering.waiting.of(response.keys)
@@ -67,7 +67,7 @@ class UnionNode(GraphNode):
         yield from self.asking(path.source, self._gatherings[path.source].waiting.add(keys, path.number))
 
     def forget(self, port: int, place: Place, keys: pa.RecordBatch) -> Iterator[Instruction]:
-        """Who is below has to forget the keys; a piece that the input has given is worth nothing: it is asked again."""
+        """Nodes below have to forget the keys; the input's pieces are invalid: it is asked again."""
         yield from self.evictions(place, keys)
         gone, _ = self._gatherings[place].pieces[port].evict(keys)
         if gone.num_rows:

@@ -1,1 +1,1 @@
-"""What a circuit in steps has beside its operators: exchanges between members, event time, saved state."""
+"""The parts of a circuit in steps other than its operators: exchanges between members, event time, saved state."""

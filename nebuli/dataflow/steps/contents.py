@@ -1,4 +1,4 @@
-"""`Contents`: an input, an output or a view with all its rows so far, for whoever asks what they add up to."""
+"""`Contents`: an input, an output or a view with all its rows so far, for queries of their sum."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Contents:
     """Rows of this Z-set's ``schema`` are passed on, and kept in sorted runs that never change.
 
     ``max_bytes``: what is kept may hold so much; if it would be more, all is forgotten, for good, and only passed on.
-    None: whoever runs this has a bound of their own. With a ``key``, runs are sorted by it, so that `of_keys` finds
+    None: the caller has its own bound. With a ``key``, runs are sorted by it, so that `of_keys` finds
     rows in them.
     """
 
@@ -37,7 +37,7 @@ class Contents:
         self._max_bytes = max_bytes
         self._state = KeyedState(self._keys, consolidated, _takes_back if key is None else always)
         self.is_complete = True
-        """Whether it has all rows since the first step."""
+        """True if it has all rows since the first step."""
 
     def push(self, port: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Keep the batch, and give it on."""
@@ -54,8 +54,8 @@ class Contents:
         self._state.insert(run)
         if self._max_bytes is not None and self._state.nbytes > self._max_bytes:
             _log.warning(
-                "what output %s adds up to has come to %d bytes, and %d at most are kept: from now on it cannot be "
-                "asked for in a query; --max-state-bytes says how much there may be",
+                "the contents of output %s have grown to %d bytes, and at most %d are kept: from now on "
+                "queries cannot read them; --max-state-bytes sets the limit",
                 self._name,
                 self._state.nbytes,
                 self._max_bytes,
@@ -103,7 +103,7 @@ class Contents:
 
     @property
     def memory(self) -> dict[str, int | None]:
-        """Whether they are all."""
+        """True if they are all."""
         return {_COMPLETE: int(self.is_complete)}
 
     def recall(self, memory: Mapping[str, int | None]) -> None:
@@ -112,15 +112,17 @@ class Contents:
 
 
 def _takes_back(rows: pa.RecordBatch) -> bool:
-    """Whether a merge may leave fewer: rows that are only added stay, however often one is there."""
+    """True if a merge may leave fewer: rows that are only added stay, regardless of repetitions."""
     return bool((weights_of(rows) < 0).any())
 
 
 def netted(runs: Sequence[Run]) -> list[pa.RecordBatch]:
-    """The same Z-set, with all of a row together if it has been taken back once; other rows stay where they are.
+    """Return the same Z-set, with all copies of a row merged if it has been retracted once.
 
-    So what is below zero in it, is so in all of the runs together. What it costs beside looking at weights is
-    proportional to what was taken back, where runs are sorted.
+    Other rows stay where they are.
+
+    So what is below zero in it, is so in all of the runs together. Its cost other than looking at weights is
+    proportional to the retractions, if runs are sorted.
     """
     taken = [run.hashes[weights_of(run.rows) < 0] for run in runs]
     hashes = np.unique(np.concatenate(taken)) if taken else np.empty(0, dtype=np.uint64)
@@ -144,7 +146,7 @@ def of_keys(
 ) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
     """The rows of different keys in runs that are sorted by ``key``, in the order of the keys; and how many each has.
 
-    What it costs is proportional to what is found, and to the logarithm of what there is. ``schema`` is that of the
+    Its cost is proportional to the rows found, and to the logarithm of all rows. ``schema`` is that of the
     rows, with their weights, none of which is zero.
     """
     state = KeyedState(key, consolidated)

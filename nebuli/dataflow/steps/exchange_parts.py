@@ -1,6 +1,6 @@
 """Exchanges: what the members of a circuit send to one another within a step.
 
-An exchange is asked for by its circuit, which knows no network: it gives a ``Sending`` out and goes on with what came
+An exchange is requested by its circuit, which knows no network: it yields a ``Sending`` and continues with the rows
 from all members. All members ask for the same exchanges in the same order, in every step, with rows or without.
 """
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     PartOf = Callable[[NDArray[np.uint64], int], NDArray[np.int64]]
 
 Received = Sequence[pa.RecordBatch]
-"""A Z-set from each member, in their order: its own part as it gave it; from who does not send, one without rows."""
+"""A Z-set from each member, in their order: its own part as it gave it; without rows for members that do not send."""
 
 _HALF = np.uint64(32)
 WATERMARKS = weighted(pa.schema([(name, pa.int64()) for name in Seen._fields]))
@@ -42,7 +42,7 @@ class Sending:
     """The ``index``-th exchange of a step: a Z-set for each member, in their order.
 
     Only ``senders`` have rows to send, and only to ``receivers``; the parts for others are without rows. A member that
-    is among neither goes on at once, with Z-sets without rows.
+    is among neither continues at once, with Z-sets without rows.
     """
 
     index: int
@@ -52,7 +52,7 @@ class Sending:
 
 
 class ExchangeParts:
-    """What an operator of a plan sends of rows with ``schema``, and to whom."""
+    """The rows with ``schema`` that an operator of a plan sends, and their receivers."""
 
     def __init__(self, operator: Exchanging, index: int, schema: pa.Schema, members: int) -> None:
         self._index = index
@@ -61,7 +61,7 @@ class ExchangeParts:
         self._senders = self._receivers = tuple(range(members))
         self._by: tuple[str, ...] = ()
         self.combines = False
-        """Whether equal rows may be put together: who reads them takes them as a Z-set."""
+        """True if equal rows may be merged: their readers take them as a Z-set."""
         match operator:
             case ExchangeOperator(by=by):
                 self._by = by
@@ -97,7 +97,7 @@ class ExchangeParts:
 def by_hash(
     batches: Sequence[pa.RecordBatch], by: Sequence[str], parts: int, part_of: PartOf
 ) -> Generator[None, None, list[list[pa.RecordBatch]]]:
-    """Divide rows by what ``part_of`` says of the hashes of their columns ``by``.
+    """Divide rows by ``part_of`` the hashes of their columns ``by``.
 
     Gives control back between pieces of the work.
     """
@@ -122,7 +122,7 @@ def _combined(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
 
 
 def watermarks_of(received: pa.RecordBatch) -> list[Seen]:
-    """What a member has told of its watermarks."""
+    """Return a member's report of its watermarks."""
     return [Seen(*row) for row in zip(*(column.to_pylist() for column in received.columns[:-1]), strict=True)]
 
 

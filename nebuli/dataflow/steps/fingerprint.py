@@ -1,4 +1,4 @@
-"""What a circuit's saved state belongs to."""
+"""The identity of the circuit to which saved state belongs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ OF_NO_MEANING = frozenset(
     {"sink", "target", "only_grows", "max_state_bytes", "late", "idle_after", "materialized"}
     | {"name", "node", "max_bytes", "evict"}
 )
-"""Settings of where outputs go and views are read, and what state may hold: what is computed is the same whatever they
-say."""
+"""Settings of where outputs go and views are read, and bounds of state: they do not change the result."""
 
 
 def fingerprint_of(plan: SteppedPlan) -> str:

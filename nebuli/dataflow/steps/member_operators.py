@@ -33,7 +33,7 @@ _FLOATS = (DataType.FLOAT32, DataType.FLOAT64)
 
 @dataclass(slots=True, eq=False)
 class StepNode(OperatorNode):
-    """An operator, what it reads, and who reads it at which port.
+    """An operator, its inputs, and its readers with their ports.
 
     One that ``collects`` is to have all rows of a step before it works on them, by port in ``waiting``; others work
     on rows as they come.
@@ -48,42 +48,42 @@ class StepNode(OperatorNode):
     place: int | None = None
     """The only member at which it can have rows, if that is known."""
     follows_input: bool = False
-    """Whether its rows lie as those of one input do, however they are cut: nothing below puts rows together."""
+    """True if its rows lie as those of one input do, regardless of batches: nothing below merges rows."""
     spells: bool = False
-    """Whether it may give equal floats that are spelled differently."""
+    """True if it may give equal floats that are spelled differently."""
     begins: bool = False
-    """Whether it has a row to give in the first step, whatever comes."""
+    """True if it emits a row in the first step, even without input."""
     cancels: bool = False
-    """Whether nobody is to see rows that it gives and takes back within a step: somebody above looks at times."""
+    """True if rows that it adds and retracts within a step must stay invisible: an operator above looks at times."""
     origins: Sequence[StepNode] = field(default=(), repr=False)
     """Where its event time begins."""
     window: Window | None = None
-    """Whose late rows it gives, once all of the step have passed there."""
+    """The window whose late rows it emits, once all rows of the step have passed there."""
     closes: bool = False
-    """Whether it is told when event time moves."""
+    """True if it is notified when event time advances."""
     closing: Closing | None = None
     """The windows that it is done with then, where it keeps rows of them."""
     aligned: bool = False
-    """Whether members tell one another of the watermark that begins here."""
+    """True if members exchange the watermark that begins here."""
     reached: int = LEAST
     """Where the watermark is that begins here, for all members."""
     latest: int = LEAST
-    """The latest time of all rows that came here, at whatever member."""
+    """The latest time of all rows that came here, at any member."""
     untimed: frozenset[str] = frozenset()
     """The inputs whose rows reach it without event time: more of them may belong to any window."""
     span_us: int = 0
     """The size of the windows that its rows are in."""
     watermark: int = LEAST
-    """Where it was told that event time is."""
+    """The last event time that it was notified of."""
 
     @property
     def keeps(self) -> bool:
-        """Whether it keeps anything between steps."""
+        """True if it keeps anything between steps."""
         return bool(self.operator.states) or self.closes or self.origin is not None
 
     @property
     def numbers(self) -> dict[str, int | None]:
-        """What it keeps beside rows."""
+        """Its state other than rows."""
         of_origin = {} if self.origin is None else self.origin.numbers
         return {**self.operator.memory, "told": self.watermark, "reached": self.reached, **of_origin}
 
@@ -107,7 +107,7 @@ class StepNode(OperatorNode):
         return latest if latest == LEAST else latest + self.span_us
 
     def taken(self, port: int) -> list[pa.RecordBatch]:
-        """What waits at a port, which then waits no more."""
+        """Return and remove the waiting rows of a port."""
         taken, self.waiting[port] = self.waiting[port], []
         return taken
 
@@ -193,7 +193,7 @@ class _Building:
         return places.pop() if len(places) == 1 else None
 
     def _begin_times(self, plan: SteppedPlan) -> None:
-        """Let watermarks begin, and everybody know where that is."""
+        """Let watermarks begin, and make that known to all operators."""
         for settings in plan.watermarks:
             check_event_time(self._nodes, settings.operator, settings.time)
             node = self._nodes[settings.operator]
@@ -214,13 +214,13 @@ class _Building:
         for node in self._nodes.values():
             if node.origin is not None and not node.aligned and self._members > 1:
                 raise DataflowError(
-                    "a watermark begins here, and no align tells other members of it", node.id
+                    "a watermark begins here, and no align operator passes it to other members", node.id
                 )
 
 
 def _window_of(node: StepNode, below: StepNode) -> Window:
     if not isinstance(below.operator, Window):
-        raise DataflowError(f"late rows are those of a window, and {below.id} is none", node.id)
+        raise DataflowError(f"only a window has late rows, and {below.id} is not a window", node.id)
     return below.operator
 
 
@@ -248,12 +248,12 @@ def _inputs_of(start: StepNode) -> frozenset[str]:
 
 
 def _takes_sums(reader: StepNode) -> bool:
-    """Whether an operator gives the same however rows are put together, and counts none of them by itself."""
+    """True if an operator's output does not depend on merging of rows, and none is counted separately."""
     return isinstance(reader.operator, Aggregate) and not reader.closes
 
 
 def _takes_codes(node: StepNode) -> bool:
-    """Whether all that an operator gives is put together before it is sent, and nobody computes with it until then."""
+    """True if all output of an operator is merged before it is sent, and is not computed with until then."""
     return all(
         (reader.exchange is not None and reader.exchange.combines)
         or (isinstance(reader.plan, ProjectOperator) and _chooses(reader.plan, node) and _takes_codes(reader))
@@ -262,7 +262,7 @@ def _takes_codes(node: StepNode) -> bool:
 
 
 def _chooses(project: ProjectOperator, below: StepNode) -> bool:
-    """Whether it computes nothing."""
+    """True if it computes nothing."""
     return len(plain_columns(project, below.columns)) == len(project.columns)
 
 

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from placement.plan import WatermarkOrigin
 
 _SOURCE = "of "
-"""What the name of a number begins with that is a source's; the rest is the source's name."""
+"""Prefix of the name of a source's number; the rest is the source's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceRows:
-    """What counts for a step of a source, which gives its rows in their order.
+    """The rows of a source that count for a step, in their order.
 
     ``awaited``: event time waits for those that follow; not where it has ended, or had nothing for long.
     """
@@ -44,8 +44,8 @@ class Seen(NamedTuple):
 def reached_by(members: Iterable[Seen]) -> int:
     """Where the watermark is, of what all members know.
 
-    Each source is waited for, those without a row yet, too, until it ends or is idle. What no source gives is one
-    stream, whoever gets it, and not waited for before it begins. Where nothing is waited for, it is the greatest that
+    Each source is waited for, those without a row yet, too, until it ends or is idle. Rows from no source are one
+    stream, at any member, and not waited for before it begins. Where nothing is waited for, it is the greatest that
     there was.
     """
     known = list(members)
@@ -91,12 +91,12 @@ class StepOrigin(Origin):
 
     @property
     def seen(self) -> Seen:
-        """What is known of here."""
+        """Return the known sources."""
         return Seen(min(self._awaited.values(), default=GREATEST), self._others, self._greatest)
 
     @property
     def numbers(self) -> Mapping[str, int]:
-        """What it keeps between steps."""
+        """Its state between steps."""
         own = {"others": self._others, "greatest": self._greatest}
         return own | {_SOURCE + name: mark for name, mark in self._awaited.items()}
 
@@ -110,7 +110,7 @@ class StepOrigin(Origin):
 
 
 def idle_after(inputs: Iterable[str], origins: Sequence[StepOrigin]) -> Mapping[str, float | None]:
-    """Of inputs with which event time begins: after how many seconds a source is idle for all places where it does.
+    """Return, for inputs with which event time begins, the seconds after which a source is idle at all its places.
 
     None: it is waited for.
     """
@@ -124,5 +124,5 @@ def idle_after(inputs: Iterable[str], origins: Sequence[StepOrigin]) -> Mapping[
 
 
 def is_of_source(number: str) -> bool:
-    """Whether this is the name of a number that is a source's watermark."""
+    """True if this is the name of a number that is a source's watermark."""
     return number.startswith(_SOURCE)

@@ -1,4 +1,4 @@
-"""What is different between two queries in steps, in words: of the one that a state belongs to, and of another one."""
+"""The differences between two queries in steps, in words: between the one to which a state belongs, and another one."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _above(key: str, value: Any, below: Mapping[str, str]) -> Any:
 
 
 def differences(there: Sequence[Settings], here: Sequence[Settings]) -> str:
-    """What is another in the second list of operators than in the first."""
+    """Return the differences of the second list of operators from the first."""
     before, now = ({each["id"]: each for each in each_list} for each_list in (there, here))
     found = [f"{_named(each)} is gone" for id_, each in before.items() if id_ not in now]
     found += [f"{_named(each)} is new" for id_, each in now.items() if id_ not in before]

@@ -1,8 +1,8 @@
-"""State from so many members to another number of them: which rows of it belong to whom, and what they make together.
+"""State from so many members to another number of them: the member of each row, and their new state.
 
-Rows of a state with equal keys are at one member, before and behind. So the runs of a new member are parts of those of
-the old ones, each in the order in which that one had them, and nothing is merged or computed anew. As runs never
-change, they are given while steps go on; what counts of them is said between two steps.
+Rows of a state with equal keys are at one member, before and after. So the runs of a new member are parts of those of
+the old ones, each in the order in which that one had them, and nothing is merged or computed again. As runs never
+change, they are transferred while steps continue; their counting parts are sent between two steps.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from placement.steps.whereabouts import Division
 
     Numbers = Mapping[str, Mapping[str, int | None]]
-    """What operators keep beside rows, by operator."""
+    """State of operators other than rows, by operator."""
     Part = tuple[str, int]
     """The name of a part of a run, and how many rows it has."""
     Counting = Mapping[str, Sequence[tuple[Sequence[Part], Sequence[Part]]]]
-    """What counts of the parts that a member was given, by operator: of each of its states, what was looked up in, and
-    what was not yet."""
+    """The counting parts of those that a member was given, by operator: for each of its states, those that were looked
+    up in, and those that were not yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +48,17 @@ class Given:
 
 
 class Sharing:
-    """What each member of another plan is given of what one member has: its part of every run, once."""
+    """The state of one member for each member of another plan: its part of every run, once."""
 
     def __init__(
         self, nodes: Iterable[StepNode], member: int, plan: SteppedPlan, divisions: Mapping[str, Division]
     ) -> None:
         self._nodes = list(nodes)
         self._members = plan.members
-        # What no keys divide is anywhere.
+        # Rows that no keys divide can be anywhere.
         self._divisions = {node.id: divisions.get(node.id, member % plan.members) for node in self._nodes}
         self._parts: dict[bytes, Mapping[int, Part]] = {}
-        """Of the runs that were cut, by their names, whose are the parts."""
+        """The members of the parts of divided runs, by the runs' names."""
 
     def uncut(self) -> list[tuple[StepNode, Run]]:
         """The runs that there are now and were not cut yet; asked for at any time, also in a step."""
@@ -78,7 +78,7 @@ class Sharing:
         return [(to, Given(node.id, part)) for to, part in parts]
 
     def counting(self) -> Sequence[Counting]:
-        """What counts now of what each member was given. Between two steps, when all runs are cut."""
+        """Return the parts that count now, for each member. Between two steps, when all runs are cut."""
         return [
             {
                 node.id: [
@@ -149,7 +149,7 @@ def _one(name: str, member: int, values: Sequence[int | None]) -> int | None:
     match name:
         case "late_rows" | "rows_without_time":  # each was counted by one member
             return sum(known) if member == 0 else 0
-        case "complete":  # where one has not all rows, nobody has
+        case "complete":  # if one has not all rows, none has
             return min(known)
         case "passed":  # counted from an end that each member chose for itself
             return None

@@ -1,7 +1,7 @@
-"""Equal rows put together before they are sent: an aggregate asks only how often each is there.
+"""Equal rows merged before they are sent: an aggregate needs only their counts.
 
-Rows are told apart by codes and not by hashes, which is why it pays only where few values come again and again in each
-column; a look at the first rows says whether they do.
+Rows are compared by codes and not by hashes, so it pays only if few values recur in each column; a look at the first
+rows shows if they do.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _FEWEST_ROWS = 2048
 """Fewer are sent as they are."""
 _SAMPLE = 512
 _RATIO = 4
-"""Of so many rows there is to be one left, at most, if all combinations of values are there."""
+"""At most one of so many rows may be left, if all combinations of values are there."""
 _EXACT = 1 << 53
 """Integers up to here are exact as floats."""
 
 
 def combined(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same Z-set, with equal rows put together where that leaves few; else as it is."""
+    """The same Z-set, with equal rows merged if that leaves few; otherwise as it is."""
     columns = batch.columns[:-1]
     if batch.num_rows < _FEWEST_ROWS or not all(map(_comes_again, columns)):
         return batch
@@ -46,7 +46,7 @@ def combined(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _comes_again(column: Any) -> bool:
-    """Whether the values of a column may be few. Equal floats may be spelled differently: they are left alone."""
+    """True if the values of a column may be few. Equal floats may be spelled differently: they are left alone."""
     return not pa.types.is_floating(column.type) and len(column.slice(0, _SAMPLE).unique()) <= _SAMPLE // 2
 
 

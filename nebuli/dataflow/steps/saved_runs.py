@@ -1,8 +1,8 @@
 """State as it is saved: runs of rows that never change, each with a name, and a few numbers.
 
 Every operator that keeps something has a table. In it are its runs by their names, Arrow IPC streams of one batch
-whose last column is the hashes that the rows lie in order of; and ``manifest``, which says which runs its states
-have, and has its numbers. The table ``the circuit`` has only a manifest: whose state it all is.
+whose last column is the hashes that the rows lie in order of; and ``manifest``, which lists the runs of its states, and
+has its numbers. The table ``the circuit`` has only a manifest: whose state it all is.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 Key = tuple[str, bytes]
 """A table and a key in it."""
 Encoder = Callable[[], Any]
-"""Gives the bytes of a value, which do not change: it may be called whenever, by any thread, while steps go on."""
+"""Returns the bytes of a value, which do not change: it may be called at any time, by any thread, while steps
+continue."""
 Tables = dict[str, dict[bytes, Encoder]]
 
 FORMAT = 1
@@ -44,8 +45,8 @@ _HASHES = "the hash"
 class Saved:
     """A circuit's state between two steps.
 
-    ``tables`` is all of it. What has to be put to have it from what was last ``kept`` or loaded is ``new``, what has
-    to be deleted ``gone``. A value's bytes are made when its encoder is called.
+    ``tables`` is all of it. ``new`` has the values to put, relative to the last ``kept`` or loaded state, ``gone``
+    those to delete. A value's bytes are made when its encoder is called.
     """
 
     tables: Mapping[str, Mapping[bytes, Encoder]]
@@ -56,13 +57,13 @@ class Saved:
 
 
 class Kept:
-    """What of a circuit's state is durable: values by their keys, of runs only that they are there."""
+    """The durable part of a circuit's state: values by their keys, and only the names of runs."""
 
     def __init__(self) -> None:
         self._values: dict[Key, bytes] = {}
 
     def compared(self, tables: Tables) -> Saved:
-        """State beside what is durable."""
+        """Compare state with the durable one."""
         values = dict(_values(tables))
         known = self._values
         new = [key for key, value in values.items() if known.get(key) != value]
@@ -85,7 +86,7 @@ def _values(tables: Tables) -> Iterator[tuple[Key, bytes]]:
 
 
 def table_of(states: Sequence[KeyedState], numbers: Mapping[str, int | None]) -> dict[bytes, Encoder]:
-    """What an operator with these states and numbers keeps; only references are taken."""
+    """Return the table of an operator with these states and numbers; only references are taken."""
     entries: dict[bytes, Encoder] = {}
     manifest: list[list[list[str]]] = []
     for state in states:
@@ -98,12 +99,12 @@ def table_of(states: Sequence[KeyedState], numbers: Mapping[str, int | None]) ->
 def manifest_of(
     states: Sequence[Sequence[Sequence[str]]], numbers: Mapping[str, int | None]
 ) -> dict[bytes, Encoder]:
-    """What an operator's table has beside its runs, given by their names."""
+    """Return the manifest of an operator's table, for runs given by their names."""
     return {MANIFEST: _as_manifest({"states": states, "numbers": dict(numbers)})}
 
 
 def identity(fingerprint: str, member: int) -> dict[bytes, Encoder]:
-    """Whose state it is."""
+    """Return the identity of the state's query."""
     return {MANIFEST: _as_manifest({"format": FORMAT, "fingerprint": fingerprint, "member": member})}
 
 
@@ -142,7 +143,7 @@ def decoded(data: Any) -> Run:
 
 
 class Loading:
-    """Reads the saved table of an operator. Whatever is wrong with it is ``StateDamaged``."""
+    """Reads the saved table of an operator. Any error in it is ``StateDamaged``."""
 
     def __init__(self, table: str, entries: Mapping[bytes, Any]) -> None:
         self._table = table
@@ -159,7 +160,7 @@ class Loading:
         return manifest
 
     def into(self, states: Sequence[KeyedState], recall: Callable[[Mapping[str, int | None]], None]) -> None:
-        """Give the states their rows again, and to ``recall`` the numbers that were saved beside them."""
+        """Give the states their rows again, and to ``recall`` the numbers that were saved with them."""
         manifest = self.manifest()
         try:
             for state, (settled, fresh) in zip(states, manifest["states"], strict=True):
@@ -167,7 +168,7 @@ class Loading:
             recall(manifest["numbers"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StateDamaged(self._table, MANIFEST.decode(), f"it does not fit: {error!r}") from None
-        for key in self._entries:  # which nobody would ever delete
+        for key in self._entries:  # which would never be deleted
             raise StateDamaged(self._table, key.decode(errors="replace"), "the manifest does not name it")
 
     def _run(self, name: bytes) -> Run:

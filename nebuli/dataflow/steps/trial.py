@@ -45,7 +45,7 @@ class Trial:
         if not rows.num_rows:
             return
         if (weights_of(rows) < 0).any():
-            rows = consolidate([rows])  # what one push gives and takes back is not there
+            rows = consolidate([rows])  # rows that one push adds and retracts are not there
         waiting = [(self._nodes[input_], rows)]
         while waiting:
             node, batch = waiting.pop()
@@ -83,5 +83,5 @@ def check_sink(sink: BoundSink, batch: pa.RecordBatch) -> None:
     target = sink.target
     if target.mode == "append" and not isinstance(target, NullSink) and (weights_of(batch) < 0).any():
         raise DataflowError(
-            "a row is taken back, which a sink in mode append cannot do: use final or changes", sink.id
+            "a row is retracted, which a sink in mode append cannot do: use final or changes", sink.id
         )

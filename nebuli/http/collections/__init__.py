@@ -1,1 +1,1 @@
-"""Durable collections over HTTP, beside a circuit or alone."""
+"""Durable collections over HTTP, next to a circuit or alone."""

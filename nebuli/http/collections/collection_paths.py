@@ -19,7 +19,7 @@ _NAME = {"type": "string", "minLength": 1, "maxLength": 256}
 _DURABLE = {
     "type": "boolean",
     "const": True,
-    "description": "What was asked for is kept, whatever is killed.",
+    "description": "The request is recorded durably.",
 }
 _SHARDS = {"type": "integer", "minimum": 1, "maximum": MAX_SHARDS}
 _NULLABLE = {"type": ["integer", "null"]}
@@ -94,20 +94,20 @@ def collection_paths(stores: ServedStores) -> dict[str, Any]:
         "/collections/{name}": {
             "get": call("A collection: its columns, renditions, frontiers and holds.", _COLLECTION, own),
             "delete": call(
-                "Drop a collection, for whoever reads it, too.",
+                "Drop a collection, also for its readers.",
                 object_of(name=_TEXT, durable=_DURABLE),
                 own,
             ),
         },
         "/collections/{name}/rows": {
             "get": given(
-                "Rows at a time, what changes at times, or both.",
+                "Rows at a time, changes after a time, or both.",
                 {LINES: _TEXT, EVENTS: _TEXT, ARROW: BYTES},
                 [
                     *own,
                     query("as_of", NUMBER, "The time of the rows, in milliseconds; the last one without."),
                     query("from", NUMBER, "Changes alone, from this time on."),
-                    query("follow", {"type": "boolean"}, "Whether to go on with what changes then."),
+                    query("follow", {"type": "boolean"}, "Continue with later changes."),
                 ],
             ),
             "post": {
@@ -116,7 +116,7 @@ def collection_paths(stores: ServedStores) -> dict[str, Any]:
                     object_of(time=_WHOLE, rows=_WHOLE, durable=_DURABLE),
                     [
                         *own,
-                        query("producer", _NAME, "Who inserts, under a name of its own."),
+                        query("producer", _NAME, "The writer's name, unique to it."),
                         query("sequence", NUMBER, "The producer's number for these rows, which ascend."),
                     ],
                 ),
@@ -130,7 +130,7 @@ def collection_paths(stores: ServedStores) -> dict[str, Any]:
             "get": call(
                 "The number that a producer inserts with next.",
                 object_of(sequence=_WHOLE),
-                [*own, query("producer", _NAME, "Who inserts.", required=True)],
+                [*own, query("producer", _NAME, "The writer.", required=True)],
             )
         },
         "/collections/{name}/renditions": {
@@ -162,7 +162,7 @@ def collection_paths(stores: ServedStores) -> dict[str, Any]:
                     query(
                         "built_from",
                         NUMBER,
-                        "It was made of the rows at this time; what was inserted since is added.",
+                        "It was made of the rows at this time; later insertions are added.",
                     ),
                     query("at", NUMBER, "The time from which it is; one to come is waited for."),
                 ],
@@ -170,7 +170,7 @@ def collection_paths(stores: ServedStores) -> dict[str, Any]:
         },
         "/collections/{name}/holds": {
             "get": call(
-                "What keeps the collection's past, and from when on it can be read.",
+                "The holds on the collection's past, and the first time that can be read.",
                 object_of(since=_WHOLE, holds=_HOLDS),
                 own,
             ),

@@ -145,9 +145,7 @@ class _Endpoints:
         if follows and (last := parts.last_event(request)) is not None:
             as_of, first = None, last + 1
         if follows and as_of is not None and first is not None:
-            raise parts.wrong(
-                "from", "what follows begins with the rows at as_of, or with changes from here on"
-            )
+            raise parts.wrong("from", "the answer begins with the rows at as_of, or with changes from here")
         schema = weighted((await collections.describe(name)).schema)
         form, until = streams.form_of(request, "time", schema), None
         if first is None:
@@ -155,7 +153,7 @@ class _Endpoints:
             if not follows:
                 spans = _first(spans, name, as_of)
         else:
-            # Behind no time is what is at the first one.
+            # Without a time, begin with the contents at the first one.
             spans = collections.subscribe(name, max(first - 1, 0), snapshot=not first)
             if not follows:
                 latest = await collections.latest(name)
@@ -248,7 +246,7 @@ async def _first(spans: AsyncGenerator[Span], name: str, as_of: int | None) -> A
 
 
 async def _in_parts(spans: AsyncGenerator[Span], until: int | None) -> AsyncGenerator[streams.Part]:
-    """What changes at each time below one, and behind each span how far it is known that there is no more."""
+    """Yield the changes at each time below one, and after each span the time up to which they are complete."""
     async with aclosing(spans):
         async for span in spans:
             upper = span.upper if until is None else min(span.upper, until)

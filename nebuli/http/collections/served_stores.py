@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from nebuli.store.store_url import StorePlace
 
 _GRACE_S = 2.0
-"""How long whoever follows a collection has to hear that this ends."""
+"""How long to wait until followers of a collection are notified that this ends."""
 
 
 class ServedStores:
-    """``places`` has them by their names. Entered on one event loop; left, nobody follows anything any more."""
+    """``places`` has them by their names. Entered on one event loop; left, no client follows anything any more."""
 
     def __init__(self, places: Mapping[str, StorePlace]) -> None:
         self._places = places
@@ -81,7 +81,7 @@ class ServedStores:
                     "wrong_parameter",
                     f"the parameter store is missing, and there are {len(self._places)} stores: "
                     f"{', '.join(self.names)}",
-                    "say which, as ?store=...",
+                    "choose one with ?store=...",
                 )
             (name,) = self._places
         if name not in self._places:
@@ -89,7 +89,7 @@ class ServedStores:
                 404,
                 "unknown_store",
                 f"no store {name[:200]!r} is served here, only {', '.join(self.names)}",
-                "GET /collections says which there are",
+                "GET /collections lists them",
             )
         return name
 

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     Series = list[tuple[Mapping[str, str], float]]
 
 GONE = "gone"
-"""The health of an instance that has not said for a while that it is there, nor that it has ended."""
+"""The health of an instance that has not reported for a while, nor its end."""
 _HEALTHS = (*get_args(Health), GONE)
 
 
 def source_metrics(found: Sequence[tuple[str, SourceStatus]], now: int) -> str:
-    """Of sources, each with its store's name; ``now`` is in milliseconds since 1970.
+    """Return the metrics of sources, each with its store's name; ``now`` is in milliseconds since 1970.
 
-    What is not known has no value: the lag while a raw source does not answer, and ages of what has not been.
+    Unknown figures have no value: the lag while a raw source does not answer, and ages of events that never happened.
     """
     return "".join(f"{line}\n" for line in _lines(found, now))
 
@@ -37,12 +37,12 @@ def _lines(found: Sequence[tuple[str, SourceStatus]], now: int) -> Iterator[str]
     ]
     yield from _gauge(
         "lag",
-        "what a raw source has beyond what is recorded of it, in its unit",
+        "the amount that a raw source has beyond its recorded bindings, in its unit",
         [({**labels, "unit": each.unit}, each.lag) for labels, each in raw if each.lag is not None],
     )
     yield from _gauge(
         "answers",
-        "whether a raw source says how much it has",
+        "1 if a raw source reports how much it has",
         [(at, int(each.ends is not None)) for at, each in raw],
     )
     yield from _gauge(
@@ -52,7 +52,7 @@ def _lines(found: Sequence[tuple[str, SourceStatus]], now: int) -> Iterator[str]
     )
     yield from _gauge(
         "remap_upper_seconds",
-        "the time below which it is recorded what is available when",
+        "the time below which bindings are recorded",
         [(at, each.remap_upper / 1000) for at, each in labelled if each.raw_sources],
     )
     yield from _gauge(
@@ -101,7 +101,7 @@ def _lines(found: Sequence[tuple[str, SourceStatus]], now: int) -> Iterator[str]
             ({**at, "collection": hold.collection, "hold": hold.name}, (now - hold.time) / 1000)
             for at, each in labelled
             for hold in each.holds
-            if hold.time  # one at 0 has nothing behind it yet
+            if hold.time  # one at 0 has no rows yet
         ],
     )
 

@@ -77,7 +77,7 @@ def source_paths(stores: ServedStores) -> dict[str, Any]:
         },
         "/sources/{name}": {
             "get": call(
-                "A source: what it has and what is recorded of it, its instances, errors, and holds.",
+                "A source: its available and its recorded amount, its instances, errors, and holds.",
                 _SOURCE,
                 [name, store],
             )

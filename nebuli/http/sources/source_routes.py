@@ -24,7 +24,7 @@ SHOWN = (
     *("name", "version", "active", "phase", "replicas", "remap_upper", "upper", "lag_ms"),
     *("health", "error", "last_error", "last_error_at", "undecoded"),
 )
-"""What a list has of each."""
+"""The fields of each in a list."""
 
 
 def source_routes(stores: ServedStores) -> list[Route]:

@@ -25,7 +25,7 @@ _THERE = object_of(
 )
 _RESULT: dict[str, dict[str, Any]] = {
     "key": {"type": "array"},
-    "hit": {"type": "boolean", "description": "Whether it was there when it was asked for."},
+    "hit": {"type": "boolean", "description": "The key was present before the request."},
     "rows": {"type": "array", "items": {"type": "object"}},
 }
 _VALUE = {"type": ["string", "number", "boolean", "null"]}
@@ -37,7 +37,8 @@ _KEYS = {
             "type": "array",
             "maxItems": MAX_KEYS,
             "items": {"anyOf": [_VALUE, {"type": "array", "items": _VALUE}]},
-            "description": "Of each a list with the values of its columns, or, where it has one column, its value.",
+            "description": "For each key, a list of the values of its columns, or the value itself if the "
+            "key has one column.",
         }
     },
 }
@@ -52,12 +53,12 @@ def view_paths(places: ViewPlaces) -> dict[str, Any]:
     deadline = query(
         "deadline",
         {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_DEADLINE_S},
-        f"How many seconds it is waited for what is missing; {DEADLINE_S:g} without.",
+        f"Seconds to wait for missing keys [default: {DEADLINE_S:g}].",
     )
     return {
         "/views": {
             "get": call(
-                "All views, with what was read of each.",
+                "All views, with counts of their reads.",
                 object_of(views={"type": "array", "items": {"anyOf": [_THERE, _AWAY]}}),
             )
         },
@@ -81,5 +82,7 @@ def view_paths(places: ViewPlaces) -> dict[str, Any]:
                 [name, key, deadline],
             )
         },
-        "/metrics": {"get": given("What was read of all views, for Prometheus.", {"text/plain": _TEXT})},
+        "/metrics": {
+            "get": given("Counts of the reads of all views, for Prometheus.", {"text/plain": _TEXT})
+        },
     }

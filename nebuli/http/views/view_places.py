@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nebuli.views import ViewDescription
 
 _LIST_S = 2.0
-"""Of a node that does not answer for so long the views are away."""
+"""The views of a node that does not answer for so long are away."""
 
 
 class ViewPlace(NamedTuple):
@@ -36,7 +36,7 @@ class ViewFound(NamedTuple):
 
 
 class ViewPlaces:
-    """Views by their names. Entered on one event loop; left, whoever reads or watches is told that it is over."""
+    """Views by their names. Entered on one event loop; left, readers and watchers are notified that it is over."""
 
     def __init__(self) -> None:
         self._places: dict[str, ViewPlace] = {}
@@ -52,7 +52,7 @@ class ViewPlaces:
         await self._stack.aclose()
 
     async def add(self, places: Mapping[str, ViewPlace]) -> None:
-        """Have these, too; one call behind the other."""
+        """Add these; one call after the other."""
         for node, trust in places.values():
             if node not in self._nodes:
                 views = Views(node, tls=trust.tls, secret=trust.secret)
@@ -65,13 +65,13 @@ class ViewPlaces:
         return sorted(self._places)
 
     def of(self, name: str) -> Views:
-        """Who is asked about a view. Raises Problem where there is none of that name."""
+        """Return the place of a view. Raises Problem if there is none of that name."""
         if name not in self._places:
             raise Problem(
                 404,
                 "unknown_view",
                 f"there is no view {name[:200]!r}: there are {', '.join(self.names)}",
-                "GET /views says which there are",
+                "GET /views lists them",
             )
         return self._nodes[self._places[name].node]
 

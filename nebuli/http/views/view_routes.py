@@ -1,4 +1,4 @@
-"""The endpoints of views: what each takes, asks of who has the view, and gives."""
+"""The endpoints of views: their parameters, their requests to the view's process, and their answers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     Found = Mapping[str, ViewFound | ViewError]
 
 DEADLINE_S = 5.0
-"""So long missing keys are waited for, unless a request says otherwise."""
+"""How long to wait for missing keys, unless a request sets another time."""
 MAX_DEADLINE_S = 3600.0
 MAX_KEYS = 1 << 16
 """So many keys are looked up by one request."""
@@ -92,7 +92,7 @@ class _Endpoints:
         if not isinstance(said, list):
             raise parts.wrong_body("a list 'keys'", _EXAMPLE)
         if len(said) > MAX_KEYS:
-            what = f"these are {len(said)} keys, and {MAX_KEYS} are taken at once"
+            what = f"these are {len(said)} keys, and {MAX_KEYS} are accepted at once"
             raise Problem(413, "too_large", what, "ask for them in pieces")
         asked = await self._asked(request)
         found = await asked.look_up(await asyncio.to_thread(asked.keys_of, said))
@@ -120,7 +120,7 @@ class _Found(NamedTuple):
 
 
 class _Asked(NamedTuple):
-    """A view that a request is about, who is asked about it, and how long."""
+    """A view that a request is about, its place, and the deadline."""
 
     name: str
     views: Views
@@ -128,11 +128,11 @@ class _Asked(NamedTuple):
     deadline: float
 
     def key_of(self, request: Request) -> Key:
-        """The key that an address says. Raises WrongKey."""
+        """Return the key in an address. Raises WrongKey."""
         return key_of_words(request.query_params.getlist("key"), self.name, self.view)
 
     def keys_of(self, said: list[Any]) -> list[Key]:
-        """The keys that a body says. Raises WrongKey."""
+        """Return the keys in a body. Raises WrongKey."""
         return [key_of_json(each, self.name, self.view) for each in said]
 
     async def look_up(self, keys: list[Key]) -> _Found:
@@ -157,7 +157,7 @@ class _Asked(NamedTuple):
         return problem
 
     def results(self, found: _Found) -> list[dict[str, Any]]:
-        """What was found of each key."""
+        """Return the result for each key."""
         rows: dict[Key, list[dict[str, Any]]] = {key: [] for key in found.keys}
         for row in records([in_order(found.rows)]):
             rows[_with_one_nan(tuple(row[column] for column in self.view.key))].append(row)
@@ -198,9 +198,9 @@ _KINDS: dict[type, str] = {bool: "true or false", int: "a number", float: "a num
 
 
 def key_of_json(said: Any, name: str, view: ViewDescription) -> tuple[Any, ...]:
-    """The key that a list says, with a value for each of its columns; of one column the value alone, too.
+    """Return the key in a list, with a value for each of its columns; of one column the value alone, too.
 
-    Raises WrongKey, which says the column, its type, and what came instead.
+    Raises WrongKey, which names the column, its type, and the given value.
     """
     values = said if isinstance(said, list) else [said]
     if len(values) != len(view.key):
@@ -217,7 +217,8 @@ def key_of_json(said: Any, name: str, view: ViewDescription) -> tuple[Any, ...]:
 def _value(value: Any, column: pa.Field) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         raise WrongKey(
-            f"a number beyond all of a double's is no {column.name} ({column.type}): say it as a text"
+            f"a number beyond the range of a double is not a {column.name} ({column.type}): give it as a "
+            f"string"
         )
     if value is None or type(value) in _exact_kinds(column.type):
         return value
@@ -228,7 +229,10 @@ def _value(value: Any, column: pa.Field) -> Any:
 
 
 def _exact_kinds(type_: pa.DataType) -> tuple[type, ...]:
-    """What is a value of a type as it is. Not True for 1, which Python takes for a number."""
+    """Return the Python types that are a value of a type as they are.
+
+    Not True for 1, which Python takes for a number.
+    """
     if pa.types.is_boolean(type_):
         return (bool,)
     if pa.types.is_integer(type_) or pa.types.is_floating(type_):
@@ -254,7 +258,7 @@ class _RowLines(Lines):
 
 
 class _RowEvents(Events):
-    """The same as server-sent events, without ids: who connects again begins with the rows as they are then."""
+    """The same as server-sent events, without ids: a client that reconnects begins with the current rows."""
 
     def part(self, part: Part) -> bytes:
         """Its event."""
@@ -273,7 +277,7 @@ _COUNTED: dict[str, tuple[Kind, str]] = {
     "upqueries": ("counter", "how often keys were asked for where the rows come from"),
     "evictions": ("counter", "keys that had to go"),
 }
-"""What is counted of a view, since its fragment's process began."""
+"""The counters of a view, since its fragment's process began."""
 
 
 def listed(found: Found) -> list[dict[str, Any]]:
@@ -296,7 +300,7 @@ def _listed(name: str, found: ViewFound | ViewError) -> dict[str, Any]:
 
 
 def view_metrics(found: Found) -> str:
-    """The same for Prometheus. What is not known of a view that is away has no value."""
+    """The same for Prometheus. Unknown figures of a view that is away have no value."""
     return "".join(f"{line}\n" for line in _lines(found))
 
 

@@ -47,7 +47,7 @@ class ArrowDecoder(Decoder):
             with pa.ipc.open_stream(payload) as stream:
                 columns.check(stream.schema)
                 for batch in stream:
-                    batch.validate(full=True)  # nothing is known of who has sent it
+                    batch.validate(full=True)  # its sender is not known
                     made.append(columns.of(batch))
         except InputError as error:
             raise MessageInvalid(str(error)) from error

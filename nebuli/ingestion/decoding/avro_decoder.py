@@ -32,7 +32,7 @@ class AvroDecoder(Decoder):
     """The record in each message, in the wire format of Confluent's registry; an empty message is a tombstone, no row.
 
     Columns are found by name in the record as it was written, also in records within; those that it does not have are
-    null, others are passed over. A column has what the logical type says: an instant for timestamps, in microseconds
+    null, others are passed over. A column has the value of the logical type: an instant for timestamps, in microseconds
     (finer ones are cut), a day for dates, and for decimals a text with all digits, or a float. Debezium's own names
     for times are known, too.
 
@@ -111,11 +111,12 @@ class AvroDecoder(Decoder):
             RecursionError,
         ) as error:
             raise Unfit(
-                f"is not written by schema {number}: {type(error).__name__} {error}".rstrip()
+                f"was not written with schema {number}: {type(error).__name__} {error}".rstrip()
             ) from None
         if body.tell() != len(payload):
             raise Unfit(
-                f"has {len(payload):,} bytes, and schema {number} reads {body.tell():,}; it is not written by that"
+                f"has {len(payload):,} bytes, and schema {number} reads {body.tell():,}; it was written with "
+                f"another schema"
             )
         return record, written.converts
 
@@ -146,7 +147,7 @@ class _Written:
 
 
 def _texts(fact: bytes) -> list[str]:
-    """The schemas of a fact, each behind those that it refers to."""
+    """Return the schemas of a fact, each after those that it refers to."""
     found = json.loads(fact)
     if isinstance(found, dict) and "references" in found and "type" not in found:
         return [*found["references"], found["schema"]]

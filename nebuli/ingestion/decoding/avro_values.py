@@ -171,7 +171,7 @@ def _within(value: int, bits: int, *, signed: bool) -> int:
 
 
 def _named(writer: Any, names: Mapping[str, Any]) -> Any:
-    """What a name stands for, and what is within a type that is given as ``{"type": {...}}``."""
+    """Resolve a name, and the inner type of ``{"type": {...}}``."""
     while True:
         if isinstance(writer, str) and writer in names:
             writer = names[writer]

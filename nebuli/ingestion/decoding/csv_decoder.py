@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _BLOCK_BYTES = 1 << 20
 _QUOTE = ord('"')
 _ONE_ROW = r'^(?s:([^",\r\n]*|"([^"]|"")*")(,([^",\r\n]*|"([^"]|"")*"))*)\r?\n$'
-"""A message in which each quote begins or ends a value, or is within one that does: whoever reads it, it is one row."""
+"""A message in which each quote begins or ends a value, or is within one that does: for any reader it is one row."""
 _BAD_ROW = re.compile(r"CSV parse error: (?:Row #\d+: )?Expected (\d+) columns, got (\d+)")
 _IN_ROW = re.compile(r"Row #(\d+)")
 
@@ -63,8 +63,8 @@ class CsvDecoder(Decoder):
     value, and none where it has more, and a text in quotes is not null.
 
     With a header, the message at address 0 of a part is that: columns are found by its names, others are passed over.
-    It is recorded, so that whoever begins behind it knows it. Without one, a line has the columns of the schema in
-    their order. What is in one of ``nulls`` is null; a timestamp without a zone is UTC. A value in quotes may have line
+    It is recorded, so that later readers know it. Without one, a line has the columns of the schema in
+    their order. A value in ``nulls`` is null; a timestamp without a zone is UTC. A value in quotes may have line
     ends, within its message.
     """
 
@@ -232,7 +232,7 @@ class CsvDecoder(Decoder):
         return [_one_array(each) for each in table.columns]
 
     def _blame(self, payload: bytes, layout: _Layout, error: pa.ArrowInvalid) -> str:
-        """What is wrong with a message, by its first column that cannot be read."""
+        """Return the error of a message, for its first column that cannot be read."""
         if found := _BAD_ROW.match(str(error)):
             values = "1 value" if found[2] == "1" else f"{found[2]} values"
             text = short(payload.decode(errors="replace").strip())
@@ -272,7 +272,7 @@ def _type_to_parse(type_: pa.DataType, kind: _Kind) -> pa.DataType:
 
 
 def _one_row_each(payloads: MessageBytes) -> bool:
-    """Whether each message is one row or blank, for whoever reads it, alone or among others."""
+    """True if each message is one row or blank, for any reader, alone or among others."""
     if payloads.data[: len(UTF8_MARK)].to_pybytes() == UTF8_MARK:
         return False
     if not has(_QUOTE, payloads.data):
@@ -284,7 +284,7 @@ def _one_row_each(payloads: MessageBytes) -> bool:
 
 
 def _is_open(payload: bytes) -> bool:
-    """Whether a message ends within quotes."""
+    """True if a message ends within quotes."""
     quotes = Quotes()
     quotes.feed(payload)
     return quotes.is_open

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nebuli.ingestion.message_addresses import Messages
 
 Facts = dict[str, bytes]
-"""What is recorded by its key, once and for all: of several that were found for a key, the first that was recorded."""
+"""Facts by key, recorded once and for all: if several were found for a key, the first one recorded."""
 
 
 class Decoder(ABC):
@@ -26,9 +26,11 @@ class Decoder(ABC):
     """The columns of what it makes."""
 
     async def facts(self, messages: Messages, known: Mapping[str, bytes]) -> Facts:
-        """What `decode` needs for these messages and does not follow from them: asked of others, drawn, or the time.
+        """Return data that `decode` needs for these messages and that does not follow from them.
 
-        What is ``known`` is not asked for again. It is recorded before it is used, and what was recorded is used:
+        Answers of others, random numbers, or the time.
+
+        ``known`` facts are not requested again. It is recorded before it is used, and what was recorded is used:
         another instance may have been first. Raises SourceAway, MessageInvalid.
         """
         return {}

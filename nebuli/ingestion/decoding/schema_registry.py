@@ -1,4 +1,4 @@
-"""A client of schema registries, which say what the number before an Avro message stands for."""
+"""A client of schema registries, which map the number before an Avro message to its schema."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from urllib.request import Request, urlopen
 from nebuli.ingestion.errors import MessageInvalid, SourceAway, SourceUnusable
 
 _ANSWER_S = 10.0
-"""A registry answers from memory; who has to wait longer is better off trying again."""
+"""A registry answers from memory; after a longer wait a retry is better."""
 _MAX_BYTES = 16 << 20
 _TOO_MANY_REQUESTS, _SERVER_ERRORS = 429, 500
 
@@ -33,8 +33,8 @@ class SchemaRegistry:
     async def schema(self, number: int, place: str) -> bytes:
         """The text of a schema; or, where it refers to others, an object with its text, and theirs before it.
 
-        Raises MessageInvalid with the ``place`` of the message if there is none of that number, SourceAway if nobody
-        answers in time.
+        Raises MessageInvalid with the ``place`` of the message if there is none of that number, SourceAway if there is
+        no answer in time.
         """
         deadline = time.monotonic() + _ANSWER_S
         return await asyncio.to_thread(self._schema, number, place, deadline)
@@ -49,7 +49,7 @@ class SchemaRegistry:
         return json.dumps({"references": list(references.values()), "schema": text}).encode()
 
     def _refer(self, found: dict[str, Any], references: dict[str, str], place: str, deadline: float) -> None:
-        """Add the texts of what is referred to, each behind what it refers to itself."""
+        """Add the texts of referenced schemas, each after its own references."""
         for each in found.get("references") or ():
             subject, version = str(each.get("subject")), str(each.get("version"))
             key = f"{subject}/{version}"

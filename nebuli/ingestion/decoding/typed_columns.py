@@ -37,8 +37,8 @@ class TypedColumns(Decoder):
                 columns.append(rows.column(field.name).cast(field.type))
             except pa.ArrowException as error:
                 raise MessageInvalid(
-                    f"{self._source}: column {field.name} of the message at {messages.lower} or behind is "
-                    f"{rows.schema.field(field.name).type}, and the schema says {field.type} ({error}): have one of "
-                    f"them be as the other"
+                    f"{self._source}: column {field.name} of the message at {messages.lower} or later is "
+                    f"{rows.schema.field(field.name).type}, and the schema has {field.type} ({error}): make "
+                    f"their types agree"
                 ) from error
         return messages.made_of(pa.RecordBatch.from_arrays(columns, schema=self.schema))

@@ -43,7 +43,7 @@ class AsTheyCame(Envelope):
         self._time = 0
 
     def at(self, time: int) -> None:
-        """What comes next becomes available then."""
+        """Later messages become available then."""
         self._time = time
 
     def apply(self, messages: Mapping[str, Sequence[Messages]]) -> Changes:
@@ -70,7 +70,7 @@ def _same(text: str, count: int) -> pa.Array:
 
 
 def _numbers(addresses: np.ndarray) -> np.ndarray:
-    """Of each its number among those of its address, from 0."""
+    """Return the number of each among those of its address, from 0."""
     places = np.arange(len(addresses), dtype=np.int64)
     if not len(addresses):
         return places

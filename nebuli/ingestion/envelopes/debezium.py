@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _PUTS, _DELETES, _TRUNCATES = ("c", "r", "u"), "d", "t"
 _OPS = (*_PUTS, _DELETES, _TRUNCATES)
 _UNAVAILABLE = "__debezium_unavailable_value"
-"""What Debezium has, unless told otherwise, for a value that is long, was not changed, and thus was not sent to it."""
+"""Debezium's default for a value that is long, was not changed, and thus was not sent to it."""
 TRANSACTION = pa.struct([("id", pa.string()), ("total_order", pa.int64())])
 
 
@@ -38,7 +38,7 @@ def changes_of(schema: pa.Schema) -> pa.Schema:
     """The columns of changes of rows with ``schema``, and of the begins and ends of their transactions.
 
     As Debezium names them; ``unchanged`` are names of columns that ``after`` does not have because they were not
-    changed, which a reader says that sees it.
+    changed, as reported by a reader that sees it.
     """
     row = pa.struct(list(schema))
     return pa.schema(
@@ -59,13 +59,13 @@ class Debezium(Envelope):
     """Changes of rows with a ``key``: each is the last word on its row, so that one that comes twice changes nothing.
 
     c, r and u: ``after`` takes the place of the row with its key, and where ``before`` has another key, of that one,
-    too; d: the row with the key of ``before`` goes; t: all rows go. Messages that say where a transaction begins and
-    ends are passed over.
+    too; d: the row with the key of ``before`` goes; t: all rows go. Messages about the begin and end of a transaction
+    are ignored.
 
     An u need not have what was not changed: a column that is named in ``unchanged``, or is a text or binary with
     Debezium's __debezium_unavailable_value, stays as it was.
 
-    Debezium is to write the change alone, not with a schema beside it: value.converter.schemas.enable=false.
+    Debezium is to write the change alone, without a schema: value.converter.schemas.enable=false.
     """
 
     reads_output: ClassVar[bool] = True
@@ -82,7 +82,7 @@ class Debezium(Envelope):
         self._rows.load(output)
 
     def apply(self, messages: Mapping[str, Sequence[Messages]]) -> Changes:
-        """What the changes come to. Raises MessageInvalid for one that does not say which row it is of."""
+        """Return the result of the changes. Raises MessageInvalid for one that does not identify its row."""
         arrived = Arrived.of(messages, self.wants)
         change = self.changed(arrived.take(self.checked(arrived)))
         return Changes([change] if change.num_rows else [])
@@ -105,8 +105,9 @@ class Debezium(Envelope):
             there = pc.is_valid(rows.column(image))
             for row in _where(pc.and_(has_to, pc.invert(there)))[:1]:
                 raise MessageInvalid(
-                    f"{arrived.place(int(row), self._source)}: op {ops[int(row)].as_py()!r} has no {image}, which says "
-                    "what row it is of; have the database give it (of Postgres: REPLICA IDENTITY)"
+                    f"{arrived.place(int(row), self._source)}: op {ops[int(row)].as_py()!r} has no {image}, "
+                    f"which identifies its row; configure the database to send it (of Postgres: REPLICA "
+                    f"IDENTITY)"
                 )
             is_used = pc.and_(there, pc.or_(has_to, pc.equal(ops, "u")))
             places = _where(is_used)
@@ -175,7 +176,9 @@ class Debezium(Envelope):
     def _sources(
         self, touches: _Touches, arrived: Arrived, there: pa.RecordBatch, missing: Mapping[int, Sequence[str]]
     ) -> dict[str, NDArray[np.int64]]:
-        """By column that is missing somewhere, where the value of each change is: among these, or behind, those before.
+        """Return, by column that is missing somewhere, the place of each change's value.
+
+        Among these, or, after them, the earlier ones.
 
         Raises MessageInvalid where there is no row that it could stay as it was in.
         """
@@ -223,7 +226,7 @@ class Debezium(Envelope):
 
 @dataclass(frozen=True, slots=True)
 class _Touches:
-    """What is done to rows, in order: the key, the change whose ``after`` is put, or -1, and the change that it is of.
+    """The changes of rows, in order: the key, the change whose ``after`` is put, or -1, and its change.
 
     ``lasts`` is the last of each key.
     """

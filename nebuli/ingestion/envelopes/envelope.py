@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What is different at a time: Z-sets of the output and, by their names, of the states."""
+    """The changes at a time: Z-sets of the output and, by their names, of the states."""
 
     output: Sequence[pa.RecordBatch]
     states: Mapping[str, Sequence[pa.RecordBatch]] = field(default_factory=dict)
@@ -26,7 +26,7 @@ class Envelope(ABC):
     """Executed as if one time came after the other, at each of which it does all that can be done."""
 
     reads_output: ClassVar[bool] = False
-    """Whether what it has put out is a state of it, too."""
+    """True if its output is also a state of it."""
 
     schema: pa.Schema
     """The columns of the collection."""
@@ -42,14 +42,16 @@ class Envelope(ABC):
         """Begin with these contents, as Z-sets with every row once; ``output`` is there if it `reads_output`."""
 
     def check(self, messages: Messages) -> None:  # noqa: B027
-        """Raise MessageInvalid for a row that cannot be taken, whatever came before it."""
+        """Raise MessageInvalid for a row that cannot be taken, regardless of earlier rows."""
 
     def at(self, time: int) -> None:  # noqa: B027
-        """Be told the time of what is applied next."""
+        """Take the time of the next changes."""
 
     @abstractmethod
     def apply(self, messages: Mapping[str, Sequence[Messages]]) -> Changes:
-        """What the decoded messages of the next time change: by raw source, in the order of parts and addresses.
+        """Return the changes of the decoded messages of the next time.
+
+        By raw source, in the order of parts and addresses.
 
         It follows from what came before and these alone. Raises MessageInvalid.
         """

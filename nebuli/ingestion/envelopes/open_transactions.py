@@ -1,4 +1,4 @@
-"""What of transactions waits, as rows of a collection: begins, rows, ends, and which are over."""
+"""The waiting parts of transactions, as rows of a collection: begins, rows, ends, and the finished ones."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class OutstandingRows:
 
     A row for each thing that waits: its ``number`` in the order in which all have come, its ``kind``, its
     ``transaction``, and as ``count`` how many rows an end has or which one a row is; of a row, all that it has. Values
-    of other types than a collection has are spelt out: of a row before and after, each column by itself.
+    of types that a collection does not have are spelt out: each column of a row before and after separately.
     """
 
     def __init__(self, wants: pa.Schema) -> None:
@@ -144,7 +144,7 @@ class OutstandingRows:
         return [self.marks(marks), *rows]
 
     def read(self, state: pa.Table) -> tuple[dict[str, Waiting], list[tuple[int, str]]]:
-        """What waits, by the first thing of each; and which transactions are over, by their numbers."""
+        """Return the waiting transactions, by the first event of each; and the finished ones, by their numbers."""
         state = state.select(self.schema.names).sort_by("number").combine_chunks()
         rows = zset.empty(self.schema)
         if state.num_rows:

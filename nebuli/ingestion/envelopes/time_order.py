@@ -53,7 +53,7 @@ class Arrived:
         return self.parts[int(self.part_numbers[row])]
 
     def place(self, row: int, source: str) -> str:
-        """Where a row is, as errors say it."""
+        """Return the place of a row, as errors name it."""
         part = self.part(row)
         return f"{source}: the message at {int(self.addresses[row])}" + (f" of {part}" if part else "")
 
@@ -64,7 +64,7 @@ class Arrived:
 
     @classmethod
     def together(cls, some: Sequence[Arrived]) -> Arrived:
-        """Several, at least one, one behind the other."""
+        """Concatenate several, at least one."""
         if len(some) == 1:
             return some[0]
         before = np.cumsum([0, *(len(each.parts) for each in some[:-1])])

@@ -34,18 +34,18 @@ _REMEMBERED = 1024
 
 
 class Transactions(Envelope):
-    """Changes as `Debezium` takes them; those of a transaction go on together, when the whole of it is there.
+    """Changes as `Debezium` takes them; those of a transaction are applied together, when it is complete.
 
-    It is whole at the first time at which its END and as many rows as that says are there; where transactions are
-    ``ordered``, and all are whole that began earlier: whose BEGIN, or the first thing of them, came earlier. ABORT
-    drops its rows. A row without a transaction goes on at once.
+    It is complete at the first time at which its END and as many rows as that announces are there; where transactions
+    are ``ordered``, all that began earlier, by their BEGIN or first event, have to be complete, too. ABORT drops its
+    rows. A row without a transaction is applied at once.
 
-    Everything has a number, in the order of times, raw sources, parts and addresses. What goes on at one time does so
-    by the numbers of ENDs, or where they are ordered of the first things; rows without a transaction by their own.
-    Rows of a transaction are in their ``total_order``, if all have one; one that has come already is passed over. So is
-    what comes of any of the last 1,024 transactions that are over.
+    Everything has a number, in the order of times, raw sources, parts and addresses. Those of one time are applied by
+    the numbers of ENDs, or, where they are ordered, of the first events; rows without a transaction by their own. Rows
+    of a transaction are in their ``total_order``, if all have one; one that has come already is passed over. So is what
+    comes of any of the last 1,024 transactions that are over.
 
-    What waits is the state ``transactions``, as `OutstandingRows` has it.
+    Waiting ones are the state ``transactions``, in the form of `OutstandingRows`.
     """
 
     reads_output: ClassVar[bool] = True
@@ -63,7 +63,7 @@ class Transactions(Envelope):
 
     @property
     def states(self) -> Mapping[str, pa.Schema]:
-        """What waits."""
+        """The waiting transactions."""
         return {STATE: self._outstanding.schema}
 
     def rehydrate(self, output: pa.Table | None, states: Mapping[str, pa.Table]) -> None:
@@ -76,7 +76,7 @@ class Transactions(Envelope):
         self._next = pc.max(numbers).as_py() + 1 if len(numbers) else 0
 
     def apply(self, messages: Mapping[str, Sequence[Messages]]) -> Changes:
-        """What the transactions that are whole now come to, and what waits instead. Raises MessageInvalid."""
+        """Return the result of the transactions that are complete now, and the waiting ones. Raises MessageInvalid."""
         arrived = Arrived.of(messages, self.wants)
         if not arrived.rows.num_rows:
             return Changes([])
@@ -84,7 +84,7 @@ class Transactions(Envelope):
         going = self._going(arrived, step)
         rows = self._in_order(arrived, step, going)
         change = self._inner.changed(rows) if rows.rows.num_rows else None
-        # What was wrong was said: from here on it is kept.
+        # Errors were raised: from here on it is kept.
         state = self._kept(arrived, step, going)
         output = [change] if change is not None and change.num_rows else []
         return Changes(output, {STATE: state} if state else {})
@@ -150,10 +150,10 @@ class Transactions(Envelope):
                 f"has ended with {end[1]} before; its metadata is not of one transaction"
             )
 
-    # -- what goes on
+    # -- applied transactions
 
     def _going(self, arrived: Arrived, step: _Step) -> dict[str, int]:
-        """The transactions that are whole now, with the number that each goes on by."""
+        """Return the transactions that are complete now, with the number by which each is applied."""
         if self._is_ordered:
             going: dict[str, int] = {}
             for name in dict.fromkeys([*self._waiting, *step.fresh]):
@@ -180,13 +180,14 @@ class Transactions(Envelope):
         if count > end[1] and fresh is not None:
             row = fresh.rows[-1] if fresh.rows else end[0] - self._next
             raise MessageInvalid(
-                f"{arrived.place(row, self._source)}: transaction {name} has {count} rows, and its END says {end[1]}; "
-                "expected no more (with the rows of one table, an event_count of that table)"
+                f"{arrived.place(row, self._source)}: transaction {name} has {count} rows, and its END "
+                f"announces {end[1]}; expected no more (with the rows of one table, an event_count of that "
+                f"table)"
             )
         return end[0] if count == end[1] else None
 
     def _in_order(self, arrived: Arrived, step: _Step, going: Mapping[str, int]) -> Arrived:
-        """The rows that go on, in the order in which they do."""
+        """Return the applied rows, in their order."""
         fresh = {name: step.fresh[name].rows for name in going if name in step.fresh}
         rows = np.asarray([row for rows in fresh.values() for row in rows], dtype=np.int64)
         by = [number for name, some in fresh.items() for number in [going[name]] * len(some)]
@@ -252,7 +253,7 @@ class Transactions(Envelope):
         return [self._outstanding.rows(names, held.numbers, held.arrived)]
 
     def _remember(self, count: int, over: Sequence[str], marks: list[_Mark]) -> list[_Mark]:
-        """Know which are over, the last ones, with the numbers behind those of the ``count`` rows; gives the others."""
+        """Remember the last finished ones, with the numbers after those of the ``count`` rows; returns the others."""
         new = [(self._next + count + place, name) for place, name in enumerate(over)]
         self._over.extend(new)
         self._over_names.update(over)
@@ -268,7 +269,7 @@ _Said = tuple[str, int | None] | list[tuple[int, int | None]]
 
 @dataclass(slots=True)
 class _Fresh:
-    """What has come of a transaction at this time, beside what waits."""
+    """The new part of a transaction at this time, in addition to the waiting one."""
 
     first: int
     begin: int | None = None
@@ -280,14 +281,14 @@ class _Fresh:
 
 @dataclass(slots=True)
 class _Step:
-    """What has come at this time: rows without a transaction, and of each transaction by the first thing of it."""
+    """The input of this time: rows without a transaction, and each transaction by its first event."""
 
     plain: NDArray[np.int64]
     fresh: dict[str, _Fresh] = field(default_factory=dict)
 
 
 def _rows_by_id(arrived: Arrived, changes: NDArray[np.int64]) -> list[tuple[int, str, _Said]]:
-    """Of each transaction its first row, its name, and all of its rows."""
+    """Return, for each transaction, its first row, its name, and all of its rows."""
     ids, orders = arrived.rows.column("transaction").flatten()
     coded = ids.take(pa.array(changes)).dictionary_encode()
     codes = coded.indices.to_numpy()

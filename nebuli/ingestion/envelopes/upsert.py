@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Upsert(Envelope):
     """A row takes the place of the one with its key, or takes it away, where the column ``deleted`` is true.
 
-    Of the rows of one time the last one of each key counts: by raw source, then part, then address. Its state is what
+    The last row of each key at one time counts: by raw source, then part, then address. Its state is what
     it has put out.
     """
 

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger("nebuli.ingestion")
 
 SILENCE_S = 10.0
-"""How long whoever keeps the channel may not answer, or have no stream, until the source is away."""
+"""How long the retaining process may not answer, or have no stream, until the source is away."""
 LOOK_S = 1.0
-"""How often is looked whether another stream has come, while there is nothing behind the last message of this one."""
+"""How often to check for another stream, while there is nothing after the last message of this one."""
 _AGAIN_S = 0.25
 _STAYS = (
     netchannel.SchemaMismatch,
@@ -39,16 +39,16 @@ _STAYS = (
     netchannel.CertificateError,
     netchannel.MessageTooLarge,
 )
-"""Errors that do not go away by themselves."""
+"""Errors that do not go away on their own."""
 _BYTES = pa.schema([(PAYLOAD, pa.binary())])
 
 
 class KeptChannel(SourceReader):
     """Arrow batches, all rows of one at its number; or, of a channel of bytes, each message as such.
 
-    All is kept that was not released, for the consumer's name, which all readers of this ingestion have together: they
-    say that they are the same holder, so that any of them releases, whichever is alive. A stream that was read to its
-    end makes way for the next one once all of it is released.
+    Messages are kept until they are released, for the consumer's name, which all readers of this ingestion share: they
+    register as the same holder, so that any living one can release them. A stream that was read to its end makes way
+    for the next one once all of it is released.
     """
 
     unit: ClassVar[str] = "messages"
@@ -64,7 +64,7 @@ class KeptChannel(SourceReader):
         self._stream = ""
         self._number = 0
         self._head = 0
-        """What the stream had when that was seen last, and whether it had ended cleanly."""
+        """The stream's head when it was last seen, and true if it had ended cleanly."""
         self._has_ended = False
         self._reading: RangeRead | None = None
         self._released: netchannel.Position | None = None
@@ -114,14 +114,14 @@ class KeptChannel(SourceReader):
                 heads = await reader.heads()
                 try:
                     found = await reader.locate(netchannel.Position(heads.stream, heads.head))
-                except netchannel.StreamReplaced:  # which is told here in a moment
+                except netchannel.StreamReplaced:  # which is reported here in a moment
                     await asyncio.sleep(_AGAIN_S)
                     continue
                 last = {self._stream: max(self._number, self._head)}
                 return {**self._before, **last, heads.stream: found.until}
 
     async def release(self, before: Mapping[str, int]) -> None:
-        """Acknowledge what is before, unless somebody else has the consumer's name: then that is left to him."""
+        """Acknowledge earlier messages, unless another holder has the consumer's name: then that is left to it."""
         reader = self._open_reader()
         heads = reader.latest
         if heads is None or heads.stream not in before:
@@ -195,7 +195,7 @@ class KeptChannel(SourceReader):
         try:
             heads = await reader.heads_within(None, SILENCE_S)
         except TimeoutError:
-            raise SourceAway(f"{self.reads}: nobody keeps it there, or no producer has come yet") from None
+            raise SourceAway(f"{self.reads}: it is not retained there, or has no producer yet") from None
         if not heads.stream:
             raise SourceAway(f"{self.reads} has no stream: {_one_line(heads.failure)}")
         return reader, heads
@@ -265,7 +265,7 @@ class KeptChannel(SourceReader):
         except netchannel.NetChannelError as error:
             self._reading = None
             raise SourceUnusable(
-                f"{self.reads}: what comes at message {self._number} of stream {self._stream} is none: "
+                f"{self.reads}: message {self._number} of stream {self._stream} is malformed: "
                 f"{_one_line(error)}"
             ) from error
         numbers = np.array([each.sequence for each in found], np.int64)
@@ -294,10 +294,11 @@ class KeptChannel(SourceReader):
         """Raise AddressGone where the next message of the stream is not there, and will not be."""
         if self._number < heads.oldest:
             raise self._gone(
-                f"the oldest that is kept is {heads.oldest}: what is before it was acknowledged by all consumers"
+                f"the oldest that is kept is {heads.oldest}: earlier messages were acknowledged by all "
+                f"consumers"
             )
         if self._number > heads.head:
-            raise self._gone(f"the stream has only {heads.head}: who keeps it has lost some")
+            raise self._gone(f"the stream has only {heads.head}: the process that retains it has lost some")
 
     def _go_on_with(self, heads: netchannel.Heads) -> None:
         """Another stream has come. Raises AddressGone where this one was not read to its end.
@@ -321,15 +322,15 @@ class KeptChannel(SourceReader):
         """Raise AddressGone where messages of an earlier stream may be missing.
 
         Another one takes its place when all names that are known there have acknowledged all of it. If this one was
-        known all the time, whatever there was is before the addresses that were released.
+        known all the time, all of it is before the released addresses.
         """
         try:
             await reader.renew(self._origin.consumer, self._holder)
         except netchannel.ConsumerFenced as error:
             read = ", ".join(f"message {number} of stream {part}" for part, number in self._known().items())
             raise AddressGone(
-                f"{self.reads} was read up to {read}, and has stream {heads.stream} now, before which there may have "
-                f"been more: {_one_line(error)}; begin anew"
+                f"{self.reads} was read up to {read}, and has stream {heads.stream} now, before which there "
+                f"may have been more: {_one_line(error)}; start from scratch"
             ) from error
 
     def _known(self) -> Addresses:
@@ -337,8 +338,8 @@ class KeptChannel(SourceReader):
 
     def _gone(self, why: str) -> AddressGone:
         return AddressGone(
-            f"{self.reads}: message {self._number} of stream {self._stream} comes next, and {why}; begin anew, and let "
-            f"nobody else acknowledge as {self._origin.consumer!r}, or forget it"
+            f"{self.reads}: message {self._number} of stream {self._stream} comes next, and {why}; start "
+            f"from scratch, and let no other process acknowledge as {self._origin.consumer!r}, or forget it"
         )
 
     # -- the consumer

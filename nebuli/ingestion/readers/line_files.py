@@ -33,7 +33,7 @@ BLOCK_BYTES = 4 << 20
 LONGEST_LINE = 64 << 20
 """A line with more bytes is a mistake: a quote that is never closed, or a file of something else."""
 UNENDED_S = 5.0
-"""For so long a last line may be without its end until a log line says so."""
+"""How long a last line may be without its end until a log line reports it."""
 _TAIL_BYTES = 64
 _IN_VAIN_TIMES = 50
 """So many times what it has cost to read the beginning of a line is waited until it is read once more."""
@@ -95,16 +95,16 @@ class LineFiles(PolledFiles[_File]):
         self._check_size(part, part.at, found.st_size)
         if any(os.pread(file, len(tail), at - len(tail)) != tail for at, tail in _tails(part)):
             raise AddressGone(
-                f"{self._name}: {part.path} was read up to byte {part.at}, and no line that was read ends there now: "
-                f"another file is in its place; put the first one back, or begin anew"
+                f"{self._name}: {part.path} was read up to byte {part.at}, and no line that was read ends "
+                f"there now: another file is in its place; put the first one back, or start from scratch"
             )
         return found
 
     def _check_size(self, part: _File, at: int, size: int) -> None:
         if size < at:
             raise AddressGone(
-                f"{self._name}: {part.path} was read up to byte {at}, and has only {size} now: another file is in its "
-                f"place; put the first one back, or begin anew"
+                f"{self._name}: {part.path} was read up to byte {at}, and has only {size} now: another file "
+                f"is in its place; put the first one back, or start from scratch"
             )
 
     def _read(self, part: _File) -> Messages | None:
@@ -137,7 +137,7 @@ class LineFiles(PolledFiles[_File]):
             ends = line_ends(block, quoted=self._quoted)
             if len(ends) or wanted == left or len(block) < wanted:
                 return block, ends
-            # At the same size for whoever comes here: what is read of a file must not depend on how it has grown.
+            # At the same size for every reader: the rows of a file must not depend on how it has grown.
             if wanted == LONGEST_LINE:
                 raise SourceUnusable(self._too_long(part))
             wanted = min(2 * wanted, left, LONGEST_LINE)
@@ -162,7 +162,8 @@ class LineFiles(PolledFiles[_File]):
             part.is_told = True
             left = (part.seen[1] if part.seen is not None else part.at) - part.at
             _log.warning(
-                "%s: %s has %d bytes behind its last line end, from byte %d on: they wait for the end of their line",
+                "%s: %s has %d bytes after its last line end, from byte %d: they wait for the end of their "
+                "line",
                 *(self._name, part.path, left, part.at),
             )
 
@@ -178,7 +179,7 @@ class LineFiles(PolledFiles[_File]):
     def _quoted_end(self, part: _File, file: int, at: int, size: int) -> int:
         """Quotes before it have to be counted, each once: a line end may be within such."""
         known = part.measured
-        # What is little is counted afresh: lines that have no end yet may have been taken back, and others written.
+        # Small data is counted again: lines without an end may have been removed, and others written.
         if not at <= known.at <= size or size - at <= BLOCK_BYTES:
             known = _Measured(at, 0, at)
         while known.at < size:
@@ -202,7 +203,7 @@ def _tails(part: _File) -> Marks:
 
 @contextmanager
 def _descriptor(path: str) -> Iterator[int]:
-    # What has become a pipe meanwhile must not be waited for.
+    # A path that has become a pipe meanwhile must not be waited for.
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         yield file
@@ -221,7 +222,7 @@ def _plain_end(file: int, at: int, size: int) -> int:
 
 
 def line_ends(block: bytes, *, quoted: bool) -> NDArray[np.int64]:
-    """The places behind the line ends of a block that begins with a line."""
+    """Return the places after the line ends of a block that begins with a line."""
     octets = np.frombuffer(block, np.uint8)
     places = np.flatnonzero(octets == _LINE_END)
     if quoted and len(places) and b'"' in block:
@@ -233,7 +234,10 @@ def line_ends(block: bytes, *, quoted: bool) -> NDArray[np.int64]:
 
 
 def _last_end(block: bytes, odd: int) -> int:
-    """The place behind the last line end that is not within quotes, ``odd`` of which are open behind it; 0: none."""
+    """Return the place after the last line end that is not within quotes, ``odd`` of which are open after it.
+
+    0: none.
+    """
     until = len(block)
     while (place := block.rfind(b"\n", 0, until)) >= 0:
         odd ^= block.count(b'"', place, until) & 1

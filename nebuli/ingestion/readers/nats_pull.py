@@ -31,17 +31,20 @@ _CONNECT_S = 5
 _ANSWER_S = 5.0
 _CLOSE_S = 1.0
 _BATCH, _BATCH_BYTES = 5_000, 16 << 20
-"""What one request is for: as much as waits here for whoever reads."""
+"""The size of one request: as much as waits here for the reader."""
 _EXPIRES_S, _HEARTBEAT_S, _SILENT_S = 30.0, 1.5, 5.0
-"""Of a request for which nothing comes: how long it waits, is told so, and a server that says nothing is gone."""
+"""For a request without messages.
+
+How long it waits, how often it gets a heartbeat, and when a silent server is gone.
+"""
 _TURN_S = 0.05
-"""In which what has come is given to whom it is for."""
+"""How often received messages are passed to their readers."""
 _INACTIVE_S = 30.0
 """After so long the server drops the consumer of a reader that is gone."""
 _NS = 1_000_000_000
 _NOT_ENABLED = (10039, 10076)
 _LASTING = ("authorization", "authentication", "invalid connect url")
-"""What is said of a connection that is possible at no later time."""
+"""Errors of a connection that no retry can fix."""
 
 
 class Taken(NamedTuple):
@@ -53,7 +56,10 @@ class Taken(NamedTuple):
 
 
 class NatsPull:
-    """A connection that does not come back by itself: what fails is told. Raises SourceAway and SourceUnusable."""
+    """A connection that does not reconnect automatically: failures are reported.
+
+    Raises SourceAway and SourceUnusable.
+    """
 
     def __init__(self, origin: NatsOrigin, name: str) -> None:
         self._origin, self._name = origin, name
@@ -72,7 +78,7 @@ class NatsPull:
     # -- the connection
 
     async def connect(self) -> None:
-        """Reach the server, or say why not."""
+        """Reach the server, or raise why not."""
         with self._told():
             async with asyncio.timeout(_CONNECT_S):
                 await self._client.connect(
@@ -96,7 +102,7 @@ class NatsPull:
 
     async def _hear_error(self, error: Exception) -> None:
         self._said = str(error) or type(error).__name__
-        if not self._is_connected:  # the client would go on to try
+        if not self._is_connected:  # the client would continue to try
             raise error
 
     async def _hear_end(self) -> None:
@@ -108,16 +114,16 @@ class NatsPull:
         return self._client.jetstream(timeout=timeout_s)
 
     async def info(self) -> api.StreamInfo:
-        """What the stream is, and has."""
+        """Return the settings and the state of the stream."""
         with self._told():
             return await self._stream().stream_info(self._origin.stream)
 
     async def has(self, sequence: int) -> bool:
-        """Whether the stream has a message at a sequence."""
+        """True if the stream has a message at a sequence."""
         return await self._finds(seq=sequence)
 
     async def has_from(self, sequence: int) -> bool:
-        """Whether the stream has a message of the subject at or above a sequence."""
+        """True if the stream has a message of the subject at or above a sequence."""
         return await self._finds(seq=sequence, subject=self._origin.subject or ">", next=True)
 
     async def _finds(self, **which: Any) -> bool:
@@ -175,13 +181,13 @@ class NatsPull:
         return len(self._waiting)
 
     async def _listen(self) -> None:
-        """Hear what has come while this process did something else. Raises SourceAway where that is nothing."""
+        """Receive messages that came while this process did something else. Raises SourceAway where that is nothing."""
         before = self._heard_s
         with self._told():
             await self._client.flush(int(_ANSWER_S))
         await asyncio.sleep(_TURN_S)
         if self._heard_s == before:
-            raise self._away(f"nothing was heard for {_SILENT_S:g} s")
+            raise self._away(f"it was silent for {_SILENT_S:g} s")
 
     def sequences(self, count: int) -> NDArray[np.int64]:
         """Those of the first messages that are here."""
@@ -227,7 +233,7 @@ class NatsPull:
                 self._stirred.set()
 
     def _hear(self, message: Msg) -> None:
-        """What the server says of a request."""
+        """Handle the server's message about a request."""
         headers = message.headers or {}
         status, description = headers.get(api.Header.STATUS), headers.get(api.Header.DESCRIPTION, "")
         if status == api.StatusCode.CONTROL_MESSAGE:
@@ -248,7 +254,7 @@ class NatsPull:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Errors of the library's are ours from here on; and who was cancelled meanwhile is so."""
+        """Turn the library's errors into ours; and a task that was cancelled meanwhile is cancelled."""
         try:
             yield
         except APIError as error:
@@ -280,7 +286,7 @@ _SHORT = 9
 
 
 def _end_if_cancelled() -> None:
-    """Raise CancelledError where the library has kept it to itself, and the task would go on forever.
+    """Raise CancelledError if the library has swallowed it, and the task would continue forever.
 
     It waits for answers by `asyncio.wait_for`, which before Python 3.12 gives an answer that comes in the moment in
     which it is cancelled, and nothing else.
@@ -295,5 +301,5 @@ def _one_line(text: str) -> str:
 
 
 def _place(url: str) -> str:
-    """Where a URL leads, without who comes and by which password."""
+    """Return where a URL leads, without user and password."""
     return urlsplit(url if "://" in url else f"nats://{url}").netloc.rpartition("@")[2]

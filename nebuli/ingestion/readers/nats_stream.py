@@ -30,11 +30,11 @@ _ALONE_S = 0.5
 class NatsStream(SourceReader):
     """Messages of a stream, at their sequences in it; of all its subjects, or of those that match.
 
-    The server keeps nothing for a reader. What the stream drops by its limits is gone: one that is behind is told. A
-    stream that drops what was acknowledged, or one message and not those before it, is none that can be read again.
-    With ``purge`` in its definition, `release` purges what is below the last message before an address: that one stays,
-    as it shows that nothing behind it is gone. In `next`, there may be no row, where the stream went on without one of
-    the subject.
+    The server keeps nothing for a reader. Messages dropped by the stream's limits are gone: a lagging reader gets an
+    error. A stream that drops acknowledged messages, or one message and not those before it, cannot be read again. With
+    ``purge`` in its definition, `release` purges everything below the last message before an address: that one stays,
+    as it shows that no later one is gone. In `next`, there may be no row, if the stream advanced without one of the
+    subject.
     """
 
     def __init__(self, origin: NatsOrigin, *, name: str) -> None:
@@ -71,7 +71,7 @@ class NatsStream(SourceReader):
 
     @property
     def _least(self) -> int:
-        """What comes next has this sequence at least; there is none below 1."""
+        """Return the lowest possible sequence of the next message; there is none below 1."""
         return max(self._at, 1)
 
     def _check(self, config: StreamConfig) -> None:
@@ -88,8 +88,8 @@ class NatsStream(SourceReader):
         drops = {"allow_rollup_hdrs": config.allow_rollup_hdrs, "allow_msg_ttl": config.allow_msg_ttl}
         if allowed := [name for name, is_allowed in drops.items() if is_allowed]:
             raise self._unusable(
-                f"its messages may say that others go, or they themselves ({' and '.join(allowed)}), so that some "
-                "between others are gone; expected a stream that does not allow it"
+                f"its messages can cause the deletion of others or of themselves ({' and '.join(allowed)}), "
+                "so that some between others are gone; expected a stream that does not allow it"
             )
         if self._origin.purge and (config.deny_purge or config.sealed):
             raise self._unusable("it cannot be purged (deny_purge, or sealed); expected no purge")
@@ -129,8 +129,8 @@ class NatsStream(SourceReader):
     def _sure(self, sequences: NDArray[np.int64], info: StreamInfo) -> int:
         """How many of these can be given, which came before ``info`` was asked for: all, or those before a gap.
 
-        What is not there between them did not match, or was deleted; but what is below the first one that the stream
-        has may have been dropped before it came.
+        Missing ones between them did not match, or were deleted; but those below the first one in the stream may have
+        been dropped before they came.
         """
         expected = np.arange(self._least, self._least + len(sequences))
         unlike = np.flatnonzero(sequences != expected)
@@ -157,7 +157,7 @@ class NatsStream(SourceReader):
         return Messages(_PART, lower, end, np.empty(0, np.int64), pa.RecordBatch.from_pylist([], SCHEMA))
 
     async def ends(self) -> Addresses:
-        """Behind the last message, whether it matches or not."""
+        """Return the address after the last message, even if it does not match."""
         info = await self._opened().info()
         return {_PART: info.state.last_seq + 1}
 
@@ -189,8 +189,8 @@ class NatsStream(SourceReader):
 
     def _gone(self, why: str) -> AddressGone:
         return AddressGone(
-            f"{self._name}: {self.reads}: what comes next is at {self._at}, and is gone: {why}; "
-            "make the source anew from what the stream has"
+            f"{self._name}: {self.reads}: the next message, at {self._at}, is gone: {why}; create the source "
+            f"again from the messages that the stream still has"
         )
 
 

@@ -31,7 +31,7 @@ _log = logging.getLogger("nebuli.ingestion")
 BATCH_ROWS = 16_384
 """How many rows are read at once."""
 _FIRST_ROW = 1
-"""Whoever has read so many is to read on in the same file."""
+"""After so many rows, a reader has to continue in the same file."""
 
 
 class _File(Part):
@@ -75,7 +75,7 @@ class ParquetFiles(PolledFiles[_File]):
 
     @property
     def schema(self) -> pa.Schema:
-        """What is wanted."""
+        """Return the requested schema."""
         return self._schema
 
     def _new(self, path: str, at: int) -> _File:
@@ -108,7 +108,7 @@ class ParquetFiles(PolledFiles[_File]):
         self._ready.appendleft(part)
 
     def _begun(self, part: _File) -> _Reading | None:
-        """Open a file; None: it is none yet."""
+        """Open a file; None: it is incomplete."""
         look = look_of(os.stat(part.path))  # noqa: PTH116 - as the others
         file = self._opened(part)
         if file is None:
@@ -151,8 +151,8 @@ class ParquetFiles(PolledFiles[_File]):
 
     def _is_another(self, part: _File, what: str) -> str:
         return (
-            f"{self._name}: {part.path} was read up to row {part.at}, and {what} now: another file is in its place; "
-            f"put the first one back, or begin anew"
+            f"{self._name}: {part.path} was read up to row {part.at}, and {what} now: another file is in its "
+            f"place; put the first one back, or start from scratch"
         )
 
     def _next_of(self, reading: _Reading) -> pa.RecordBatch | None:
@@ -193,7 +193,10 @@ class ParquetFiles(PolledFiles[_File]):
 
 
 def _digest(metadata: pa.parquet.FileMetaData) -> bytes:
-    """Of all that is in a footer: sizes, and, as a rule, the least and the greatest value of each column."""
+    """Return a digest of all that is in a footer.
+
+    Sizes, and, as a rule, the least and the greatest value of each column.
+    """
     sink = pa.BufferOutputStream()
     metadata.write_metadata_file(sink)
     return xxh3_128_digest(sink.getvalue())

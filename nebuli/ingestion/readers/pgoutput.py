@@ -1,4 +1,4 @@
-"""What PostgreSQL's plugin pgoutput writes, of protocol versions 1 to 3 and nothing streamed: bytes in, values out.
+"""Messages of PostgreSQL's plugin pgoutput, of protocol versions 1 to 3 and nothing streamed: bytes in, values out.
 
 Chapter "Logical Replication Message Formats" of PostgreSQL's manual.
 """
@@ -32,7 +32,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A table as it was when what follows was written; told before its first change, and again when it is altered."""
+    """A table as it was for later changes; sent before its first change, and again when it is altered."""
 
     oid: int
     schema: str
@@ -50,7 +50,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """The end of its changes; ``end`` is behind the record at ``lsn``."""
+    """The end of its changes; ``end`` is after the record at ``lsn``."""
 
     lsn: int
     end: int
@@ -127,7 +127,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class OtherMessage:
-    """What no row depends on: origins, types and messages of programs."""
+    """Messages that no row depends on: origins, types and messages of programs."""
 
 
 PgMessage = (
@@ -154,7 +154,7 @@ _IS_KEY = 1
 
 
 def parse_pgoutput(data: bytes) -> PgMessage:
-    """Read a message. Raises MessageInvalid where it is none, ends too early, or goes on."""
+    """Read a message. Raises MessageInvalid if it is malformed, too short, or too long."""
     parse = _PARSERS.get(data[:1])
     if parse is None:
         raise MessageInvalid(f"expected a message of pgoutput, got one that begins with {data[:1]!r}")
@@ -163,7 +163,7 @@ def parse_pgoutput(data: bytes) -> PgMessage:
         message = parse(reading)
     except (StructError, IndexError, ValueError) as error:
         raise MessageInvalid(
-            f"expected a message {data[:1].decode()!r} of pgoutput, got {len(data)} bytes that are none: {error}"
+            f"expected a message {data[:1].decode()!r} of pgoutput, got {len(data)} malformed bytes: {error}"
         ) from error
     if reading.at != len(data):
         raise MessageInvalid(
@@ -218,7 +218,7 @@ class _Reading:
         return tuple(found)
 
     def old(self) -> tuple[Values, bool] | None:
-        """What identified a row, or all of it, if that is here."""
+        """Return the old key of a row, or the old row, if it is here."""
         if (kind := self.data[self.at : self.at + 1]) not in (b"K", b"O"):
             return None
         self.at += 1
@@ -293,7 +293,7 @@ def _delete(reading: _Reading) -> Delete:
     (oid,) = reading.take(_OID)
     old = reading.old()
     if old is None:
-        raise ValueError("it does not say which row is gone")
+        raise ValueError("it does not identify the deleted row")
     return Delete(oid, *old)
 
 

@@ -37,7 +37,7 @@ _LONGEST_S = 60.0
 _IDLE_TIMES = 250
 """So many times what a look has cost is waited until the next one: it takes 0.4 % of a core, however many there are."""
 _USUAL = {errno.EACCES, errno.EPERM, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR}
-"""Errors that do not go away by themselves."""
+"""Errors that do not go away on their own."""
 _Result = TypeVar("_Result")
 
 Look = tuple[int, int, int]
@@ -46,7 +46,7 @@ _GONE: Look = (0, 0, 0)
 
 
 def look_of(found: os.stat_result) -> Look:
-    """What was seen."""
+    """Return the observed state of a file."""
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
@@ -62,7 +62,7 @@ class Part:
         self.seen: Look | None = None
         """How it looked as there was nothing more to read."""
         self.is_waiting = False
-        """Whether it has changed, and is to be read."""
+        """True if it has changed, and is to be read."""
         self.not_before = 0.0
         """When it is worth the effort to read it again."""
 
@@ -71,7 +71,7 @@ PartT = TypeVar("PartT", bound=Part)
 
 
 class PolledFiles(SourceReader, Generic[PartT]):
-    """One file, or all that match a pattern, each a part by its path; what is in them is for those who derive from it.
+    """One file, or all that match a pattern, each a part by its path; subclasses read their contents.
 
     A thread does all that may wait for a disk, and has the files' state; of its work, one piece is under way at a
     time, and is not lost with the call that waits for it.
@@ -161,20 +161,20 @@ class PolledFiles(SourceReader, Generic[PartT]):
 
     @abstractmethod
     def _read(self, part: PartT) -> Messages | None:
-        """The messages that come next, and go on behind them; None: none yet. Raises OSError.
+        """Return the next messages, and advance; None: none yet. Raises OSError.
 
         Where there is nothing more, ``part.seen`` is how it looked then.
         """
 
     @abstractmethod
     def _end(self, part: PartT) -> int:
-        """The address behind all messages that it has now, not below ``part.at``. Raises OSError."""
+        """Return the address after all its present messages, not below ``part.at``. Raises OSError."""
 
     def _overdue(self, part: PartT, now: float) -> None:
-        """Say so where it should have come to its end."""
+        """Log it if it should have come to its end."""
 
     def _let_go(self) -> None:
-        """Close what is open; called once, behind all else, with `_turning` to be held."""
+        """Close open files; called once, after all else, with `_turning` held."""
 
     # -- on the thread
 
@@ -197,7 +197,7 @@ class PolledFiles(SourceReader, Generic[PartT]):
         self._look()
 
     def _tell_gone(self, gone: Sequence[PartT]) -> None:
-        """In one line: they may be all that there ever were, and each reader that begins tells them."""
+        """Log missing files in one line: they may be many, and each new reader logs them."""
         if gone:
             _log.warning(
                 "%s: files that were read are not there any more (%d), and are taken as done; one is %s, which was "
@@ -211,7 +211,7 @@ class PolledFiles(SourceReader, Generic[PartT]):
         return part
 
     def _check_directory(self) -> None:
-        """Raise where the part of a pattern that is none cannot be listed, which looks as if nothing matched it."""
+        """Raise if the fixed part of a pattern cannot be listed, which looks as if nothing matched it."""
         if not self._is_pattern or _is_file(self._path):
             return
         names = Path(self._path).parts
@@ -307,20 +307,20 @@ class PolledFiles(SourceReader, Generic[PartT]):
             self._tell_gone([part] if self._is_gone(part) else [])
         elif part.at:
             raise AddressGone(
-                f"{self._name}: {part.path} was read up to {self.unit[:-1]} {part.at}, and is not there any more: "
-                f"put it back, or begin anew"
+                f"{self._name}: {part.path} was read up to {self.unit[:-1]} {part.at}, and is gone: put it "
+                f"back, or start from scratch"
             ) from error
         else:
             raise SourceAway(f"{self._name}: {part.path} is not there; it is waited for") from error
 
     def _is_gone(self, part: PartT) -> bool:
-        """Whether that is news. A file of a pattern may go once it is read; AddressGone where there was more in it."""
+        """True if that is news. A file of a pattern may go once it is read; AddressGone where there was more in it."""
         if not part.at:
-            self._parts.pop(part.path, None)  # nobody has seen it, as if it had never been there
+            self._parts.pop(part.path, None)  # it was never seen, as if it had never been there
         elif part.is_waiting:
             raise AddressGone(
-                f"{self._name}: {part.path} is not there any more, and was read only up to {self.unit[:-1]} {part.at}: "
-                f"put it back, or begin anew"
+                f"{self._name}: {part.path} is gone, and was read only up to {self.unit[:-1]} {part.at}: put "
+                f"it back, or start from scratch"
             )
         elif part.seen != _GONE:
             part.seen = _GONE
@@ -328,7 +328,7 @@ class PolledFiles(SourceReader, Generic[PartT]):
         return False
 
     def _refusal(self, path: str, error: OSError) -> IngestionError:
-        """What that is; an error of Arrow's, which has no number, is of what is in a file."""
+        """Return our error; one of Arrow, which has no number, is about the contents of a file."""
         kind = SourceUnusable if error.errno is None or error.errno in _USUAL else SourceAway
         why = error.strerror or str(error).partition("\n")[0]
         return kind(f"{self._name}: {path} cannot be read: {why}")
@@ -357,6 +357,6 @@ def _is_file(path: str) -> bool:
 
 
 def _is_not_asked_for(turn: asyncio.Future[Messages | None]) -> None:
-    """Have nobody be told of an error that nobody waits for."""
+    """Silence the error of a task that is not waited for."""
     if not turn.cancelled():
         turn.exception()

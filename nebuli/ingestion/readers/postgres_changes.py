@@ -25,26 +25,25 @@ if TYPE_CHECKING:
 SCHEMA = pa.schema([pa.field(PAYLOAD, pa.binary())])
 _PART = ""
 _ROWS, _MOST_ROWS = 10_000, 50_000
-"""Of the server's that are asked for at a time, above those that are known already."""
+"""Rows to request from the server at a time, above those that are known already."""
 _PAUSE_S = 0.1
 """Between looks at whether the server has written anything."""
 _ALONE_S = 1.0
-"""After so long it is told how far the log is, though nothing in it is of the table: the log is kept until then."""
+"""After so long the slot advances, though nothing in the log is of the table: the log is kept until then."""
 
 
 class PostgresChanges(SourceReader):
-    """Changes of one table since its slot was made; what it had before is for somebody else to load.
+    """Changes of one table since its slot was made; earlier rows have to be loaded separately.
 
     Each is a message, a change as Debezium writes it, at the address of its transaction: where the record of its commit
     begins in the server's log. A transaction is in one piece, so that there has to be memory for the largest. Numbers
     of 2, 4 and 8 bytes, and truth values, are as in JSON, bytes in base64, and all else is the server's text, with
     times in UTC. A value that is stored apart and was not changed is left out, and its column named in ``unchanged``,
-    but for a table with REPLICA IDENTITY FULL. The columns of ``key`` have to be of that identity: nothing else says
+    but for a table with REPLICA IDENTITY FULL. The columns of ``key`` have to be of that identity: nothing else shows
     that a row had another key before.
 
-    Readers look without taking anything, one at a time: the slot goes on by `release` alone. It is made by a reader
-    that begins nowhere, and by no other. In `next`, there may be no row, where the log went on without one of the
-    table.
+    Readers look without consuming, one at a time: the slot advances by `release` alone. It is made by a reader
+    that begins nowhere, and by no other. In `next`, there may be no row, if the log advanced without one of the table.
     """
 
     unit: ClassVar[str] = "bytes of WAL"
@@ -133,7 +132,7 @@ class PostgresChanges(SourceReader):
             await asyncio.sleep(max(_PAUSE_S, loop.time() - started))
 
     async def _peek(self, flushed: int) -> list[Found]:
-        """What the slot has next, at and above our address: as much as there is below ``flushed``, or many rows."""
+        """Return the next rows of the slot, at and above our address: all below ``flushed``, or many rows."""
         slot, changes = self._opened(), self._changes
         assert changes is not None
         # The server begins where the slot is each time: the more is known already, the more is asked for at once.
@@ -144,7 +143,7 @@ class PostgresChanges(SourceReader):
             except SourceUnusable:
                 self._kept(await slot.state())
                 raise
-            self._kept(await slot.state())  # or somebody has advanced it before we looked
+            self._kept(await slot.state())  # or another process has advanced it before we looked
             found = self._read(changes, rows)
             is_all = len(rows) < count
             if is_all:
@@ -176,7 +175,7 @@ class PostgresChanges(SourceReader):
         return Messages(_PART, lower, self._at, addresses, pa.record_batch([payloads], schema=SCHEMA))
 
     async def ends(self) -> Addresses:
-        """What is on the server's disk."""
+        """Return the end of the log on the server's disk."""
         return {_PART: self._kept(await self._opened().state()).flushed}
 
     # -- what the server keeps
@@ -216,8 +215,8 @@ class PostgresChanges(SourceReader):
 
     def _gone(self, why: str) -> AddressGone:
         return AddressGone(
-            f"{self._name}: {self.reads}: what comes next is at {_said(self._at)}, and is gone: {why}; "
-            "make the source anew from what the table has now"
+            f"{self._name}: {self.reads}: the next change, at {_said(self._at)}, is gone: {why}; create the "
+            f"source again from the current rows of the table"
         )
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _CONNECT_S = 5
 _ANSWER_S = 8.0
-"""For a short question; a server that has said nothing for so long is taken for one that is gone."""
+"""For a short question; a server that is silent for so long is considered gone."""
 _DECODE_S = 300.0
 """For a question by which the server reads its log, of which it has as much as was not released."""
 _BUSY_S = 30.0
@@ -47,7 +47,7 @@ _SESSION = {
     "timezone": "UTC",
     "xmloption": "content",
 }
-"""What the text of values depends on, the same for all readers; and no more time than we wait for."""
+"""Settings that the text of values depends on, the same for all readers; and no more time than we wait for."""
 
 _IN_USE, _EXISTS, _NOT_THERE, _NO_SLOT_LEFT, _TOO_SLOW = "55006", "42710", "42704", "53400", "57014"
 
@@ -73,7 +73,7 @@ def of_lsn(text: str) -> int:
 
 
 class PostgresSlot:
-    """The slot of an origin; whoever calls at once waits for the other. Raises SourceAway and SourceUnusable."""
+    """The slot of an origin; concurrent callers wait for each other. Raises SourceAway and SourceUnusable."""
 
     def __init__(self, origin: PostgresOrigin, name: str) -> None:
         self._origin, self._name = origin, name
@@ -107,9 +107,9 @@ class PostgresSlot:
     # -- what has to be so
 
     async def check(self, key: Sequence[str]) -> tuple[str, str]:
-        """The schema and name of the table, whose rows are told apart by a ``key``.
+        """The schema and name of the table, whose rows are identified by a ``key``.
 
-        Raises SourceUnusable with how to mend what is not as it has to be.
+        Raises SourceUnusable with the remedy.
         """
         origin = self._origin
         ((level, is_standby, may_replicate, version, user),) = await self._ask(
@@ -176,8 +176,9 @@ class PostgresSlot:
         identity = [name for (name,) in found]
         if strange := [name for name in key if name not in identity]:
             raise self._unusable(
-                f"the key has the column {strange[0]}, and changes of {whole} say of {', '.join(identity) or 'none'} "
-                f"only what it was before: ALTER TABLE {whole} REPLICA IDENTITY FULL, or take a key of those columns"
+                f"the key has the column {strange[0]}, and changes of {whole} have the old values of "
+                f"{', '.join(identity) or 'no column'} only: ALTER TABLE {whole} REPLICA IDENTITY FULL, or "
+                f"take a key of those columns"
             )
 
     async def check_columns(self, schema: str, table: str, columns: Sequence[str]) -> None:
@@ -207,7 +208,7 @@ class PostgresSlot:
     # -- the slot
 
     async def state(self) -> SlotState | None:
-        """Where it is; None: there is none. Raises SourceUnusable where it is of another kind."""
+        """Return its position; None: there is none. Raises SourceUnusable where it is of another kind."""
         rows = await self._ask(
             "select coalesce(database = current_database(), false) and not temporary, plugin, two_phase, "
             "confirmed_flush_lsn::text, wal_status = 'lost', pg_current_wal_flush_lsn()::text "
@@ -227,13 +228,13 @@ class PostgresSlot:
             )
         if two_phase != self._origin.two_phase:
             raise self._unusable(
-                f"the slot was made with two_phase {str(two_phase).lower()}, and the definition says "
+                f"the slot was made with two_phase {str(two_phase).lower()}, and the definition has "
                 f"{str(self._origin.two_phase).lower()}: it is set when a slot is made; name another slot"
             )
         return SlotState(of_lsn(confirmed), of_lsn(flushed), bool(is_lost))
 
     async def make(self) -> None:
-        """Make it, if nobody else has. Every transaction that is open now has to end first."""
+        """Make it, if no other process has. Every transaction that is open now has to end first."""
         try:
             await self._ask(
                 "select pg_create_logical_replication_slot(%s, 'pgoutput', false, %s)",
@@ -254,7 +255,7 @@ class PostgresSlot:
                 raise
 
     async def peek(self, count: int) -> list[bytes]:
-        """What it has, from where it is on: whole transactions, until there are so many rows."""
+        """Return its contents from its position: complete transactions, until there are so many rows."""
         options = ["proto_version", "1"]
         if self._origin.two_phase:
             options = ["proto_version", "3", "two_phase", "on"]
@@ -276,7 +277,7 @@ class PostgresSlot:
             )
         except _AsSaid as error:
             state = await self.state()
-            if state is None or state.confirmed < address:  # else somebody else was faster
+            if state is None or state.confirmed < address:  # otherwise another process was faster
                 raise self._unusable(str(error)) from error
 
     async def drop(self) -> None:
@@ -302,7 +303,7 @@ class PostgresSlot:
                     raise SourceAway(
                         f"{self._name}: {self.where}: others have had it for {_BUSY_S:g} s: {error}"
                     ) from error
-            await asyncio.sleep(random.uniform(*_PAUSES_S))  # noqa: S311 - who comes next, and no secret
+            await asyncio.sleep(random.uniform(*_PAUSES_S))  # noqa: S311 - only the next in turn, not a secret
 
     async def _ask(self, statement: str, arguments: Any = None, *, within_s: float = _ANSWER_S) -> list[Any]:
         async with self._turn:
@@ -329,7 +330,7 @@ class PostgresSlot:
 
 
 class _AsSaid(SourceUnusable):
-    """What the server says of a question, with its code."""
+    """The server's error for a query, with its code."""
 
     def __init__(self, message: str, state: str | None) -> None:
         super().__init__(message)
@@ -338,7 +339,7 @@ class _AsSaid(SourceUnusable):
 
 @contextmanager
 def _cut_after(connection: psycopg.AsyncConnection[Any], within_s: float) -> Iterator[None]:
-    """Cut a connection whose server has not answered in time, as a network would: whoever waits for it is told."""
+    """Cut a connection whose server has not answered in time, as a network would: waiting tasks get an error."""
     timer = asyncio.get_running_loop().call_later(within_s, _cut, connection)
     try:
         yield
@@ -358,7 +359,7 @@ def _quoted(name: str) -> str:
 
 
 def _place(url: str) -> str:
-    """Where a URL leads, without who comes and by which password."""
+    """Return where a URL leads, without user and password."""
     try:
         given = psycopg.conninfo.conninfo_to_dict(url)
     except psycopg.Error:

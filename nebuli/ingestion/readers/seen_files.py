@@ -15,21 +15,21 @@ Marks = deque[tuple[int, bytes]]
 class SeenFiles:
     """The marks of files, by path, for the next reader of the same source: one is recorded with each address.
 
-    A file in whose place another one was put is told by them, also by a reader that has not read the first one.
+    They reveal a replaced file, also to a reader that has not read the first one.
     """
 
     def __init__(self) -> None:
         self._marks: dict[str, Marks] = {}
 
     def begin(self, path: str, at: int) -> Marks:
-        """Marks to go on with, of a file that is read from an address on; what is behind that may have been mended."""
+        """Return the initial marks of a file that is read from an address; later data may have been fixed."""
         self._marks[path] = marks = Marks(
             [each for each in self._marks.get(path, ()) if each[0] <= at], _MARKS
         )
         return marks
 
     def recorded(self, path: str, at: int) -> bytes:
-        """What is recorded with an address of a file: the last mark up to it; nothing where none is known."""
+        """Return the marks recorded with an address of a file: the last mark up to it; none if none is known."""
         known = [each for each in tuple(self._marks.get(path, ())) if each[0] <= at]
         return _ADDRESS.pack(known[-1][0]) + known[-1][1] if known else b""
 

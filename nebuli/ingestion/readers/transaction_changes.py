@@ -1,4 +1,4 @@
-"""From what pgoutput says of transactions to changes as Debezium writes them, each at its address: bytes in and out.
+"""From transactions of pgoutput to changes in Debezium's form, each at its address: bytes in and out.
 
 An address is where the record begins that commits, prepares or ends a transaction: a slot that was advanced to an
 address has exactly what is at it and above.
@@ -41,7 +41,7 @@ _ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a transaction has come to: its messages at their address, and the place behind its record."""
+    """The result of a transaction: its messages at their address, and the place after its record."""
 
     address: int
     end: int
@@ -61,11 +61,11 @@ class TransactionChanges:
 
     ``statuses``: transactions have a BEGIN and an END, or an ABORT, and the slot gives them when they are prepared. The
     BEGIN of one that is prepared is where it was, and all else where it ends: once it is rolled back, the server does
-    not have its changes any more, and whoever reads it then is to find the same. It has them though none of its changes
+    not have its changes any more, and a reader then has to find the same. It has them though none of its changes
     is of the table, which is not known then, either.
     ``since``: what the slot was at, at any time before the first read. A transaction that was prepared below it is
     given by the server when it is committed, as it was not to be seen before the slot was.
-    ``key``: columns of which an update has to say what they were, where that is something else.
+    ``key``: columns whose old values an update has to contain if they differ.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class TransactionChanges:
         self._prepared: dict[str, _Prepared] = {}
 
     def read(self, rows: Iterable[bytes], at: int) -> list[Found]:
-        """What comes of a peek, at and above an address. Raises MessageInvalid, AddressGone."""
+        """Return the messages of a peek, at and above an address. Raises MessageInvalid, AddressGone."""
         return list(
             _Peek(
                 self._table,
@@ -88,9 +88,9 @@ class TransactionChanges:
         )
 
     def needed(self, before: int) -> int:
-        """From where on the slot has to be kept, if nobody asks for what is before an address.
+        """Return from where the slot has to be kept, if messages before an address are no longer needed.
 
-        What is given at the end of a transaction is known from where it was prepared.
+        Changes delivered at the end of a transaction are known from where it was prepared.
         """
         return min([before, *(each.at for each in self._prepared.values() if _is_needed(each, before))])
 
@@ -106,7 +106,7 @@ def _is_needed(prepared: _Prepared, before: int) -> bool:
 
 
 class _Peek:
-    """One pass over what a slot has; relations are told anew in each."""
+    """One pass over what a slot has; relations are sent again in each."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class _Peek:
                 yield found
 
     def _is_wanted(self, data: bytes) -> bool:
-        """Whether to look into a change: it is of the table, and nobody has it already."""
+        """True if a change is needed: it is of the table, and was not read yet."""
         begun = self._begun
         if begun is None:
             raise MessageInvalid("a change is outside of a transaction")
@@ -189,7 +189,7 @@ class _Peek:
         key = _key(message)
         held, prepared = self._held.pop(key, None), self._prepared.get(key)
         if isinstance(message, RollbackPrepared):
-            # Where its record begins is not told; nothing else is in it, and the slot is kept from before it.
+            # The place where its record begins is not sent; nothing else is in it, and the slot is kept from before it.
             address, payloads = message.end - 1, [_status("ABORT", key)]
         elif held is not None:
             begin, changes = held
@@ -236,7 +236,7 @@ class _Table:
         self._relation = relation
         identity = {each.name for each in relation.columns if each.is_key}
         self._unsaid = [name for name in key if name not in identity]
-        """Columns of the key of which an update does not say that they have changed."""
+        """Key columns for which an update does not show a change."""
         self._columns = [(each.name, _CONVERTS.get(each.type, _text)) for each in relation.columns]
         self._keys = [each.is_key for each in relation.columns]
 
@@ -248,9 +248,9 @@ class _Table:
             case Update(old=old, whole=whole, new=new):
                 if old is None and self._unsaid:
                     raise MessageInvalid(
-                        f"an update of {self._relation.schema}.{self._relation.name} does not say what column "
-                        f"{self._unsaid[0]}, which is of the key, was before, as it was not of the table's replica "
-                        "identity then: drop the source, and create it anew"
+                        f"an update of {self._relation.schema}.{self._relation.name} does not have the old "
+                        f"value of key column {self._unsaid[0]}, which was not in the table's replica "
+                        f"identity then: drop the source, and create it again"
                     )
                 new = self._known(old, whole, new)
                 change = {"op": "u", "before": self._before(old, whole), "after": self._row(new)}

@@ -1,1 +1,4 @@
-"""The recipe by which messages become collections: times are recorded, what came until then is told, and written."""
+"""The recipe by which messages become collections.
+
+Times are recorded, messages up to them are delivered, and written.
+"""

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 class Checked(Decoder):
-    """A decoder. What it has made of messages ahead is kept until they are decoded, so that it is made once.
+    """A decoder. Its results for messages ahead are kept until they are decoded, so that they are computed once.
 
     A message that cannot be ingested is passed over where it is recorded, as a fact, that it is to be. One that can be
-    is ingested all the same: so whoever decodes it, and whenever, has the same rows.
+    is ingested all the same: so every decoder has the same rows at any time.
 
-    Where it ``collects`` them, messages that cannot be decoded are told apart from the others, and hold up nothing. As
-    decoding follows from the messages and recorded facts alone, every instance tells the same ones apart.
+    Where it ``collects`` them, messages that cannot be decoded are separated from the others, and delay nothing. As
+    decoding follows from the messages and recorded facts alone, every instance separates the same ones.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Checked(Decoder):
         rendition: str,
         collects: bool = False,
     ) -> None:
-        """``check`` raises MessageInvalid for rows that could never be taken, whatever comes before them."""
+        """``check`` raises MessageInvalid for rows that could never be taken, regardless of earlier ones."""
         self._collects = collects
         self._decoder = decoder
         self.schema = decoder.schema
@@ -90,7 +90,7 @@ class Checked(Decoder):
         self._made = {id(each): self._made[id(each)] for each in some if id(each) in self._made}
 
     def decode(self, messages: Messages, facts: Mapping[str, bytes]) -> Messages:
-        """What they come to."""
+        """Return their rows."""
         known = self._made.pop(id(messages), None)
         return self._checked(messages, facts) if known is None else known[1]
 

@@ -1,4 +1,4 @@
-"""What a reader has read, ahead of what is wanted of it."""
+"""Messages that a reader has read ahead."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 15.0
 
 
 class ReadAhead:
-    """Messages of a source, taken in the order of addresses; while it cannot be read, that is tried again and told."""
+    """Messages of a source, taken in the order of addresses.
+
+    While it cannot be read, that is tried again and reported.
+    """
 
     def __init__(
         self,
@@ -38,7 +41,7 @@ class ReadAhead:
         self.reader: SourceReader | None = None
         """The one that reads, while one does."""
         self.read: Addresses = dict(at)
-        """By part, the address behind what was read."""
+        """By part, the address after the messages that were read."""
         self.news = asyncio.Event()
         """Set when there is more."""
         self._waiting: dict[str, deque[Messages]] = {}
@@ -92,12 +95,12 @@ class ReadAhead:
             await reader.close()
 
     def _forget_waiting(self) -> None:
-        """What nobody has recorded yet may be another message now, where a source was put right."""
+        """Drop waiting messages: one that is not recorded yet may have changed, if a source was fixed."""
         self._waiting.clear()
         self._bytes, self.read = 0, dict(self._taken)
 
     def refuse(self, part: str, address: int, error: IngestionError) -> None:
-        """Have it be as if a part had not been read from an address on: it is read again, as it may be mended then."""
+        """Forget the messages of a part from an address on: they are read again, as they may be fixed then."""
         kept = [each.below(address) for each in self._waiting.pop(part, ()) if each.lower < address]
         self._waiting[part] = deque(kept)
         self._bytes = sum(each.nbytes for some in self._waiting.values() for each in some)
@@ -118,7 +121,7 @@ class ReadAhead:
         return any(self.read.get(part, -1) < address for part, address in self._wanted.items())
 
     def waiting(self) -> list[Messages]:
-        """What was not taken yet."""
+        """Return the messages that were not taken yet."""
         return [each for part in sorted(self._waiting) for each in self._waiting[part]]
 
     async def take(self, addresses: Addresses) -> list[Messages]:
@@ -147,9 +150,9 @@ class ReadAhead:
             read, end = self.read.get(part, 0), ends.get(part, 0)
             if read < address and end < address:
                 raise AddressGone(
-                    f"{self.reader.reads}: messages up to {address}{f' of {part}' if part else ''} are recorded as "
-                    f"available, and it has them up to {end} only: it has lost some, or is another one; bring it back, "
-                    f"or drop the source and create it anew"
+                    f"{self.reader.reads}: messages up to {address}{f' of {part}' if part else ''} are "
+                    f"recorded as available, and it has them only up to {end}: it has lost some, or is "
+                    f"another one; restore it, or drop the source and create it again"
                 )
 
     def _below(self, part: str, address: int) -> list[Messages]:

@@ -41,7 +41,10 @@ Recorded = dict[tuple[str, str], bytes]
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """From ``time`` on, of each raw source all messages below its ``addresses`` are available; none was taken back."""
+    """From ``time`` on, all messages of each raw source below its ``addresses`` are available.
+
+    Addresses never go back.
+    """
 
     time: int
     addresses: Mapping[str, Addresses]
@@ -51,7 +54,7 @@ class Remap:
     """A shard with the addresses, and with the facts that messages are decoded by: so both are recorded at once.
 
     Any number of instances propose what is next. One of them is first, and all of them, that one too, go by what they
-    read back. ``facts`` are those that are recorded, of which the first for a key counts, at whatever time it came.
+    read back. ``facts`` are those that are recorded, of which the first for a key counts, at any time.
     """
 
     def __init__(self, store: Store, shard: Shard, clock: Clock) -> None:
@@ -82,7 +85,7 @@ class Remap:
     async def begin(self, upper: int) -> tuple[Mapping[str, Addresses], Recorded]:
         """The addresses below which everything was available before a time, and what is recorded with them.
 
-        Bindings from there on are told. Raises SinceMismatch, NotYet where nobody has recorded as much.
+        Bindings from there on are returned. Raises SinceMismatch, NotYet if that is not recorded.
         """
         await self._shard.refresh()
         self._told.clear()
@@ -101,12 +104,12 @@ class Remap:
         return before, marks
 
     def next(self) -> Binding | None:
-        """The next binding that is known, which is told once."""
+        """Return the next known binding, once."""
         return self._told.popleft() if self._told else None
 
     @property
     def told_upper(self) -> int:
-        """All bindings at lower times were told."""
+        """All bindings at lower times were returned."""
         return self._told[0].time if self._told else self._upper
 
     async def look(self) -> None:
@@ -116,7 +119,10 @@ class Remap:
         self._read_on(await self._shard.read(self._upper, upper), upper)
 
     async def recorded(self) -> tuple[int, Mapping[str, Addresses], Recorded]:
-        """Below which time addresses are recorded, the last ones, and what is with them; without telling bindings."""
+        """Return the time below which addresses are recorded, the last ones, and their facts.
+
+        Without returning bindings.
+        """
         await self._shard.refresh()
         upper = self._shard.upper
         if upper:
@@ -137,8 +143,8 @@ class Remap:
     ) -> bool:
         """Propose that these addresses become available now, or at the next time that is left; whether it was first.
 
-        What is so is told by what is read back, whoever was first. An address never goes back. The time of the store
-        goes with it, so that whoever reads what comes of it need not wait.
+        The recorded bindings, as read back, count, even if another one was first. An address never goes back. The time
+        of the store goes with it, so that readers of the result need not wait.
         """
         upper, was_first = self._upper, False
         rows = self._changes(addresses, facts or {}, marks or {})
@@ -158,12 +164,12 @@ class Remap:
         return was_first
 
     async def hold(self, at: int) -> None:
-        """What is before a time need not be told apart any more."""
+        """Times before this one need not be distinguished any more."""
         with suppress(SinceMismatch):  # another instance is further
             await self._shard.hold(_HOLD, at)
 
     async def was_let_go(self, source: str) -> bool:
-        """Whether others may have let a source go of its first messages: they hold what is recorded of it before."""
+        """True if others may have released the first messages of a source: they hold its recorded bindings before."""
         await self._shard.refresh()
         since = self._shard.since
         if not 0 < since < self._shard.upper:
@@ -205,7 +211,7 @@ class Remap:
         self._upper = max(self._upper, upper)
 
     def _add(self, updates: Iterable[Update]) -> bool:
-        """Whether any address has changed."""
+        """True if any address has changed."""
         changed = False
         batches = [rows for _, rows in updates]
         if not batches:

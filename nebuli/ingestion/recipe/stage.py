@@ -2,7 +2,7 @@
 
 Steps and words are those of the source document, "A recipe for source ingestion". To start, ``t`` is the lowest write
 frontier of all that is written. From there the state is rehydrated, the sources are begun again, and each time is
-executed as if alone. What is written at times that were written already is compared.
+executed as if alone. Writes at times that were written already are compared.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 ERRORS = "errors"
-"""What a source's name is followed by in that of the collection of messages that cannot be decoded."""
+"""Suffix of a source's name in that of its collection of messages that cannot be decoded."""
 ERROR_COLUMNS = pa.schema(
     [
         pa.field("source", pa.string(), nullable=False),
@@ -45,7 +45,8 @@ ERROR_COLUMNS = pa.schema(
         pa.field("payload", pa.binary()),
     ]
 )
-"""Of a message that cannot be decoded: its raw source, its place there, why, and its bytes, where it is some."""
+"""Columns for a message that cannot be decoded: its raw source, its place there, the reason, and its bytes, if it has
+some."""
 
 
 def first_of(group: ExceptionGroup[Exception]) -> Exception:
@@ -58,7 +59,7 @@ def first_of(group: ExceptionGroup[Exception]) -> Exception:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is written: the renditions of one name of the collection, and of those that the state is kept in."""
+    """The output: the renditions of one name of the collection, and of the collections of the state."""
 
     collection: str
     rendition: str
@@ -70,7 +71,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """What is to be written of a span, below time ``upper``; what is ``wrong`` there, if not all could be made."""
+    """The changes to write for a span, below time ``upper``; the error ``wrong``, if not all could be made."""
 
     span: TimedSpan
     changes: Mapping[str, Sequence[Update]]
@@ -134,7 +135,7 @@ class Stage:
             await self._messages.close()
 
     async def is_caught_up(self) -> bool:
-        """Whether all that there is now is written."""
+        """True if all present messages are written."""
         return self._written is not None and await self._messages.is_caught_up(self._written)
 
     # -- the assembly instructions, by their numbers in the document
@@ -211,7 +212,7 @@ class Stage:
     async def _changes(
         self, times: Sequence[Timed]
     ) -> tuple[dict[str, list[Update]], int, MessageInvalid | None]:
-        """What is to be written, by collection; of how many of the times, and what is wrong with the next one."""
+        """Return the changes to write, by collection; the number of their times, and the error of the next one."""
         decoded = await asyncio.gather(
             *(
                 self._decoded(source, each)

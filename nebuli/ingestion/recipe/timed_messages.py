@@ -39,17 +39,17 @@ if TYPE_CHECKING:
 DATA = "data"
 """The raw source that rows come from."""
 TICK_S = 1.0
-"""While no messages come, it is said as often that none came."""
+"""While no messages come, this is reported as often."""
 _LEAST_S = 0.02
 """Between two times; what comes meanwhile is of the later one."""
 _SPAN_BYTES = 1 << 24
 _HELD_S = 5.0
-"""What need not be kept any more is let go of as often."""
+"""How often data that is no longer needed is released."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """What became available at a time, by raw source."""
+    """The messages that became available at a time, by raw source."""
 
     time: int
     messages: Mapping[str, Sequence[Messages]]
@@ -62,7 +62,7 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class TimedSpan:
-    """All that became available up to but not including time ``upper``, behind what was told before.
+    """All messages that became available up to but not including time ``upper``, after earlier spans.
 
     By raw source, that is all below its ``addresses``.
     """
@@ -73,11 +73,11 @@ class TimedSpan:
 
 
 class TimedMessages(ABC):
-    """What a stage reads: the same times with the same messages, whoever reads it, and whenever."""
+    """The input of a stage: the same times with the same messages in every read."""
 
     @abstractmethod
     async def begin(self, upper: int) -> None:
-        """Begin behind what became available below a time; 0 is the beginning."""
+        """Begin after the messages that became available below a time; 0 is the beginning."""
 
     @abstractmethod
     async def run(self) -> None:
@@ -85,15 +85,15 @@ class TimedMessages(ABC):
 
     @abstractmethod
     async def next(self) -> TimedSpan:
-        """What comes next; without a deadline, as a source may idle."""
+        """Return the next span; without a deadline, as a source may idle."""
 
     @abstractmethod
     async def done(self, span: TimedSpan) -> None:
-        """Whatever came of this and all before it is durable, and need not be read again."""
+        """The result of this and all earlier spans is durable, and need not be read again."""
 
     @abstractmethod
     async def is_caught_up(self, span: TimedSpan) -> bool:
-        """Whether there is nothing behind this one now."""
+        """True if there is nothing after this one now."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -101,7 +101,7 @@ class TimedMessages(ABC):
 
 
 class Reclocked(TimedMessages):
-    """Raw sources: with what was read from them new times are recorded, and by what is recorded messages are told."""
+    """Raw sources: records new times for messages read from them, and delivers messages by recorded times."""
 
     def __init__(
         self,
@@ -113,12 +113,12 @@ class Reclocked(TimedMessages):
         *,
         seen: Mapping[str, SeenFiles],
     ) -> None:
-        """``readers`` make one of a raw source, and ``decoders`` say which facts are recorded with its messages.
+        """``readers`` make one of a raw source, and ``decoders`` find the facts to record with its messages.
 
         By what they have ``seen`` of files these are known again by others that begin at what is recorded.
 
-        ``told`` is called when one cannot be read, which is tried again; and once it can. Meanwhile times go on, at
-        which nothing comes.
+        ``told`` is called when one cannot be read, which is tried again; and once it can. Meanwhile times advance
+        without messages.
         """
         self._remap = remap
         self._readers = readers
@@ -150,7 +150,7 @@ class Reclocked(TimedMessages):
                 group.create_task(each.run())
 
     async def next(self) -> TimedSpan:
-        """What is recorded, once there is some."""
+        """Return recorded messages, once there are some."""
         while self._remap.upper == self._upper:
             await self._record()
         times: list[Timed] = []
@@ -190,8 +190,8 @@ class Reclocked(TimedMessages):
             self._beginning.discard(source)
             if await self._remap.was_let_go(source):
                 raise AddressGone(
-                    f"others have ingested the first messages of {source}, and let go of them, before this "
-                    "instance has read them: it begins anew behind them"
+                    f"other instances have ingested and released the first messages of {source} before this "
+                    f"instance read them: it restarts after them"
                 )
 
     async def _record(self) -> None:
@@ -249,10 +249,10 @@ class Reclocked(TimedMessages):
         )
 
     async def _sound(self) -> tuple[dict[str, Addresses], dict[str, bytes]]:
-        """What was read, up to what cannot be ingested, and the facts that have to be recorded with it.
+        """Return read messages, up to one that cannot be ingested, and the facts to record with them.
 
-        What is recorded cannot be taken back, and a source may be put right: behind what is wrong nothing is recorded,
-        nor behind what is decoded by somebody who is away.
+        Records cannot be undone, and a source may be fixed: nothing is recorded after a wrong message, nor after one
+        whose decoder needs an absent server.
         """
         read = {source: dict(each.read) for source, each in self._ahead.items()}
         waiting = {source: each.waiting() for source, each in self._ahead.items()}
@@ -302,7 +302,7 @@ class Reclocked(TimedMessages):
                     await ahead.reader.release(span.addresses[source])
 
     async def is_caught_up(self, span: TimedSpan) -> bool:
-        """Whether the sources have no more."""
+        """True if the sources have no more."""
         for source, ahead in self._ahead.items():
             if ahead.reader is None:
                 return False
@@ -340,7 +340,7 @@ class OfCollection(TimedMessages):
         await asyncio.Event().wait()  # until it is cancelled
 
     async def next(self) -> TimedSpan:
-        """What comes next in the collection."""
+        """Return the next changes of the collection."""
         if self._spans is None:
             begins = self._begin <= self._built_from  # the contents come again until all of them are written
             as_of = self._built_from if begins else self._begin - 1
@@ -353,13 +353,14 @@ class OfCollection(TimedMessages):
         return TimedSpan(span.upper, times, {})
 
     def _available(self, time: int, rows: pa.RecordBatch) -> list[Timed]:
-        """What came at a time; of raw messages that are read anew one thing after the other, as it had come."""
+        """Return the messages of a time; raw messages that are read again come one by one, in their original order."""
         weights = weights_of(rows)
         if len(weights) and int(weights.min()) < 0:
             row = without_weight(rows).slice(int(np.argmin(weights)), 1).to_pylist()[0]
             raise MessageInvalid(
-                f"collection {self._origin} takes the row {tuple(row.values())} back at {time}, and can be ingested "
-                f"from only while its rows stay: have its writer add rows alone, or build the source anew"
+                f"collection {self._origin} retracts the row {tuple(row.values())} at {time}, and a source "
+                f"can be ingested only from a collection without retractions: have its writer only add rows, "
+                f"or rebuild the source"
             )
         if SOURCE in rows.schema.names:
             return [Timed(time, each) for each in _placed(without_weight(rows))]
@@ -379,7 +380,7 @@ class OfCollection(TimedMessages):
             await self._collections.hold(self._origin, self._hold, span.upper - 1)
 
     async def is_caught_up(self, span: TimedSpan) -> bool:
-        """Whether nothing is written there behind it."""
+        """True if nothing is written there after it."""
         return span.upper > await self._collections.latest(self._origin)
 
     async def close(self) -> None:

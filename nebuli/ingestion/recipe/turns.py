@@ -1,4 +1,4 @@
-"""Who goes first of several instances that do the same: the others look whether it was done, and wait for a moment."""
+"""The first of several instances that do the same: the others check if it was done, and wait for a moment."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _PATIENCE_S = 0.4
 
 @dataclass(slots=True)
 class Turns:
-    """What is done by one need not be done by all; one that was first goes on being it, as long as it is.
+    """Work done by one need not be done by all; one that was first stays first, as long as it is.
 
-    That is of use and no more: whatever they do at once is right all the same.
+    This only saves work: concurrent work is correct all the same.
     """
 
     is_first: bool = True

@@ -1,7 +1,7 @@
 """``python -m nebuli.ingestion.running.instance_process SOURCE INSTANCE``: an instance in a process of its own.
 
 Where the store is comes on standard input, on one line, as it may have a password, with the lock that the process holds
-until its end. It goes on when the supervisor that has started it is gone.
+until its end. It continues when the supervisor that has started it is gone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from nebuli.store.store_url import StorePlace
 
 ENDED = 128 + signal.SIGTERM
-"""The exit code of one that was told to end, as shells have it."""
+"""The exit code of a process ended by SIGTERM, as in shells."""
 TAKEN = 75
 """The exit code of one in whose place there is another process; that of a failure that passes (sysexits.h)."""
 _LOOK_S = 5.0
@@ -39,19 +39,19 @@ _log = logging.getLogger("nebuli.ingestion")
 
 
 def order(place: StorePlace, lock: ProcessLock) -> bytes:
-    """What such a process is told first."""
+    """Return the first line for such a process."""
     parts = [str(place.absolute())] if isinstance(place, Path) else [place.server, place.schema, place.blobs]
     return json.dumps([str(lock.path), lock.runs, *parts]).encode() + b"\n"
 
 
 def read_order(told: bytes) -> tuple[StorePlace, ProcessLock]:
-    """The store and the lock that an `order` tells."""
+    """Return the store and the lock in an `order`."""
     path, runs, *parts = json.loads(told)
     return Path(*parts) if len(parts) == 1 else StoreUrl(*parts), ProcessLock(Path(path), runs)
 
 
 async def _main(place: StorePlace, source: str, instance: str) -> bool:
-    """Whether the source was dropped."""
+    """Return true if the source was dropped."""
     loop = asyncio.get_running_loop()
     tasks = [asyncio.create_task(_ingest(place, source, instance))]
     if isinstance(place, Path):
@@ -88,7 +88,7 @@ def main() -> int:
     log_to_stderr("%(asctime)s %(message)s")
     hide_pandas()
     told = sys.stdin.buffer.readline()
-    if not told:  # its supervisor was killed before it could tell
+    if not told:  # its supervisor was killed before it could send it
         return ENDED
     place, lock = read_order(told)
     with ExitStack() as stack:

@@ -51,12 +51,12 @@ class LockHolder:
 
     @property
     def is_running(self) -> bool:
-        """Whether this process, and no other one of its pid, runs."""
+        """True if this process, and no other one of its pid, runs."""
         return bool(self.pid) and _started(self.pid) == self.started
 
 
 def _started(pid: int) -> int | None:
-    """When a process of this pid started; None: there is none."""
+    """Return when a process of this pid started; None: there is none."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
     except (FileNotFoundError, ProcessLookupError):
@@ -66,7 +66,7 @@ def _started(pid: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class ProcessLock:
-    """The lock is the system's own (flock), and gone with the process that has it, whatever ends that.
+    """The lock is the system's own (flock), and gone with the process that has it, however that ends.
 
     ``runs`` is what its holder does, in an error.
     """

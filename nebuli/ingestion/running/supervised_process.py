@@ -35,7 +35,7 @@ class SupervisedProcess:
 
     @classmethod
     def started(cls, place: StorePlace, lock: ProcessLock, source: str, name: str, log: Path) -> Self:
-        """Start an instance, which goes on when this process has ended. Raises OSError."""
+        """Start an instance, which continues when this process has ended. Raises OSError."""
         with log.open("ab") as output:
             child = subprocess.Popen(
                 # -P, because the working directory is the user's, and its files are no modules of ours.

@@ -34,7 +34,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 _LOOK_S = 5.0
 """How often is looked at the latest how many there are to be; a change is noticed at once."""
 _REPORT_S = 10.0
-"""How often it says that it is there."""
+"""How often it reports."""
 _AGAIN_S = 1.0
 _STEP_S = 0.05
 WhyEnded = Literal["idle", "store deleted"]
@@ -59,7 +59,7 @@ class Supervisor:
     async def run(self, *, until_idle: bool = False) -> WhyEnded:
         """Keep instances, until this is cancelled, or the store's folder was deleted, or ``until_idle``: none is to be.
 
-        All have ended then. While the store does not answer, they go on as before.
+        All have ended then. While the store does not answer, they continue as before.
         """
         async with self._reported(), asyncio.TaskGroup() as group:
             try:
@@ -149,15 +149,13 @@ class Supervisor:
         try:
             return await process.ended()
         finally:
-            if (
-                holder is None or holder.supervised
-            ):  # and not a command of somebody, which is that one's to end
+            if holder is None or holder.supervised:  # and not a user's command, which is not its to end
                 await process.end()
             process.close()
 
     @asynccontextmanager
     async def _reported(self) -> AsyncIterator[None]:
-        """Say in the store that it is there, as long as it is."""
+        """Report in the store, as long as it runs."""
         now = now_ms()
         status = SupervisorStatus(socket.gethostname(), os.getpid(), now, now)
 

@@ -64,7 +64,7 @@ class SupervisorFiles:
         return ProcessLock(path, f"instance {name} of source {source} is run")
 
     def supervised(self) -> Iterator[tuple[str, str, LockHolder]]:
-        """All instances that run by themselves: source, name, and process. Raises OSError."""
+        """Return all supervised instances: source, name, and process. Raises OSError."""
         for path in sorted(self._sources.glob("*@*.lock")):
             source, _, name = path.stem.rpartition("@")
             holder = self.instance(source, name).holder()

@@ -1,4 +1,4 @@
-"""A supervisor that is started apart from whoever starts it, which waits until its instances are there."""
+"""A supervisor that is started independent of its starter, which waits until its instances are there."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _DEADLINE_S = 60.0
 _STOPPED_S = 20.0
 _SILENT_S = 2.0
-"""What is waited for longer is said."""
+"""Longer waits are reported."""
 _STEP_S = 0.05
 
 
@@ -47,10 +47,10 @@ async def started(
     replicas: int,
     say: Callable[[str], None],
 ) -> Started:
-    """Have a supervisor, where there is none by this ``command``, and so many instances of a source that run here.
+    """Have a supervisor, started with this ``command`` if there is none, and so many instances of a source here.
 
-    Waits until each of them has written something, or one says what hinders it; for 60 s at most, and what it waits for
-    is told to ``say``. Raises OSError, StorageError.
+    Waits until each of them has written something, or one reports an error; for 60 s at most, and ``say`` is called
+    with what it waits for. Raises OSError, StorageError.
     """
     begun, began = now_ms(), time.monotonic()
     process: subprocess.Popen[bytes] | None = None
@@ -78,7 +78,7 @@ async def started(
             return Started(pid, None)
         passed_s = time.monotonic() - began
         if passed_s >= _DEADLINE_S:
-            why = "none has said what hinders it; they go on, if they can"
+            why = "none has reported an error; they continue, if they can"
             return Started(pid, f"{_waits(numbered, replicas)}, after {_DEADLINE_S:g} s: {why}")
         if is_silent and passed_s >= _SILENT_S:
             say(f"waiting, for {_DEADLINE_S:g} s at most: {_waits(numbered, replicas)}")
@@ -87,7 +87,7 @@ async def started(
 
 
 def _waits(living: Sequence[InstanceStatus], replicas: int) -> str:
-    """What is not as it is to be."""
+    """Return the instances that are not as ordered."""
     if len(living) != replicas:
         return f"{len(living)} of {replicas} instances have been started"
     names = [each.instance for each in living if each.health != "running"]
@@ -104,7 +104,7 @@ def _last_said(log: Path, before: int) -> str:
 
 
 async def ended(files: SupervisorFiles, source: str) -> int | None:
-    """Have no instance of a source run by itself on this host; one that still does after a while. Raises OSError.
+    """End all supervised instances of a source on this host; returns one that still runs after a while. Raises OSError.
 
     The supervisor ends them, or this process, if there is none.
     """
@@ -123,7 +123,7 @@ def _is_here(instance: InstanceStatus) -> bool:
 
 
 def _start(command: Sequence[str], output: Path) -> subprocess.Popen[bytes]:
-    """A process that goes on when this one, its terminal and its session have ended."""
+    """Start a process that continues when this one, its terminal and its session have ended."""
     with output.open("ab") as log:
         return subprocess.Popen(
             command, cwd="/", stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True

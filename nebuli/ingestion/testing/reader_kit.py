@@ -1,4 +1,4 @@
-"""What a reader of a raw source must do."""
+"""The requirements of a reader of a raw source."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _STEP_S = 0.01
 
 
 class Expected(NamedTuple):
-    """A row that a source has, as is known without its reader; ``address`` is None where nobody else knows it."""
+    """A row that a source has, as known without its reader; ``address`` is None if it is not known."""
 
     part: str
     address: int | None
@@ -40,7 +40,7 @@ _Found = dict[str, list[tuple[int, dict[str, Any]]]]
 """By part, its rows and their addresses."""
 
 
-# pytest runs these in their order: the simplest test that fails says most.
+# pytest runs these in their order: the simplest failing test is the most informative.
 class ReaderConformance:
     """Derive a class whose name begins with ``Test``, and override ``make``, ``add``, ``trim`` and ``away``."""
 
@@ -51,17 +51,17 @@ class ReaderConformance:
 
     @pytest.fixture
     def make(self) -> Make:
-        """What makes a reader, not opened yet, of a source that is there, and has no message yet."""
+        """Return a function that makes a reader, not opened yet, of a source that is there, and has no message yet."""
         raise NotImplementedError(f"{type(self).__name__} has no fixture 'make': define it")
 
     @pytest.fixture
     def add(self) -> Add:
-        """What adds three messages at least to that source, and says which, those of a part in their order."""
+        """Return a function that adds three messages at least to that source, and returns them by part, in order."""
         raise NotImplementedError(f"{type(self).__name__} has no fixture 'add': define it")
 
     @pytest.fixture
     def trim(self) -> Callable[[], Awaitable[Addresses]] | None:
-        """What has the source lose some of its messages, and says by part an address that nobody can begin at any more.
+        """Return a function that drops some messages of the source, and returns a lost address of each part.
 
         That is one of a message, or what was the end, as it was before; None: it cannot be.
         """
@@ -69,7 +69,7 @@ class ReaderConformance:
 
     @pytest.fixture
     def away(self) -> list[Make]:
-        """What makes readers of sources that are not there, or not as they should be."""
+        """Return functions that make readers of sources that are not there, or not as they should be."""
         raise NotImplementedError(f"{type(self).__name__} has no fixture 'away': define it")
 
     # -- reading
@@ -95,7 +95,7 @@ class ReaderConformance:
     async def _go_on(self, reader: SourceReader, run: _Run) -> None:
         ends = await self._within(reader.ends(), "ends")
         while is_behind(run.uppers, ends):
-            what = f"next, behind {run.uppers} of {ends},"
+            what = f"next, after {run.uppers} of {ends},"
             run.take(await self._within(reader.next(), what), reader)
 
     async def _whole(self, make: Make, at: Mapping[str, int]) -> _Found:
@@ -125,7 +125,7 @@ class ReaderConformance:
         _is_told(await self._whole(make, {}), expected)
 
     async def test_it_has_a_name_and_a_unit(self, make: Make, add: Add) -> None:
-        """What errors and figures say of it."""
+        """Errors and figures use them."""
         await add()
         async with _closing(make()) as reader:
             await self._opened(reader, {})
@@ -196,7 +196,7 @@ class ReaderConformance:
             _is_told(await self._to_end(reader, ends), expected)
 
     async def test_it_waits_for_what_comes(self, make: Make, add: Add) -> None:
-        """One that has read all waits, without a deadline, and is not told to come again."""
+        """One that has read all waits, without a deadline, and does not return early."""
         expected = await add()
         async with _closing(make()) as reader:
             await self._opened(reader, {})
@@ -264,7 +264,7 @@ class ReaderConformance:
     async def _given(
         self, reader: SourceReader, at: Addresses | None, part: str, address: int
     ) -> list[tuple[int, dict[str, Any]]] | None:
-        """What comes of a part first; None: AddressGone was said of it."""
+        """Return the first messages of a part; None: AddressGone was raised."""
         said = None
         run = _Run({part: address})
         try:
@@ -331,7 +331,7 @@ class ReaderConformance:
 
 
 class _Run:
-    """What a reader has given since it was opened ``at`` some addresses, by part, checked as it comes."""
+    """The messages of a reader since it was opened ``at`` some addresses, by part, checked as it comes."""
 
     def __init__(self, at: Mapping[str, int]) -> None:
         self.uppers: Addresses = dict(at)
@@ -341,7 +341,7 @@ class _Run:
         addresses, part = messages.addresses, messages.part
         assert addresses.dtype == np.int64
         assert len(addresses) == messages.rows.num_rows, "a batch is of rows, each with its address"
-        assert messages.lower < messages.upper, "a batch goes on"
+        assert messages.lower < messages.upper, "a batch continues"
         assert messages.rows.schema.equals(reader.schema)
         lower = self.uppers.get(part, messages.lower)
         assert messages.lower == lower, (

@@ -1,4 +1,4 @@
-"""What a worker and the processes of its fragments say to each other: pickled objects on a socket of their own."""
+"""Messages between a worker and the processes of its fragments: pickled objects on a socket of their own."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class Order:
     node: str
     """The address at which the worker takes members of its node."""
     max_state_bytes: int
-    """What the state of an operator may hold whose plan says nothing else."""
+    """Bound on the state of an operator whose plan has none."""
     memory_bytes: int | None
     """The most address space that the process may add to what it begins with."""
     trust: Trust
-    """What its servers show and expect."""
+    """The credentials of its servers."""
     socket: Path
     """Where the coordinator of a query in steps serves what programs call."""
     http_socket: Path | None
@@ -60,7 +60,7 @@ class Order:
     locks: tuple[str, ...] = ()
     """The files of the locks whose descriptors it was given."""
     place: StorePlace | None = None
-    """What a fragment of a query in steps keeps is there."""
+    """The place of the state of a fragment in steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class MakeCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointEnd:
-    """There is a checkpoint behind which ``step`` comes, or none, and why."""
+    """There is a checkpoint, and ``step`` is the next one, or none, and the reason."""
 
     number: int
     step: int | None
@@ -86,7 +86,7 @@ class CheckpointEnd:
 
 @dataclass(frozen=True, slots=True)
 class Succeed:
-    """A coordinator is to go on with other members; ``number`` comes back with what became of it."""
+    """A coordinator is to continue with other members; ``number`` returns with the outcome."""
 
     number: int
     succession: Succession

@@ -97,7 +97,7 @@ class CoordinatorRunner(StepRunner):
             self.circuit.stop()
 
     async def checkpoint(self) -> int:
-        """Have a checkpoint made: the step behind it. Raises CheckpointNotMade."""
+        """Have a checkpoint made; returns the next step. Raises CheckpointNotMade."""
         if self.circuit is None or not self.circuit.has_begun:
             raise CheckpointNotMade(None, "the coordinator has only begun")
         return await self.circuit.coordinator.checkpoint()
@@ -110,7 +110,7 @@ class CoordinatorRunner(StepRunner):
 
     async def _run(self) -> tuple[FragmentState, Cause, str]:
         from nebuli.circuits.served_run import (
-            served_to_worker,  # not in processes that serve nobody: it is large
+            served_to_worker,  # not in processes that serve no one: it is large
         )
 
         order = self._order
@@ -149,7 +149,7 @@ class CoordinatorRunner(StepRunner):
                 from nebuli.http.http_server import served_over_http_to_worker
 
                 await stack.enter_async_context(served_over_http_to_worker(run, self._http_socket))
-            if self._lookups is None:  # views are read on, whatever has ended
+            if self._lookups is None:  # views are still read, even after an end
                 run.ends_with_inputs.set()
             step = await run.run()
             if run.over is not None:

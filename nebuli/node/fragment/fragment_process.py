@@ -1,4 +1,4 @@
-"""A process that runs one fragment: its servers, its thread, and what it tells the worker."""
+"""A process that runs one fragment: its servers, its thread, and its reports to the worker."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ async def _run(control: socket.socket, kept: Sequence[int]) -> None:
 
 
 def _limit_memory(more_bytes: int) -> None:
-    """What libraries have mapped by now, whether they use it or not, does not count."""
+    """Memory that libraries have mapped by now, used or not, does not count."""
     pages = int(Path("/proc/self/statm").read_text("utf-8").split()[0])
     limit = pages * resource.getpagesize() + more_bytes
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
@@ -119,14 +119,14 @@ async def _obey(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, runn
             case Stop():
                 runner.stop()
             case Add(number, addition):
-                assert isinstance(runner, PartRunner), "who orders it has looked"
+                assert isinstance(runner, PartRunner), "its worker has looked"
                 try:
                     await runner.add(Addition.model_validate_json(addition))
                 except (DataflowError, FragmentError) as error:
                     writer.write(packed(AddEnd(number, str(error))))
                 else:
                     writer.write(packed(AddEnd(number)))
-    os._exit(1)  # the worker is gone: nobody will ask for the result, and a successor may be there soon
+    os._exit(1)  # the worker is gone: the result will not be requested, and a successor may be there soon
 
 
 class _ToWorker(logging.Handler):

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["MemberRunner"]
 
 _HEARD_S = 0.3
-"""How long such a member waits until the coordinator has heard of it: the worker ends its process soon."""
+"""How long such a member waits until the coordinator is notified: the worker ends its process soon."""
 
 
 class MemberRunner(StepRunner):
@@ -61,8 +61,8 @@ class MemberRunner(StepRunner):
         self._inbox: CallInbox | None = None
         self._sinks: Deliveries | None = None
         self._published: int | None = None
-        """Below which step its sinks have had their results, here or in a process before, though not for the last time
-        where the circuit has gone on since."""
+        """The step below which its sinks have their results, here or in an earlier process, though not the last ones if
+        the circuit has continued since."""
         self._delivered = False
         self._new_files: NewFiles
         self._was_dismissed = False  # in a process before
@@ -118,7 +118,7 @@ class MemberRunner(StepRunner):
         order = self._order
         await look_anew_before_first_step(self._place)
         feeds = await asyncio.to_thread(own_feeds, order.feeds, self._place, Path.cwd())
-        if order.takeover is not None:  # behind what may be wrong with files: those before can go on yet
+        if order.takeover is not None:  # after checks of files: the earlier ones can still continue
             await self._take_over(order.takeover, feeds)
         self._new_files = NewFiles(order.feeds, self._place, Path.cwd())
         left_out = LeftOutNotes(self._place)
@@ -164,14 +164,16 @@ class MemberRunner(StepRunner):
             run.inbox.after_handover = sinks.take_back
             await stack.enter_async_context(run)
             is_dismissed = await run.over([sinks.failed()])
-            if is_dismissed and not self._delivered:  # a process before has, and the sinks were opened anew
+            if (
+                is_dismissed and not self._delivered
+            ):  # an earlier process has, and the sinks were opened again
                 await self._deliver(member.log.last)
             await until_heard(run.lines, _HEARD_S if self._stopping.is_set() else HEARD_S)
             self._status = replace(self.status, phase="")
         return self._ending(member)
 
     async def _look_back(self, member: Member) -> None:
-        """Whether a process before this one has stopped, and nothing but its dismissal is left."""
+        """True if a process before this one has stopped, and nothing but its dismissal is left."""
         published = self._notes.read(PUBLISHED)
         if published is not None:
             try:
@@ -186,7 +188,7 @@ class MemberRunner(StepRunner):
         member.on_dismissal = self._note_dismissal
 
     def _note_dismissal(self) -> None:
-        """At once, as the coordinator ends when it hears of it."""
+        """Record it at once, as the coordinator ends when it is notified."""
         with suppress(OSError):  # then the next process waits for longer
             self._notes.write(DISMISSED, b"dismissed\n")
 
@@ -196,7 +198,7 @@ class MemberRunner(StepRunner):
             self._sinks.keep_soon()
 
     async def _deliver(self, step: int) -> None:
-        """Publish, if nothing follows; before the last version is made, as nobody would come back for it."""
+        """Publish, if nothing follows; before the last version is made, as no process would come back for it."""
         if self._member is None or self._sinks is None:
             return
         if self._is_complete(self._member):
@@ -207,7 +209,7 @@ class MemberRunner(StepRunner):
             await self._sinks.leave(step)
 
     def _is_complete(self, member: Member) -> bool:
-        """Whether nothing follows: all inputs have ended, or a program has said so."""
+        """True if nothing follows: all inputs have ended, or a program has requested the end."""
         asked = self._inbox is not None and self._inbox.publishes
         return member.completes or asked or self._published == member.log.last
 

@@ -1,4 +1,4 @@
-"""What a fragment of a query in steps and its worker say to each other, while it runs in its process."""
+"""Messages between a fragment of a query in steps and its worker, while it runs in its process."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _REPORT_S = 0.1
 async def run_in_steps(
     order: Order, fragment: StepFragment, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
-    """Run the fragment to its end, do what the worker asks meanwhile, and tell it how the fragment is."""
+    """Run the fragment to its end, follow the worker's requests meanwhile, and report the fragment's state."""
     assert order.place is not None, "a worker without a state takes no such fragment"
     async with (
         member(order.ports, order.node, order.trust) as receiver,

@@ -1,4 +1,4 @@
-"""What the fragments of a query in steps have in common, on the loop of a process of their own."""
+"""The common part of the fragments of a query in steps, on the loop of their own process."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 __all__ = ["WITHOUT_CHECKPOINT", "StepRunner"]
 
 WITHOUT_CHECKPOINT = "stopped without a checkpoint: not all members could make one"
-"""Of a stop in order nothing is to be said."""
+"""An orderly stop is not reported."""
 
 
 class StepRunner(ABC):
     """Runs until its part of the query is over, or it is stopped; what it keeps is at ``place``.
 
-    Where a process before it has died, it goes on.
+    If an earlier process has died, it resumes.
     """
 
     def __init__(
@@ -57,15 +57,15 @@ class StepRunner(ABC):
         self._stopping.set()
 
     async def checkpoint(self) -> int:
-        """Have a checkpoint made: the step behind it. Raises CheckpointNotMade."""
+        """Have a checkpoint made; returns the next step. Raises CheckpointNotMade."""
         raise CheckpointNotMade(None, f"{self._fragment.id} is no coordinator")
 
     async def succeed(self, succession: Succession) -> int:
-        """Go on with other members; their first step. Raises NotScaled."""
+        """Continue with other members; returns their first step. Raises NotScaled."""
         raise NotScaled(len(succession.members), f"{self._fragment.id} is no coordinator")
 
     async def run(self) -> None:
-        """Run it to its end, which its status says."""
+        """Run it to its end, which is in its status."""
         try:
             self._check_store()
             state, cause, error = await self._run()
@@ -76,12 +76,14 @@ class StepRunner(ABC):
         self._status = replace(self.status, state=state, cause=cause, error=error, phase="")
 
     def _check_store(self) -> None:
-        """A member without what it kept would begin anew, though others have what came of its rows. Raises StateGone.
+        """Check that the state is there.
+
+        A member without it would start from scratch, though others have results of its rows. Raises StateGone.
 
         Its worker has made the store when it took the fragment.
         """
         if not Store.is_at(self._place):
-            rest = "what the other fragments of the query have"
+            rest = "the state of the query's other fragments"
             raise StateGone(
                 str(self._place), self._fragment.id, rest, "unregister the query and register it again"
             )

@@ -1,4 +1,4 @@
-"""A fragment of a query with views: a part of its graph, that runs until it is told to end."""
+"""A fragment of a query with views: a part of its graph, that runs until it is asked to end."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _HELD_S = 0.002
 _YIELD_S = 2e-5
 """A read takes about so long."""
 _AGAIN_S = 0.5
-"""What was asked for at another part, and has not come, is asked for again so often."""
+"""How often an unanswered upquery to another part is repeated."""
 _BUDGET_S = 0.05
 """So often it is looked at most whether partial state is within its budget, if something has moved."""
 _CLOSE_S = 5.0
@@ -73,7 +73,7 @@ _CLOSE_S = 5.0
 class PartRunner(FragmentThread):
     """Moves a part of a graph: what its sources give, what other parts send, and what is read of its views.
 
-    Killed and begun anew, it has nothing, and gets again what is read; a base reads its source again.
+    Killed and restarted, it has nothing, and gets again the keys that are read; a base reads its source again.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class PartRunner(FragmentThread):
         self._loop: asyncio.AbstractEventLoop
         self._changes: dict[str, int] = {}
         self._too_large: set[int] = set()
-        """The paths of which that was said."""
+        """The paths for which that was logged."""
         self._next_again = self._next_budget = 0.0
         self._grown = False
 
@@ -158,7 +158,7 @@ class PartRunner(FragmentThread):
                 self._sink = provider.sink(operator)
 
     def _edge_to(self, source: NetworkSource) -> Edge:
-        """The edge that a channel is: into this part, or, if that only passes, as what it gives to says."""
+        """Return the edge of a channel into this part, or, if it only forwards, by its target."""
         edges = [edge for edge in self._graph.plan.edges if edge.producer == source.id]
         within = next((edge for edge in edges if self._graph.is_here(edge.consumer)), None)
         if within is not None:
@@ -167,7 +167,7 @@ class PartRunner(FragmentThread):
         return self._edge_from(next(each for each in sinks if each.input == source.id))
 
     def _edge_from(self, sink: NetworkSink) -> Edge:
-        """The edge that a channel is: of a sharder, which has several, the id says which."""
+        """Return the edge of a channel: a sharder has several, distinguished by the id."""
         edges = [edge for edge in self._graph.plan.edges if edge.producer == sink.input]
         node = self._graph.plan.nodes[sink.input]
         if not isinstance(node, SharderOperator):
@@ -338,14 +338,15 @@ class PartRunner(FragmentThread):
             self._graph.arrives(edge, message)
 
     def _cut(self, edge: Edge) -> None:
-        """What feeds an edge has begun anew."""
+        """The feeder of an edge was restarted."""
         if self._graph.leads_to_full(edge):
             raise InputLost(
-                f"the fragment that gives {edge.producer} was started anew, and what is made of it below cannot be "
-                f"asked for again: start the query again"
+                f"the fragment of {edge.producer} was restarted, and rows derived from it cannot be "
+                f"requested again: restart the query"
             )
         _log.warning(
-            "fragment %s: the fragment that gives %s was started anew: what was read through it is asked for again",
+            "fragment %s: the fragment of %s was restarted: keys that were read through it are requested "
+            "again",
             self.fragment.id,
             edge.producer,
         )
@@ -371,7 +372,7 @@ class PartRunner(FragmentThread):
     def _move(self) -> bool:
         """Move until nothing is left, and send on what leaves; whether there is more to do.
 
-        Who waits for what was sent waits for the interpreter, too: nothing is looked for twice.
+        Waiting receivers need the interpreter, too: nothing is checked twice.
         """
         while self._move_once():
             if self._upqueries or self._stopping:
@@ -435,7 +436,7 @@ class PartRunner(FragmentThread):
             self._to[edge].send(PartMessage(batch, note))
 
     def _changed(self) -> list[str]:
-        """The views that somebody watches, and that are not as they were."""
+        """Return the watched views that have changed."""
         now = {view: self._graph.view(view).changes for view in self._reads.watched}
         changed = [view for view, count in now.items() if count != self._changes.get(view)]
         self._changes = now
@@ -467,9 +468,9 @@ class PartRunner(FragmentThread):
 
 
 def budget_of(views: Sequence[ViewOperator], max_state_bytes: int) -> Budget:
-    """What a fragment with these partial views may keep of keys: each view what it says.
+    """Return the bounds on keys of a fragment with these partial views: for each view its own.
 
-    All together what they say, if all do, and never more than the worker says.
+    All together have their sum, if all have one, and never more than the worker's bound.
     """
     any_ = at_random(0)
     said = [view.max_bytes for view in views if view.max_bytes is not None]

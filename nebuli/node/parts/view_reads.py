@@ -48,7 +48,7 @@ _LONGEST_S = 3600.0
 
 @dataclass(slots=True)
 class _Waiting:
-    """Somebody who waits for some of the keys; ``rows`` has those of the keys that have come."""
+    """A client that waits for some of the keys; ``rows`` has those of the keys that have come."""
 
     keys: set[Key]
     rows: dict[Key, pa.RecordBatch]
@@ -57,7 +57,7 @@ class _Waiting:
 
 @dataclass(slots=True)
 class ViewCounts:
-    """What was read of a view: keys, and of these the ones that were there at once."""
+    """Counts of reads of a view: keys, and of these the ones that were there at once."""
 
     lookups: int = 0
     hits: int = 0
@@ -67,11 +67,11 @@ class ViewCounts:
 class _View:
     node: View
     schema: pa.Schema
-    """Of its rows, the weight last."""
+    """The schema of its rows, the weight last."""
     description: Description
     key_schema: pa.Schema
     known: int
-    """What is said of keys that are written by the description."""
+    """The number of known keys in the description."""
     counts: ViewCounts = field(default_factory=ViewCounts)
     waiting: defaultdict[Key, list[_Waiting]] = field(default_factory=lambda: defaultdict(list))
     watchers: int = 0
@@ -90,7 +90,7 @@ class ViewReads:
         self._lock = lock
         self._wake = wake
         self.is_reading = False
-        """Whether somebody reads, or waits for it: who moves the graph lets him, as a lock is fair to nobody."""
+        """True if a client reads, or waits to read: the thread that moves the graph yields, as a lock is not fair."""
         self._query = query
         self._views: dict[str, _View] = {}
         for node in graph.plan.nodes.values():
@@ -110,12 +110,12 @@ class ViewReads:
 
     @property
     def watched(self) -> set[str]:
-        """The views that somebody wants to hear of when they change. From any thread."""
+        """The views that are watched for changes. From any thread."""
         return {id_ for id_, view in self._views.items() if view.watchers}
 
     @property
     def counts(self) -> dict[str, ViewCounts]:
-        """What was read so far, by view. From any thread."""
+        """Return the counts of reads so far, by view. From any thread."""
         return {id_: view.counts for id_, view in self._views.items()}
 
     def answer(self, view: str, body: bytes) -> bytes | Awaitable[bytes]:
@@ -194,7 +194,7 @@ class ViewReads:
         return found_bytes(rows, counts, np.zeros(len(found), dtype=np.bool_))
 
     def _wait_for(self, view: _View, missing: pa.RecordBatch) -> _Waiting:
-        """Begin to wait; at once behind the read, so that nothing is missed."""
+        """Begin to wait; at once after the read, so that nothing is missed."""
         keys = tuples_of(missing)
         waiting = _Waiting(set(keys), {}, asyncio.get_running_loop().create_future())
         for key in keys:

@@ -1,4 +1,4 @@
-"""Whose a circuit at workers is: the one note of its coordinator that says which members it has."""
+"""The members of a circuit at workers: the one note of its coordinator that lists them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _MEMBERS = "members.json"
 class Whose(BaseModel):
     """The members of a circuit: where they are, at ``addresses`` of nodes, and what divides rows over them.
 
-    ``places`` are empty for those that the coordinator was registered with. At ``leaving`` are others, who are not to
-    be there: those before them, or those that were to follow.
+    ``places`` are empty for those that the coordinator was registered with. At ``leaving`` are others, which are to be
+    removed: earlier ones, or planned successors.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -61,7 +61,7 @@ class Whose(BaseModel):
 
 
 class MemberNotes:
-    """The note. What is written last is so, whatever dies before or behind."""
+    """The note. The last write counts, even if a process dies before or after it."""
 
     def __init__(self, notes: Notes, whose: Whose) -> None:
         self.whose = whose
@@ -79,7 +79,7 @@ class MemberNotes:
         except ValueError as error:
             raise StorageError(
                 f"{place}/{_MEMBERS} cannot be read ({why_damaged(error)}): restore it from a copy, or "
-                f"unregister the query and register it again, which begins it anew"
+                f"unregister the query and register it again, which starts it from scratch"
             ) from error
 
     async def write(self, whose: Whose) -> None:

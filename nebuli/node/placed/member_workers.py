@@ -29,7 +29,7 @@ TAKES_OVER = "takes over"
 _BEGIN_S = 60.0
 """How long processes may take to begin, on a busy machine."""
 _END_S = 3.0
-"""How long those are waited for that others follow, and who write nothing any more."""
+"""How long to wait for replaced members, which no longer write."""
 _LOOK_S = 0.1
 _AGAIN_S = 1.0
 
@@ -37,7 +37,7 @@ _AGAIN_S = 1.0
 class Watched:
     """Processes of members, as they were.
 
-    ``ended`` is set once one of them is another one, or none, and ``why`` says why.
+    ``ended`` is set once one of them was replaced or is gone, and ``why`` has the reason.
     """
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class MemberWorkers:
             try:
                 found = await self._statuses(tuple(processes))
             except WorkerUnreachable:
-                continue  # whoever gives something to its members finds out whether they are there
+                continue  # a sender of state to its members finds out if they are there
             for place, status in found.items():
                 if status is None or status.pid != processes[place]:
                     said = (

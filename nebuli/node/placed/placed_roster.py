@@ -123,7 +123,7 @@ class PlacedRoster:
         """None: a command that has the topology places them."""
         raise NotScaled(
             members,
-            f"its members are at workers, and who has the topology says at which: give 'nebuli scale {self._query} "
+            f"its members are at workers, which the topology selects: run 'nebuli scale {self._query} "
             f"--members {members}' where it was registered",
         )
 
@@ -132,7 +132,7 @@ class PlacedRoster:
         return len(wanted.members)
 
     def has(self, wanted: Succession, _: Generation) -> bool:
-        """Whether the note names them."""
+        """True if the note names them."""
         whose = self.notes.whose
         if (whose.circuit, whose.places) == (wanted.circuit, wanted.places):
             return True
@@ -141,14 +141,14 @@ class PlacedRoster:
         return False
 
     async def candidates(self, wanted: Succession, _: Generation) -> Generation:
-        """Note who is to follow before anything is begun: the next process takes them away if this one dies."""
+        """Record the successors before anything is begun: the next process takes them away if this one dies."""
         await self.close()
         whose = self.notes.whose
         noted = whose.model_copy(update={"leaving": (*whose.leaving, *wanted.places)})
         try:
             await self.notes.write(noted)
         except (StorageError, OSError) as error:  # nothing has changed, whether it is there or not
-            raise NotScaled(self.number(wanted), f"it cannot be noted who is to follow: {error}") from error
+            raise NotScaled(self.number(wanted), f"the new members cannot be recorded: {error}") from error
         self._succession = wanted
         plan, takeover = wanted.members[0].plan, wanted.members[0].takeover
         assert takeover is not None, "they follow others"

@@ -1,1 +1,1 @@
-"""What a worker answers over gRPC and HTTP."""
+"""The services of a worker over gRPC and HTTP."""

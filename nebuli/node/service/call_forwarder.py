@@ -1,7 +1,7 @@
 """`Forwarding`: calls to circuits, from the worker's gRPC server to the processes of their coordinators.
 
 A circuit is reached where its worker is, under the id of its query, with the topology's certificates and secret: no
-port more, and the same address whatever becomes of the process.
+additional port, and the same address even if the process changes.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Forwarding(grpc.GenericRpcHandler):  # type: ignore[misc]  # gRPC has no t
             await channel.close()
 
     def service(self, handler_call_details: Any) -> Any:
-        """What answers a call, if it is to a circuit; gRPC asks for it."""
+        """Return the handler of a call, if it is to a circuit; called by gRPC."""
         method = handler_call_details.method
         if not method.startswith(CIRCUITS):
             return None
@@ -125,8 +125,8 @@ class Forwarding(grpc.GenericRpcHandler):  # type: ignore[misc]  # gRPC has no t
         if not found:
             await context.abort(
                 grpc.StatusCode.NOT_FOUND,
-                f"worker {self._node.address} has no query in steps {query or 'without an id'}: give Circuit the "
-                f"address that 'nebuli status ID' says, HOST:PORT/ID",
+                f"worker {self._node.address} has no query in steps {query or 'without an id'}: give Circuit "
+                f"the address that 'nebuli status ID' prints, HOST:PORT/ID",
             )
         ((status, _),) = found
         if status.state is not FragmentState.RUNNING:

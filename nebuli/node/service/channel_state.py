@@ -1,4 +1,4 @@
-"""How the channels of a worker are, as its gRPC service tells it."""
+"""The state of a worker's channels, as its gRPC service reports it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker is and has, for a look at the health of a fleet."""
+"""Facts about a worker, for a check of a fleet's health."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TCP = Path("/proc/sys/net/ipv4")
 
 
 def inspect(address: str, trust: Trust) -> wire.InspectReply:
-    """What there is to say of this process, whose channels others reach at ``address``."""
+    """Return the facts about this process, whose channels others reach at ``address``."""
     reply = wire.InspectReply(
         address=address,
         version=__version__,
@@ -43,7 +43,7 @@ def inspect(address: str, trust: Trust) -> wire.InspectReply:
             reply.tls_error = str(error)
         else:
             reply.certificate_ends, reply.authority_ends = int(ends.certificate), int(ends.authority)
-    reply.time = int(time.time() * 1e6)  # last: what took time before is none of the clock's
+    reply.time = int(time.time() * 1e6)  # last: time spent before must not count as the clock's
     return reply
 
 

@@ -1,4 +1,4 @@
-"""What a worker shows at ``/metrics``, for Prometheus: its fragments, its channels, itself."""
+"""The metrics of a worker at ``/metrics``, for Prometheus: its fragments, its channels, itself."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ __all__ = ["FragmentCollector", "NodeCollector", "ViewCollector", "serving"]
 _COUNTERS = {
     "rows_in": "Rows that came into the fragment.",
     "rows_out": "Rows that its sink has sent or written.",
-    "bytes_in": "Bytes, in memory, of what came into the fragment.",
-    "bytes_out": "Bytes, in memory, of what was computed from them.",
+    "bytes_in": "Bytes, in memory, of the fragment's input.",
+    "bytes_out": "Bytes, in memory, of the fragment's output.",
     "late_rows": "Rows that came when their window was over, and were dropped.",
     "rows_without_time": "Rows whose time was null at a window, and were dropped.",
 }
@@ -106,7 +106,7 @@ class ViewCollector:
 class NodeCollector:
     """The channels of a node: the worker's own, and those of its fragments' processes, which are reported by these.
 
-    What a process has counted stays counted when it has ended; its channels end with it.
+    A process's counters stay when it has ended; its channels end with it.
     """
 
     def __init__(

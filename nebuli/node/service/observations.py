@@ -1,4 +1,4 @@
-"""What a worker tells of itself beside its fragments: its channels, its health, and what a link to another carries."""
+"""A worker's reports other than its fragments: its channels, its health, and the throughput of a link to another."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Observed:
         return channels(senders, receivers, prefix)
 
     def inspect(self) -> wire.InspectReply:
-        """What it is and has."""
+        """Return the facts about the worker."""
         return inspect(self.host.receiver.address, self.host.trust)
 
     def expect(self, channel_id: str) -> AsyncGenerator[None, None]:

@@ -29,7 +29,7 @@ _BUFFER = netchannel.BufferPolicy(max_bytes=4 << 20)
 
 
 async def expect(host: Host, channel_id: str) -> AsyncGenerator[None, None]:
-    """Take what comes, and drop it, for as long as this is iterated over; the first turn says that it is ready.
+    """Receive and drop messages, for as long as this is iterated over; the first turn reports that it is ready.
 
     At a port of its own, as the process of a fragment: senders have to reach such ports, too.
     """
@@ -45,7 +45,7 @@ async def expect(host: Host, channel_id: str) -> AsyncGenerator[None, None]:
 
 
 async def probe(sender: netchannel.SenderServer, request: wire.ProbeRequest) -> wire.ProbeReply:
-    """Open a channel, and measure. What goes wrong is in the reply."""
+    """Open a channel, and measure. Errors are in the reply."""
     reply = wire.ProbeReply()
     try:
         await _reach(request.to)

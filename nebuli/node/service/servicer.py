@@ -112,21 +112,21 @@ class Service(WorkerServicer):
             return wire.UnregisterReply()
 
     async def Status(self, request: wire.StatusRequest, context: Context) -> wire.StatusReply:
-        """Say how all fragments are."""
+        """Report the state of all fragments."""
         return wire.StatusReply(fragments=[status.message for status in self._node.statuses()])
 
     async def Logs(self, request: wire.LogsRequest, context: Context) -> AsyncIterator[wire.LogLine]:
-        """Say what was logged, and with ``follow`` what will be."""
+        """Return logged lines, and with ``follow`` later ones."""
         async with _refusals(context, request.id):
             async for line in self._node.logged(request.id, follow=request.follow):
                 yield wire.LogLine(time=line.time, level=line.level, id=line.id, text=line.text)
 
     async def Channels(self, request: wire.ChannelsRequest, context: Context) -> wire.ChannelsReply:
-        """Say how the channels are."""
+        """Report the state of the channels."""
         return self._observed.channels(request.prefix)
 
     async def Inspect(self, request: wire.InspectRequest, context: Context) -> wire.InspectReply:
-        """Say what the worker is and has."""
+        """Report facts about the worker."""
         return self._observed.inspect()
 
     async def Expect(self, request: wire.ExpectRequest, context: Context) -> AsyncIterator[wire.ExpectReply]:
@@ -164,5 +164,6 @@ async def _refusals(context: Context, id_: str = "") -> AsyncIterator[None]:
 
 def _sentence(error: Exception) -> str:
     if isinstance(error, OSError):
-        return f"the worker's state cannot be written: {error.filename}: {error.strerror}; make room there, or mend it"
+        where = f"{error.filename}: {error.strerror}"
+        return f"the worker's state cannot be written: {where}; free space there, or repair it"
     return str(error)

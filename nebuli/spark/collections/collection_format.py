@@ -1,6 +1,7 @@
 """The Spark data source ``collection``: a collection at a time and following, read and written.
 
-What needs the store is imported within functions, since Spark imports this module in every session that has the format.
+Modules that need the store are imported within functions, since Spark imports this module in every session that has the
+format.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class CollectionDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What ``format(...)`` is given."""
+        """The name for ``format(...)`` is given."""
         return "collection"
 
     def schema(self) -> StructType:

@@ -1,4 +1,4 @@
-"""What a process keeps between Spark's calls: stores that are open, and what their errors are to a query."""
+"""State of a process between Spark's calls: open stores, and the query errors for theirs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def opened(place: Place) -> Iterator[Collections]:
 
 
 def _entered(place: Place) -> Collections:
-    """Open a store that is there: nobody makes one by reading it."""
+    """Open a store that is there: reading does not create one."""
     where = store_place(place.store)
     if isinstance(where, Path) and not is_store(where):
         raise CollectionStreamError(
@@ -48,8 +48,8 @@ def _meant(error: StorageError, place: Place) -> CollectionStreamError:
     match error:
         case TooLate():
             return TimesForgotten(
-                f"{where}. To go on with what is kept, without what is gone, begin with a new checkpoint; give the "
-                f"stream a reader, for whom what it has not read is kept"
+                f"{where}. To continue with the rows that are kept, without the lost ones, start with a new "
+                f"checkpoint; give the stream a reader, for which unread rows are kept"
             )
         case StagedLost():
             return BatchLost(f"{where}. Start the query again on its checkpoint, which runs the batch again")

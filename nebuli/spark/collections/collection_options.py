@@ -74,7 +74,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a read was given."""
+    """The options of a read."""
 
     place: Place
     changes: bool
@@ -86,7 +86,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """What a write was given."""
+    """The options of a write."""
 
     place: Place
     txn_app_id: str | None

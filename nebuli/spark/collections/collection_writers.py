@@ -1,7 +1,7 @@
 """The writers that Spark calls: of a batch and of a stream, into a collection: each is one insert, at one time.
 
-Tasks stage their rows in the store, and the driver's commit has all of them inserted. Of every stream writer there are
-several, in processes of the driver and in tasks, and none is told the query: what a task returns brings it to the
+Tasks stage their rows in the store, and the driver's commit has all of them inserted. Every stream writer exists
+several times, in processes of the driver and in tasks, and none gets the query: the result of a task brings it to the
 driver.
 """
 
@@ -37,7 +37,7 @@ _log = logging.getLogger("nebuli.spark")
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task has staged, and for which insert."""
+    """The rows that a task has staged, and their insert."""
 
     work: Work
     names: tuple[str, ...]
@@ -58,8 +58,8 @@ class Inserting:
             found = collections.describe(place.collection)
         if found.timed != "store":
             raise CollectionStreamError(
-                f"{place} has the times that its writers give, and Spark has none: write one whose times the store "
-                f"gives, which is how it is created if nothing else is said"
+                f"{place} has times assigned by its writers, and Spark has none: write a collection whose "
+                f"times the store assigns, which is the default"
             )
         target = written_as(str(place), found.schema, schema)
         settle()
@@ -89,7 +89,7 @@ class Inserting:
         Raises CheckpointReplaced: a later batch was inserted; BatchLost; CollectionStreamError.
         """
         written = _written(messages)
-        if not written:  # without partitions there are no rows, and nobody knows whose they would be
+        if not written:  # without partitions there are no rows, and their query is not known
             return
         work, place = written[0].work, self.options.place
         names = [name for each in written for name in each.names]
@@ -97,8 +97,9 @@ class Inserting:
             expected = collections.next_sequence(place.collection, work.producer)
             if expected > work.number + 1:
                 raise CheckpointReplaced(
-                    f"{place}, {work.shown}: {expected - 1} has been inserted: the query's checkpoint is older than "
-                    f"what it has written, or the version is; go on from the newest one, or begin anew"
+                    f"{place}, {work.shown}: {expected - 1} has been inserted: the query's checkpoint is "
+                    f"older than what it has written, or the version is; continue from the newest one, or "
+                    f"start from scratch"
                 )
             collections.insert_staged(place.collection, names, producer=work.producer, sequence=work.number)
 
@@ -110,7 +111,7 @@ class Inserting:
                 written[0].work if written else None, [name for each in written for name in each.names]
             )
         except CollectionStreamError as error:
-            _log.warning("what was staged is left to be forgotten: %s", error)
+            _log.warning("staged rows stay until they expire: %s", error)
 
     def _drop(self, work: Work | None, names: list[str]) -> None:
         if names and work is not None:

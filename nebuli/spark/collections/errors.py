@@ -1,13 +1,13 @@
-"""What goes wrong between Spark and a collection, beside what `spark_bridge.errors` has.
+"""Errors between Spark and a collection, in addition to those of `spark_bridge.errors`.
 
 ::
 
     SparkBridgeError
-    └── CollectionStreamError    the store did not do it; the message says which, and what it was asked for
-        ├── BatchLost              what tasks have staged is not there any more
-        ├── TimesForgotten         times that are to be read are not kept any more
+    └── CollectionStreamError    the store did not do it; the message names it, and the request
+        ├── BatchLost              rows staged by tasks are gone
+        ├── TimesForgotten         times to read are no longer kept
         ├── TimesReplaced          it is another collection than was read, or has not come as far
-        └── RowTakenBack           rows that were only to be added were taken back
+        └── RowTakenBack           rows that were only to be added were retracted
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class CollectionStreamError(SparkBridgeError):
 
 
 class BatchLost(CollectionStreamError):
-    """What tasks have staged of a batch is not there any more, and nothing of it counts: the batch has to be run again.
+    """Rows that tasks have staged of a batch are gone, and none of them count: the batch has to be run again.
 
     Spark ends the query with it; started again on its checkpoint, it does so.
     """

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from nebuli.spark.collections.collection_options import ReadOptions
 
 TIME = "_time"
-"""The column that says when a row changes, in milliseconds since 1970."""
+"""The column with the time of a row's change, in milliseconds since 1970."""
 _ROWS = 1 << 16
 """Rows of a batch that is handed to Spark, if there are as many."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What there is at a time: of so many parts, which have all of it together, the one with a number."""
+    """The contents at a time: one part of so many, given by its number."""
 
     at: int
     number: int
@@ -38,7 +38,7 @@ class Contents:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What changes behind the time ``first``, up to ``last``."""
+    """The changes after the time ``first``, up to ``last``."""
 
     first: int
     last: int
@@ -111,7 +111,7 @@ class TimeReader:
         if (weights < 0).any():
             row = without_weight(net).slice(int(np.argmax(weights < 0)), 1).to_pylist()[0]
             raise RowTakenBack(
-                f"{self.options.place} takes back {row} at {at}, which rows alone cannot say: read with changes=true, "
-                f"and have {WEIGHT} and {TIME}"
+                f"{self.options.place} retracts {row} at {at}, which cannot be read as plain rows: read with "
+                f"changes=true, and have {WEIGHT} and {TIME}"
             )
         return without_weight(net).take(pa.array(np.repeat(np.arange(net.num_rows), weights)))

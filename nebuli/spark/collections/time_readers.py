@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 _LOOK_S = 0.05
 """Spark asks what is new every 11 ms or so; the store is asked as often as this."""
 _LEASE_S = 3600.0
-"""As long as this a batch can be read at its time: nobody says when Spark has read it."""
+"""How long a batch can be read at its time: it is not reported when Spark has read it."""
 _NOTHING = -1
-"""The offset of who has read nothing: what there is at the next one comes first."""
+"""The offset before any read: the contents at the next one come first."""
 
 
 class _Part(InputPartition):
-    """What a task reads."""
+    """The part that a task reads."""
 
     def __init__(self, part: Contents | Changes) -> None:
         super().__init__(part)
 
 
 class _Reads:
-    """What tasks call of both readers."""
+    """The interface of both readers for tasks."""
 
     _read: TimeReader
 
@@ -95,7 +95,7 @@ class CollectionStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvai
         self._available_now = True
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802 - Spark's name
-        """No limit: times do not say how many rows they have."""
+        """No limit: the number of rows of a time is not known."""
         return limits.ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, int] | None = None, limit: Any = None) -> dict[str, int]:  # noqa: N802
@@ -105,7 +105,7 @@ class CollectionStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvai
             if self._target is None:
                 self._target = there
             there = self._target
-        if start is not None:  # PySpark 4.1 does not say where the batch begins
+        if start is not None:  # PySpark 4.1 does not report where the batch begins
             self._check(start, there)
         return self._offset(there)
 
@@ -128,7 +128,7 @@ class CollectionStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvai
         self._hold(_time(end))
 
     def stop(self) -> None:
-        """Nothing: stores are kept for whoever comes next."""
+        """Do nothing: stores are kept for the next query."""
 
     def _offset(self, at: int) -> dict[str, int]:
         """All up to a time, of the collection that there is: another one of its name was made at another time."""
@@ -151,7 +151,7 @@ class CollectionStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvai
                 self._made = collections.describe(place.collection).created
                 try:
                     self._there = collections.latest(place.collection)
-                except NotYet:  # nobody has written it
+                except NotYet:  # it has not been written
                     self._there = _NOTHING
             self._looked = time.monotonic()
         return self._there

@@ -1,4 +1,4 @@
-"""What a process keeps between Spark's calls: connections to circuits, which are waited for until a deadline."""
+"""State of a process between Spark's calls: connections to circuits, which are waited for until a deadline."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _circuits: Pool[Circuit] = Pool(lambda circuit: circuit.__exit__(None, None, Non
 
 @contextmanager
 def linked(place: Place, what: str) -> Iterator[Circuit]:
-    """A connection to a circuit, for a while; ``what`` is done there, as errors say it.
+    """Lend a connection to a circuit; ``what`` is done there, as named in errors.
 
     Raises CircuitStreamError for what the circuit does not do: CircuitAway where it is not there in time.
     """
@@ -51,20 +51,20 @@ def pause() -> None:
 
 
 def meant(error: CircuitError, place: Place, what: str) -> CircuitStreamError:
-    """What a circuit's error is to a query."""
+    """Return the query error for a circuit's error."""
     where = f"circuit {place.address}, {what}: {error}"
     match error:
         case StepForgotten():
             return StepsForgotten(
-                f"{where}. To go on with what is kept, without what is gone, read with startingStep=earliest and a new "
-                f"checkpoint"
+                f"{where}. To continue with the steps that are kept, without the lost ones, read with "
+                f"startingStep=earliest and a new checkpoint"
             )
         case StagedLost():
             return BatchLost(f"{where}. Start the query again on its checkpoint, which runs the batch again")
         case CircuitDenied():
             return CircuitStreamError(where)
         case CircuitUnreachable():
-            return CircuitAway(f"{where} (waited for {place.timeout_s:g} s, which the option timeout says)")
+            return CircuitAway(f"{where} (waited for {place.timeout_s:g} s, the option timeout)")
     return CircuitStreamError(where)
 
 
@@ -72,12 +72,12 @@ STEP = "_step"
 
 
 def output_schema(outputs: Mapping[str, pa.Schema], output: str, *, append_only: bool) -> pa.Schema:
-    """What Spark reads of an output. Raises SchemaConflict."""
+    """Return the schema that Spark reads of an output. Raises SchemaConflict."""
     return read_as(_of(outputs, output, "output"), *(() if append_only else (WEIGHT, STEP)))
 
 
 def input_target(inputs: Mapping[str, pa.Schema], handle: str, rows: StructType) -> pa.Schema:
-    """What rows of Spark have to become for an input. Raises SchemaConflict."""
+    """Return the schema that rows of Spark have to be converted to for an input. Raises SchemaConflict."""
     return written_as(f"input {handle}", _of(inputs, handle, "input that programs push into"), rows)
 
 

@@ -34,7 +34,7 @@ def _address(value: str) -> str:
     where, _, _ = value.strip().partition("/")
     host, _, port = where.rpartition(":")
     if not host or not (port.isascii() and port.isdigit()):
-        raise ValueError("HOST:PORT, or HOST:PORT/ID as nebuli status says it")
+        raise ValueError("HOST:PORT, or HOST:PORT/ID as nebuli status prints it")
     return value.strip()
 
 
@@ -90,7 +90,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a read was given."""
+    """The options of a read."""
 
     place: Place
     output: str
@@ -103,7 +103,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """What a write was given."""
+    """The options of a write."""
 
     place: Place
     input: str
@@ -142,7 +142,7 @@ def _place(given: Mapping[str, Any], options: Mapping[str, str]) -> Place:
         raise OptionError(
             "the data source circuit takes no path: give the options circuit, and input or output"
         )
-    address = _needed(given, "circuit", "HOST:PORT, or HOST:PORT/ID as nebuli status says it")
+    address = _needed(given, "circuit", "HOST:PORT, or HOST:PORT/ID as nebuli status prints it")
     return Place(address, given["timeout"], given["secret"], tls_of(given))
 
 

@@ -33,7 +33,7 @@ class StepsPartition(InputPartition):
 
 
 class _ReadsSteps:
-    """What tasks call of both readers."""
+    """The interface of both readers for tasks."""
 
     _read: StepReader
 
@@ -99,7 +99,7 @@ class CircuitStreamReader(_ReadsSteps, DataSourceStreamReader, SupportsTriggerAv
             if self._target is None:
                 self._target = there
             there = self._target
-        if start is None:  # PySpark 4.1 does not say where the batch begins
+        if start is None:  # PySpark 4.1 does not report where the batch begins
             return {"step": there}
         first = _step(start)
         self._check(first)
@@ -114,17 +114,19 @@ class CircuitStreamReader(_ReadsSteps, DataSourceStreamReader, SupportsTriggerAv
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[StepsPartition]:
         """The steps of a batch, in one partition or more. Raises StepsReplaced."""
         options, steps = self._options, Steps(_step(start), _step(end))
-        if steps.until < steps.first:  # PySpark 4.1 does not say where a batch begins before it has its end
+        if (
+            steps.until < steps.first
+        ):  # PySpark 4.1 does not report where a batch begins before it has its end
             raise StepsReplaced(
                 _replaced(options, steps.first, f"the circuit has made those below {steps.until} only")
             )
         return [StepsPartition(each) for each in steps.cut(options.min_partitions)]
 
     def commit(self, end: dict[str, int]) -> None:
-        """Nothing: what a circuit keeps of its outputs does not depend on who has read it."""
+        """Do nothing: the outputs that a circuit keeps do not depend on their readers."""
 
     def stop(self) -> None:
-        """Nothing: connections are kept for whoever comes next."""
+        """Do nothing: connections are kept for the next query."""
 
     def _look(self) -> int:
         """The step below which all are made, as of a moment ago."""
@@ -136,7 +138,7 @@ class CircuitStreamReader(_ReadsSteps, DataSourceStreamReader, SupportsTriggerAv
     def _check(self, first: int) -> None:
         """See that the circuit is the one that was read: that one never has fewer steps, once it has caught up.
 
-        One of an older version does not say whether it has, so it has a while. Raises StepsReplaced.
+        One of an older version does not report whether it has, so it gets some time. Raises StepsReplaced.
         """
         options, now = self._options, time.monotonic()
         if self._there >= first:
@@ -149,7 +151,7 @@ class CircuitStreamReader(_ReadsSteps, DataSourceStreamReader, SupportsTriggerAv
 
 
 def _step(offset: dict[str, Any]) -> int:
-    """The step that an offset says. Raises CheckpointReplaced."""
+    """Return the step in an offset. Raises CheckpointReplaced."""
     try:
         return int(offset["step"])
     except (KeyError, TypeError, ValueError) as error:
@@ -158,8 +160,9 @@ def _step(offset: dict[str, Any]) -> int:
 
 def _replaced(options: ReadOptions, first: int, there: str) -> str:
     return (
-        f"circuit {options.place.address}, output {options.output}: the query has read all steps below {first}, and "
-        f"{there}: it has begun anew, or is another one; begin anew with a new checkpoint"
+        f"circuit {options.place.address}, output {options.output}: the query has read all steps below "
+        f"{first}, and {there}: it was started from scratch, or is another one; start again with a new "
+        f"checkpoint"
     )
 
 

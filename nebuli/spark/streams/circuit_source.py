@@ -1,6 +1,7 @@
 """The Spark data source ``circuit``: batch and streaming, reading outputs and writing into inputs.
 
-What needs gRPC is imported within functions, since Spark imports this module in every session that has the format.
+Modules that need gRPC are imported within functions, since Spark imports this module in every session that has the
+format.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class CircuitDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What ``format(...)`` is given."""
+        """The name for ``format(...)`` is given."""
         return "circuit"
 
     def schema(self) -> StructType:

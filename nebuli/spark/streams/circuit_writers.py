@@ -1,7 +1,7 @@
 """The writers that Spark calls: of a batch and of a stream, into an input of a circuit.
 
-Of every stream writer there are several, in processes of the driver and in tasks, and none is told the query: a task
-knows it, by a local property, and what it returns brings it to the driver.
+Every stream writer exists several times, in processes of the driver and in tasks, and none gets the query: a task knows
+it, by a local property, and its result brings it to the driver.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task has staged, and for which push."""
+    """The rows that a task has staged, and their push."""
 
     work: Work
     pieces: Pieces
@@ -63,7 +63,7 @@ class CircuitStreamWriter(DataSourceStreamArrowWriter):
         return Written(work, self._staged.stage(work, iterator))
 
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803 - Spark's signature
-        """Have a batch count, once. One without partitions has no rows, and nobody who knows its query."""
+        """Have a batch count, once. One without partitions has no rows, and no task that knows its query."""
         written = _written(messages)
         if written:
             self._staged.push(written[0].work, [each.pieces for each in written])

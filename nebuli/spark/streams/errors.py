@@ -1,14 +1,14 @@
-"""What goes wrong between Spark and a circuit, beside what `spark_bridge.errors` has.
+"""Errors between Spark and a circuit, in addition to those of `spark_bridge.errors`.
 
 ::
 
     SparkBridgeError
-    └── CircuitStreamError     the circuit did not do it; the message says which, and what it was asked for
+    └── CircuitStreamError     the circuit did not do it; the message names it, and the request
         ├── CircuitAway          it was not there for too long
-        ├── BatchLost            what tasks have staged is not there any more
-        ├── StepsForgotten       steps that are to be read are not kept any more
+        ├── BatchLost            rows staged by tasks are gone
+        ├── StepsForgotten       steps to read are no longer kept
         ├── StepsReplaced        there are fewer steps than were read: it is another circuit
-        └── RowTakenBack         an output that was to be append-only has taken a row back
+        └── RowTakenBack         an output that was to be append-only has retracted a row
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class CircuitAway(CircuitStreamError):
 
 
 class BatchLost(CircuitStreamError):
-    """What tasks have staged of a batch is not there any more, and nothing of it counts: the batch has to be run again.
+    """Rows that tasks have staged of a batch are gone, and none of them count: the batch has to be run again.
 
     Spark ends the query with it; started again on its checkpoint, it does so.
     """
@@ -45,7 +45,7 @@ class StepsForgotten(CircuitStreamError):
 
 
 class StepsReplaced(CircuitStreamError):
-    """The circuit has made fewer steps than the query has read: it is another one, or has begun anew."""
+    """The circuit has made fewer steps than the query has read: it is another one, or was started from scratch."""
 
 
 class RowTakenBack(CircuitStreamError):

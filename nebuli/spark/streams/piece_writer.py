@@ -28,7 +28,7 @@ _log = logging.getLogger("nebuli.spark")
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """What a task has staged; ``known``: the circuit said that it has the whole push already."""
+    """The rows that a task has staged; ``known``: the circuit reported that it has the whole push already."""
 
     names: tuple[str, ...] = ()
     known: bool = False
@@ -83,14 +83,14 @@ class Staged:
             expected = circuit.next_sequence(options.input, work.producer)
             if expected > work.number + 1:
                 raise CheckpointReplaced(
-                    f"circuit {options.place.address}, {self._what(work)}: {expected - 1} has been pushed: the query's "
-                    f"checkpoint is older than what it has written, or the version is; go on from the newest one, or "
-                    f"begin anew"
+                    f"circuit {options.place.address}, {self._what(work)}: {expected - 1} has been pushed: "
+                    f"the query's checkpoint is older than what it has written, or the version is; continue "
+                    f"from the newest one, or start from scratch"
                 )
             if any(each.known for each in staged) and expected <= work.number:
                 raise CircuitStreamError(
-                    f"circuit {options.place.address}, {self._what(work)}: a task was told that it is pushed, and it "
-                    f"is not: has the circuit begun anew?"
+                    f"circuit {options.place.address}, {self._what(work)}: the circuit reported to a task "
+                    f"that it is pushed, and it is not: was the circuit started from scratch?"
                 )
             circuit.push_staged(options.input, names, producer=work.producer, sequence=work.number)
 
@@ -99,7 +99,7 @@ class Staged:
         try:
             self._drop(work, [name for each in staged for name in each.names])
         except CircuitStreamError as error:
-            _log.warning("what was staged is left to be forgotten: %s", error)
+            _log.warning("staged rows stay until they expire: %s", error)
 
     def _drop(self, work: Work, names: Sequence[str]) -> None:
         if names:

@@ -56,9 +56,9 @@ def complete_steps(options: ReadOptions) -> int:
         if time.monotonic() > until:
             paused = ", and is paused: start it" if status.paused else ": see that all of its members run"
             raise CircuitAway(
-                f"circuit {options.place.address}, output {options.output}: it has begun again, and for "
-                f"{options.place.timeout_s:g} s, which the option timeout says, has not caught up with the steps that "
-                f"it had made before{paused}"
+                f"circuit {options.place.address}, output {options.output}: it was restarted, and within "
+                f"{options.place.timeout_s:g} s (the option timeout) has not caught up with its earlier "
+                f"steps{paused}"
             )
         pause()
 
@@ -116,8 +116,8 @@ class StepReader:
                     reading.close()
             if time.monotonic() > until:
                 raise CircuitAway(
-                    f"circuit {options.place.address}, output {options.output}: it was shut down before step {at}, and "
-                    f"was not there again for {options.place.timeout_s:g} s, which the option timeout says"
+                    f"circuit {options.place.address}, output {options.output}: it was shut down before step "
+                    f"{at}, and did not return within {options.place.timeout_s:g} s (the option timeout)"
                 )
             pause()
 
@@ -131,8 +131,9 @@ class StepReader:
         if (weights < 0).any():
             row = without_weight(net).slice(int(np.argmax(weights < 0)), 1).to_pylist()[0]
             raise RowTakenBack(
-                f"circuit {self.options.place.address}, output {self.options.output}: step {step} takes back {row}, "
-                f"and appendOnly=true reads rows that are only added: read changes, with {WEIGHT} and {STEP}"
+                f"circuit {self.options.place.address}, output {self.options.output}: step {step} retracts "
+                f"{row}, and appendOnly=true reads rows that are only added: read changes, with {WEIGHT} and "
+                f"{STEP}"
             )
         return without_weight(net).take(pa.array(np.repeat(np.arange(net.num_rows), weights)))
 

@@ -36,15 +36,15 @@ _Answer = TypeVar("_Answer")
 
 
 class Unpinned(Exception):
-    """What was pinned is not any more: pin it again."""
+    """The pin is gone: pin again."""
 
 
 class TooManyPieces(Exception):
-    """A table is larger than it may be; the message says which."""
+    """A table is larger than it may be; the message names it."""
 
 
 class _Question:
-    """What is asked, until it is answered."""
+    """A question, until it is answered."""
 
     __slots__ = ("_asked", "_since", "answer", "number")
 
@@ -67,7 +67,7 @@ class _Question:
 class CallConnection:
     """Asks whichever process the member has; what the last one left without an answer is asked of the next one again.
 
-    `reach` says that there is a session with a process, and where that is; `drop` that the session is over.
+    `reach` reports a session with a process, and its address; `drop` reports the end of the session.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class CallConnection:
     async def push(
         self, handle: str, producer: str, sequence: int, rows: bytes, within_s: float
     ) -> ask.Answer:
-        """Have rows logged, or learn why they are not; waits for a process as long as there is none.
+        """Have rows logged, or raise why they are not; waits for a process as long as there is none.
 
         After a cancel it has happened or not. Asked again, it happens once.
         """
@@ -152,7 +152,10 @@ class CallConnection:
                 at = span.upper
 
     async def _span(self, output: str, first: int, schema: pa.Schema) -> Span | None:
-        """What an output has from a step on; None if that is nothing for a while, or was not all of one process'."""
+        """Return the steps of an output from one on.
+
+        None if there are none for a while, or they came from several processes.
+        """
         updates: list[tuple[int, pa.RecordBatch]] = []
         upper, count, piece = 0, 1, 0
         while piece < count:
@@ -173,7 +176,7 @@ class CallConnection:
         return Span(first, upper, updates)
 
     async def offsets(self, step: int) -> dict[str, tuple[int, int]]:
-        """What counts for a step, as `Remap.offsets`. Raises StepOutOfRange, StorageError."""
+        """Return what counts for a step, as `Remap.offsets`. Raises StepOutOfRange, StorageError."""
         answer = await self._ask(ask.AskOffsets(step))
         if isinstance(answer, ask.NoSuchStep):
             raise StepOutOfRange(f"the log of member {self._member}", step, answer.first, answer.last)
@@ -209,7 +212,9 @@ class CallConnection:
         return [batch for each in found if each.rows for batch in pa.ipc.open_stream(each.rows)]
 
     async def look_up(self, view: str, keys: bytes, name: str, step: int, within_s: float) -> LookedUp:
-        """What keys of a view have, before this step or a later one; with a name it is held from there on, as by `pin`.
+        """Return the rows of keys of a view, before this step or a later one.
+
+        With a name they are held from there, as by `pin`.
 
         Raises Unpinned, StorageError, TooManyPieces.
         """
@@ -264,21 +269,23 @@ class CallConnection:
         _expected(ask.Noted, await self._ask(ask.Publish()))
 
     async def give_ahead(self, layout: bytes, addresses: tuple[str, ...]) -> None:
-        """Have the member give what never changes to those of a layout, while steps go on. Raises StorageError.
+        """Have the member give its immutable state to the members of a layout, while steps continue.
 
-        They have it durably then. `hand_over`, to the same, is brief behind it; without it, that gives all.
+        Raises StorageError.
+
+        They have it durably then. `hand_over`, to the same, is brief after it; without it, that gives all.
         """
         _expected(ask.Noted, await self._ask(ask.GiveAhead(layout, addresses)))
 
     async def hand_over(self, layout: bytes, addresses: tuple[str, ...]) -> int:
         """Have the member, which is paused, give all it has to those of a layout; the next step. Raises StorageError.
 
-        Nothing is logged behind it until `take_back`.
+        Nothing is logged after it until `take_back`.
         """
         return _expected(ask.HandedOver, await self._ask(ask.HandOver(layout, addresses))).step
 
     async def take_back(self) -> None:
-        """Have the member go on with what it has handed over."""
+        """Have the member continue with the state that it has handed over."""
         _expected(ask.Noted, await self._ask(ask.TakeBack()))
 
     def _gone(self) -> ask.CouldNot:
@@ -307,7 +314,7 @@ class CallConnection:
         if before is not None:
             await asyncio.wait([before])
         self._to_send = asyncio.Queue()
-        # Holds come before rows that wait already, and nobody waits for their answers.
+        # Holds come before rows that wait already, and their answers are not waited for.
         holds = [self._question(ask.Hold(handle)) for handle in sorted(self._held)]
         for question in (*holds, *self._questions.values()):
             self._to_send.put_nowait(question)
@@ -335,11 +342,11 @@ class CallConnection:
         return question.encoded()
 
     def _heard(self, sender: str, data: bytes) -> None:
-        """An answer. One that cannot be read is told to whoever asked, if it says to what it is one."""
+        """An answer. An unreadable one is reported to the caller, if it names its question."""
         try:
             number, answer = ask.read_answer(data, sender)
         except MalformedMessage as error:
-            _log.warning("what it answers is not known: %s", error)
+            _log.warning("its answer is not known: %s", error)
             return
         if isinstance(answer, MalformedMessage):
             answer = ask.CouldNot(str(answer))
@@ -360,5 +367,5 @@ def _expected(kind: type[_Answer], answer: ask.Answer) -> _Answer:
     if isinstance(answer, ask.CouldNot):
         raise StorageError(answer.why)
     if not isinstance(answer, kind):
-        raise StorageError(f"the member answered {answer}, which is none to what it was asked")
+        raise StorageError(f"the member answered {answer}, which does not match the request")
     return answer

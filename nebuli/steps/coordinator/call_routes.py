@@ -23,12 +23,12 @@ class CallRoutes:
         self._open, self._left = asyncio.Event(), asyncio.Event()
         self._open.set()
         self.closed = False
-        """Whether pushes are refused, as the circuit is shut down."""
+        """True if pushes are refused, as the circuit is shut down."""
         self.seen = 0
-        """Somebody has seen what came of all steps below this one: no answer from now on is without that."""
+        """A client has seen the results of all steps below this one: later answers include them."""
 
     def has_seen(self, step: int) -> None:
-        """Somebody has seen what came of all steps below this one."""
+        """A client has seen the results of all steps below this one."""
         self.seen = max(self.seen, step)
 
     def __iter__(self) -> Iterator[CallConnection]:
@@ -64,7 +64,7 @@ class CallRoutes:
 
     @asynccontextmanager
     async def held(self, within_s: float) -> AsyncIterator[None]:
-        """Nobody is on the way to a member as long as the context is. Raises TimeoutError: somebody was for so long."""
+        """No call is on its way to a member within the context. Raises TimeoutError: one was for too long."""
         self._open.clear()
         try:
             async with asyncio.timeout(within_s):
@@ -78,7 +78,7 @@ class CallRoutes:
         self.closed = True
 
     async def emptied(self, within_s: float) -> None:
-        """Wait until nobody is on the way to a member, for so long at most."""
+        """Wait until no call is on its way to a member, for so long at most."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._empty()

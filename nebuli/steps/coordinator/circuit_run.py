@@ -65,7 +65,7 @@ class CircuitRun(Generic[_Wanted]):
         self.calls = CallRoutes()
         """The ways into the members' input logs."""
         self.on_failure: list[Callable[[str], None]] = []
-        """Those who answer callers: they hear the reason where rows are such that it cannot continue."""
+        """Callbacks of the code that answers callers: they get the reason if rows prevent it from continuing."""
         self.record = record
         self.ends_with_inputs = asyncio.Event()
         """Set if it ends when all its inputs have ended."""
@@ -81,18 +81,21 @@ class CircuitRun(Generic[_Wanted]):
         """Held while what runs is changed, or ended."""
         self._scalings: set[asyncio.Task[int]] = set()
         self._is_decided = False
-        """Whether others may be noted as the members: from then on only the note says whose the circuit is."""
+        """True once others may be recorded as the members.
+
+        From then on only the note decides which members have the circuit.
+        """
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Why it cannot continue, if it cannot."""
         self._ending, self._stopping = asyncio.Event(), asyncio.Event()
         self._complete = False
-        """Whether the members' stop is the end, and not one by request."""
+        """True if the members' stop is the end, and not one by request."""
 
     # -- what is known
 
     @property
     def has_begun(self) -> bool:
-        """Whether it has members."""
+        """True if it has members."""
         return self._now is not None
 
     @property
@@ -132,13 +135,13 @@ class CircuitRun(Generic[_Wanted]):
                 pass
 
     async def offsets(self, member: int, step: int) -> Offsets:
-        """What counts for a step at a member: waits while that is away. Raises StepOutOfRange, StorageError."""
+        """Return what counts for a step at a member: waits while that is away. Raises StepOutOfRange, StorageError."""
         return await self.calls[member].offsets(step)
 
     # -- what is asked for
 
     async def pause(self) -> None:
-        """Make no steps until `start`, whatever dies meanwhile; nothing once it is ending. Raises OSError."""
+        """Make no steps until `start`, even if processes die meanwhile; nothing once it is ending. Raises OSError."""
         async with self._alone:
             if not self._ending.is_set():
                 await self.record.change(paused=True)
@@ -151,7 +154,7 @@ class CircuitRun(Generic[_Wanted]):
             self.coordinator.start()
 
     async def shut_down(self) -> None:
-        """Begin to end: with all rows that are pushed by now, once all members are there, whatever dies meanwhile.
+        """Begin to end, with all rows pushed by now, once all members are there, even if processes die meanwhile.
 
         Pushes are refused from now on. Raises OSError.
         """
@@ -280,7 +283,7 @@ class CircuitRun(Generic[_Wanted]):
                 self._check_broken()
                 if not running.done():
                     if asked.done() and asked.result() != coordinator.epoch:
-                        return None  # a member that was told of the end is another process by now
+                        return None  # a member that was notified of the end is another process by now
                     self._complete = asked.done() or ended.done()
                     coordinator.shut_down(drain=self._complete)
             await asyncio.wait(fatal, return_when=asyncio.FIRST_COMPLETED)
@@ -293,7 +296,7 @@ class CircuitRun(Generic[_Wanted]):
 
     @asynccontextmanager
     async def _alone_with(self, generation: Generation) -> AsyncIterator[bool]:
-        """The lock, or False once others have taken over: who has it then waits until nothing coordinates these."""
+        """The lock, or False once others have taken over: its holder then waits until nothing coordinates these."""
         alone = asyncio.create_task(self._alone.acquire())
         over = asyncio.create_task(generation.over.wait())
         try:
@@ -349,7 +352,8 @@ class CircuitRun(Generic[_Wanted]):
     async def _succeed(self, wanted: _Wanted, before: Generation) -> int:
         """Have others take the place of members; their first step.
 
-        Raises NotScaled: those before continue. StorageError, OSError: whose the circuit is, only the note says.
+        Raises NotScaled: those before continue. StorageError, OSError: only the note then decides which members have
+        the circuit.
         """
         after = await self._roster.candidates(wanted, before)
         self._is_decided = False
@@ -358,7 +362,7 @@ class CircuitRun(Generic[_Wanted]):
             async with self.calls.held(_PUSH_S):
                 step = await self._hand_over(before, after, addresses, epoch)
                 self._is_decided = True
-                await self._roster.become(after)  # from here on, whatever dies
+                await self._roster.become(after)  # from here on, even if processes die
                 before.over.set()
                 await before.left.wait()  # no coordinator greets them any more, and has them open their sinks
                 await asyncio.gather(self._leave(before), after.open())
@@ -418,7 +422,7 @@ async def _raising(failure: Any) -> None:
 
 
 async def _next(spans: AsyncIterator[Span], generation: Generation) -> Span | None:
-    """What comes next, as long as the circuit is theirs; then None."""
+    """Return the next event, as long as the circuit is theirs; then None."""
     coming = asyncio.ensure_future(anext(spans))
     over = asyncio.create_task(generation.over.wait())
     waiting: list[asyncio.Future[Any]] = [coming, over]

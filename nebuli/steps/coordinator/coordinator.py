@@ -31,14 +31,16 @@ _NOT_IN_STEP = (Phase.CLAIMING, Phase.JOINING, Phase.OPENING)
 
 
 async def _nowhere(step: int) -> None:
-    """Nobody coordinates after this one: members end with its process."""
+    """No coordinator follows this one: members end with its process."""
 
 
 class Coordinator:
-    """Keeps members in lockstep while it `run`s. ``observe`` hears of all orders but what members are told.
+    """Keeps members in lockstep while it `run`s.
 
-    ``record_end`` makes it durable that all have stopped, for another process that is to go on where this one ends.
-    A call before, or after, that is an error of whoever makes it. All on one event loop.
+    ``observe`` is called with all instructions except messages to members.
+
+    ``record_end`` makes it durable that all have stopped, for another process that is to continue where this one ends.
+    A call before or after that is an error of the caller. All on one event loop.
     """
 
     def __init__(
@@ -91,7 +93,7 @@ class Coordinator:
 
     @property
     def done(self) -> int:
-        """How many steps have been done, in whatever epoch: those that are replayed count once."""
+        """Number of steps done, over all epochs: replayed steps count once."""
         return self._done
 
     @property
@@ -101,7 +103,7 @@ class Coordinator:
 
     @property
     def complete_is_known(self) -> bool:
-        """Whether `complete` counts all that coordinators before this one have had made, if they have said so."""
+        """True if `complete` includes all steps that earlier coordinators have recorded."""
         return self._lockstep.made.known
 
     @property
@@ -111,12 +113,12 @@ class Coordinator:
 
     @property
     def paused(self) -> bool:
-        """Whether no steps are to be made."""
+        """True if no steps are to be made."""
         return self._lockstep.paused
 
     @property
     def ending(self) -> bool:
-        """Whether it was told to end, or has ended."""
+        """True if it is ending, or has ended."""
         return self._lockstep.shutting_down
 
     # -- its life
@@ -124,7 +126,7 @@ class Coordinator:
     async def run(self) -> int | None:
         """Coordinate until `shut_down`: the next step of all members, which have a version at it, or None.
 
-        Raises CoordinationError where the circuit cannot go on; StorageError if no epoch can be claimed.
+        Raises CoordinationError if the circuit cannot continue; StorageError if no epoch can be claimed.
         """
         loop = asyncio.get_running_loop()
         self._over = loop.create_future()
@@ -170,7 +172,7 @@ class Coordinator:
         self._happen(ev.PauseAsked())
 
     def start(self) -> None:
-        """Steps go on. Again: nothing."""
+        """Continue with steps. Again: nothing."""
         self._happen(ev.StartAsked())
 
     async def rest(self) -> int:
@@ -196,7 +198,7 @@ class Coordinator:
         await self._out_of_step.wait()
 
     async def checkpoint(self, patience_s: float | None = PATIENCE_S) -> int:
-        """Make a checkpoint of all that was stepped: the step that comes behind it.
+        """Make a checkpoint of all steps so far; returns the next step.
 
         Raises CheckpointNotMade: one could not be written, or members are not in step for so long (None: it waits for
         them), or this does not `run`, or ends meanwhile.
@@ -230,7 +232,7 @@ class Coordinator:
         if away:
             return CheckpointNotMade(None, f"{away}; see that it runs")
         again = f", again after this: {self._ended_by}" if self._fruitless else ""
-        return CheckpointNotMade(None, f"members are still opening what they have{again}")
+        return CheckpointNotMade(None, f"members are still opening their state{again}")
 
     def shut_down(self, *, drain: bool = False) -> None:
         """End, with a checkpoint if all members are there; `run` returns then. Again: nothing.

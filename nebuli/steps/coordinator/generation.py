@@ -33,10 +33,10 @@ _TAKE_BACK_S = 3.0
 class Generation:
     """The ways to members, the coordinator that they have, and the sinks that are in this process, if any are.
 
-    Members listen at ``addresses``; None: where their home says. They answer to ``answer_to``, if others reach this
+    Members listen at ``addresses``; None: given by their home. They answer to ``answer_to``, if others reach this
     process elsewhere than its ``receiver`` listens. ``members`` makes them, from their lines and from the number of
-    steps that are done. ``sinks`` opens those of this process, from the members' stores. ``layout`` says who has what
-    of the state, if others had it before.
+    steps that are done. ``sinks`` opens those of this process, from the members' stores. ``layout`` assigns the state
+    to members, if others had it before.
     """
 
     def __init__(
@@ -156,7 +156,10 @@ class Generation:
         await asyncio.wait(telling, timeout=_TAKE_BACK_S)
 
     async def resume(self) -> None:
-        """Continue, whatever these have given: others do not take their place. Raises StorageError."""
+        """Continue, regardless of the state that these have given: others do not take their place.
+
+        Raises StorageError.
+        """
         await self.take_back()
         if self._sinks is not None:
             await self._sinks.take_back()

@@ -29,7 +29,7 @@ _FAULT = FaultPolicy(retry=AWAY_S)
 
 
 class SessionObserver(Protocol):
-    """What else a coordinator's process and a member say to each other while they have a session."""
+    """Other messages between a coordinator's process and a member during a session."""
 
     def reach(self, session: str, address: str) -> None:
         """There is one, with a process that listens there."""
@@ -39,11 +39,11 @@ class SessionObserver(Protocol):
 
 
 class MemberConnection:
-    """Tells ``happen`` when the member can be told something, what it says, and when it is lost.
+    """Calls ``happen`` when the member can receive messages, for its messages, and when it is lost.
 
-    ``address`` is where the member's receiver is reached; without one, it is waited for until `reach` says it.
-    ``answer_to`` is where the coordinator's is, if others reach it elsewhere than it listens. ``observer``
-    hears of each session, and of its end unless the connection ends it.
+    ``address`` is where the member's receiver is reached; without one, it waits until `reach` gives it.
+    ``answer_to`` is where the coordinator's is, if others reach it elsewhere than it listens. ``observer`` is notified
+    of each session, and of its end unless the connection ends it.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class MemberConnection:
         self._told: asyncio.Queue[bytes] | None = None
 
     def tell(self, message: FromCoordinator) -> None:
-        """Send a message; to nobody if the member is not connected."""
+        """Send a message; it is dropped if the member is not connected."""
         if self._told is not None:
             self._told.put_nowait(encode(message))
 
@@ -95,7 +95,7 @@ class MemberConnection:
                 self._changed.clear()
                 await (
                     self._changed.wait()
-                )  # without a deadline: whoever starts the member says when it is there
+                )  # without a deadline: the code that starts the member reports when it is there
             self._session = asyncio.create_task(self._connect(self.address, happen))
             try:
                 await asyncio.wait([self._session])
@@ -137,7 +137,7 @@ class MemberConnection:
             return f"it was greeted at {address}, and does not answer"
 
     async def _greet(self, address: str, session: str) -> None:
-        """Greet the member, and wait until it has heard: without a deadline, as it may come at any time."""
+        """Greet the member, and wait until it has received that: without a deadline, as it may come at any time."""
         hello = self._sender.register_channel(
             channels.greetings(self._circuit, self.member), to=address, codec="bytes"
         )

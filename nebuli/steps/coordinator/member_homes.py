@@ -1,4 +1,7 @@
-"""Where the members of a circuit live: the seam behind which they are processes of this machine, or tasks of Spark."""
+"""Where the members of a circuit live.
+
+The interface that they have as processes of this machine and as tasks of Spark.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ ENDED_ABOVE = "a member that was to take over has ended: its own lines above hav
 class Members(Protocol):
     """All members of a circuit: entered, they are begun, and begun again when they end; left, they have ended.
 
-    Their lines are told where they listen, whenever that is new. One that was dismissed is not begun again.
+    Their lines are notified where they listen, whenever that changes. One that was dismissed is not begun again.
     """
 
     @property
@@ -47,7 +50,7 @@ class Members(Protocol):
         """The addresses at which all listen for what they take over, once they do."""
 
     async def failed(self) -> None:
-        """Wait until they cannot be kept: raises MembersFailed, which says what was said last."""
+        """Wait until they cannot be kept: raises MembersFailed, with the last error message."""
 
 
 class Home(Protocol):
@@ -65,8 +68,8 @@ class Home(Protocol):
     ) -> Members:
         """Those of a circuit, one for each order, with its line.
 
-        ``receiver`` is the coordinator's. ``done`` says how much all have done together: members that end are begun
-        again as long as that grows.
+        ``receiver`` is the coordinator's. ``done`` returns how much all have done together: members that end are
+        restarted as long as that grows.
         """
 
 
@@ -79,7 +82,7 @@ class TakingAt:
         self._all = asyncio.Event()
 
     def hear(self, member: int, address: str) -> None:
-        """A process of a member says that it does."""
+        """A process of a member reports it."""
         self._addresses[member] = address
         if len(self._addresses) == self._members:
             self._all.set()

@@ -13,7 +13,7 @@ Wanted = TypeVar("Wanted")
 class Roster(Protocol, Generic[Wanted]):
     """Members of this machine, of Spark, or at workers.
 
-    What is written last is so, whatever process dies before or after. All methods raise StorageError and OSError.
+    The last write counts, even if a process dies before or after it. All methods raise StorageError and OSError.
     """
 
     async def first(self) -> Generation:
@@ -26,7 +26,7 @@ class Roster(Protocol, Generic[Wanted]):
         """The number of members that are ``wanted``."""
 
     def has(self, wanted: Wanted, now: Generation) -> bool:
-        """Whether the circuit has these. Raises NotScaled if they cannot follow those that it has."""
+        """True if the circuit has these. Raises NotScaled if they cannot follow those that it has."""
 
     async def candidates(self, wanted: Wanted, before: Generation) -> Generation:
         """Members that are to follow, noted so that they are taken away if they do not. Raises NotScaled."""

@@ -1,4 +1,4 @@
-"""What the coordinator of a query in steps was asked for, and how far it came: for the next process of its fragment."""
+"""The requests to the coordinator of a query in steps, and its progress: for the next process of its fragment."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class RunRecord:
 
     @classmethod
     def at(cls, place: StorePlace) -> Self:
-        """That of a place: of the run that goes on, or a new one. Raises StorageError, OSError."""
+        """Return the record of a place: of the current run, or a new one. Raises StorageError, OSError."""
         notes = Notes(place)
         said = notes.read(COORDINATOR)
         if said is None:
@@ -61,8 +61,8 @@ class RunRecord:
             return cls(notes, _KNOWN.validate_python(unsealed(said)))
         except ValueError as error:
             raise StorageError(
-                f"{place}/{COORDINATOR} cannot be read ({why_damaged(error)}): restore it from a copy, or stop "
-                f"the query and start it again, which begins it anew"
+                f"{place}/{COORDINATOR} cannot be read ({why_damaged(error)}): restore it from a copy, or "
+                f"stop the query and start it again, from scratch"
             ) from error
 
     @staticmethod

@@ -19,12 +19,12 @@ _BEGIN_S = 60.0
 """How long processes may take to begin, on a busy machine."""
 _REST_S = 60.0
 """How long a step may take that is to be the last before."""
-_LOST = "a member was lost while it gave what it had to others"
+_LOST = "a member was lost while it handed over its state"
 _Value = TypeVar("_Value")
 
 
 class GivenUp(Exception):
-    """Others do not take the place of the members that there are; the message says why."""
+    """Others do not take the place of the current members; the message has the reason."""
 
 
 async def given_ahead(before: Generation, after: Generation) -> tuple[Sequence[str], int]:

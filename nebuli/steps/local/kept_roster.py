@@ -85,7 +85,7 @@ class KeptRoster:
         return wanted
 
     def has(self, wanted: int, _: Generation) -> bool:
-        """Whether there are so many."""
+        """True if there are so many."""
         return wanted == self.query.plan.members
 
     async def candidates(self, wanted: int, before: Generation) -> Generation:

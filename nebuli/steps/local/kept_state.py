@@ -1,4 +1,4 @@
-"""`KeptState`: what a query in steps keeps, in a folder or by a URL, by whom it is used, and whose it is."""
+"""`KeptState`: the state of a query in steps, in a folder or at a URL, with its lock and the record of its query."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class KeptState:
 
     @property
     def coordinator(self) -> StorePlace:
-        """The coordinator's store, which is made behind those of all members."""
+        """The coordinator's store, which is made after those of all members."""
         return self.place / "coordinator"
 
     def members(self, generation: int, count: int) -> list[StorePlace]:
-        """The stores of the members, of whom there were others before in so many generations."""
+        """The stores of the members, after so many generations of earlier members."""
         above = self.place / f"{_SCALED}{generation}" if generation else self.place
         return [above / f"{_MEMBER}{number}" for number in range(count)]
 
@@ -59,16 +59,16 @@ class KeptState:
             yield
 
     async def claim(self, query: SteppedQuery) -> tuple[SteppedQuery, int]:
-        """Have the place, which is locked, say that it is this query's, if it is nobody's or its own already.
+        """Record this query at the locked place, if it has none or this one already.
 
-        The query over as many members as have what is there, and their generation. It is nobody's before anything
-        counts: with what was wrong at the first try corrected, it may be another query. Raises StateOfAnother,
+        The query over as many members as have what is there, and their generation. The place has no query before any
+        row counts: after correcting an error of the first try, it may be another query. Raises StateOfAnother,
         ClaimDamaged, StateGone, StorageError, OSError.
         """
         said = await asyncio.to_thread(self.notes.read, CLAIM)
         stores = await asyncio.to_thread(self._stores)
         if said is None and stores:
-            raise ClaimDamaged(f"{self}/{CLAIM}", "it is gone, and what members have kept is there")
+            raise ClaimDamaged(f"{self}/{CLAIM}", "it is missing, and the state of members is there")
         found, generation = query, 0
         if said is not None:
             try:
@@ -88,7 +88,7 @@ class KeptState:
         return found, generation
 
     def belong(self, query: SteppedQuery, generation: int) -> None:
-        """Say, durably, whose it is, and which members have what is there. Raises OSError."""
+        """Record, durably, its query, and the members that have the state. Raises OSError."""
         self.notes.write(CLAIM, query.claim(generation))
 
     def forget_others(self, generation: int) -> None:
@@ -97,7 +97,7 @@ class KeptState:
             Store.remove(each)
 
     def _others(self, kept: StorePlace) -> Sequence[StorePlace]:
-        """Of other generations than the one with this member: stores, or folders of stores."""
+        """Return stores, or folders of stores, of other generations than the one with this member."""
         if isinstance(self.place, Path) and isinstance(kept, Path):
             scaled = [each for each in self.place.glob(f"{_SCALED}*") if each != kept.parent]
             return scaled if kept.parent == self.place else [*scaled, *self.place.glob(f"{_MEMBER}*")]
@@ -111,13 +111,13 @@ class KeptState:
         return [each for each in stores_below(self.place) if f"/{_MEMBER}" in each.schema]
 
     def _clear(self, stores: list[StorePlace]) -> None:
-        """Forget whose it is last: whatever ends this in the middle, it is begun again."""
+        """Forget the record of the query last: if this is interrupted, it is repeated."""
         for each in (self.coordinator, *stores):
             Store.remove(each)
         self.notes.forget([CLAIM, SKIPPED])
 
     def _check_all_there(self, generation: int, members: int) -> None:
-        """A member without what it kept would begin anew, with what it writes, where no other has a checkpoint."""
+        """Check that no member has lost its state: it would start from scratch, if no other has a checkpoint."""
         if not Store.is_at(self.coordinator):
             return
         gone = [store for store in self.members(generation, members) if not Store.is_at(store)]
@@ -126,7 +126,7 @@ class KeptState:
 
 
 async def _are_blank(stores: list[StorePlace]) -> bool:
-    """Whether no member has fixed a step, or was given a row that it has to keep."""
+    """True if no member has fixed a step, or has a row that it must keep."""
     return all([await Store.is_blank(each) for each in stores])
 
 

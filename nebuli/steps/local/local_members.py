@@ -51,18 +51,18 @@ class ThisMachine:
         _receiver: ReceiverServer,
         done: Callable[[], int],
     ) -> Members:
-        """A process for each order; what it has to say it says on its standard error."""
+        """A process for each order; its messages go to its standard error."""
         return LocalMembers(orders, lines_, self._directory, done)
 
 
 class LocalMembers:
-    """Starts a process for each order, and tells its lines where it listens, whenever a new one does.
+    """Starts a process for each order, and notifies its lines where it listens, whenever a new one does.
 
     One that was dismissed is not started again.
 
-    Leaving the context ends them all, within four seconds; they end, too, when this process does. What they write on
-    standard error goes to this process's. ``directory`` is where paths of sources start. ``done`` says how much
-    all have done together: a member that dies is started again as long as that grows.
+    Leaving the context ends them all, within four seconds; they end, too, when this process does. Their standard error
+    goes to this process's. ``directory`` is where paths of sources start. ``done`` returns how much all have done
+    together: a member that dies is started again as long as that grows.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class LocalMembers:
         return await self._taking.all()
 
     async def failed(self) -> None:
-        """Wait until a member cannot be kept: raises MembersEnd, which says what it said last."""
+        """Wait until a member cannot be kept: raises MembersEnd, with its last error message."""
         done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
         for task in done:
             task.result()

@@ -41,15 +41,15 @@ NEVER_ENDED = "its query did not come to its end"
 
 
 class LocalRun(CircuitRun[int]):
-    """Entered, it has begun; left, all its processes have ended. What it keeps is at ``state``, and goes on there.
+    """Entered, it has begun; left, all its processes have ended. Its state is at ``state``, and continues there.
 
     ``directory`` is where paths of sources start. ``home`` is where members live; None: in processes of this machine,
-    which listen at its addresses ``hosts``, in turn. ``observe`` hears what the coordinator orders, ``scaled`` how many
-    members there are, at first and whenever that changes. ``late``: what is done about rows whose window is over.
-    ``keep_output_bytes``: how much each member keeps of the output that its sinks have had; None: all.
-    ``keep_contents_bytes``: of what each output adds up to, for queries; None: a quarter of ``max_state_bytes``.
-    ``skip_steps``: rows of these are left out from now on. ``closes``: event time ends at the end of all inputs, or of
-    the run, even if a later one may have more of them. Where the folder has the state of another
+    which listen at its addresses ``hosts``, in turn. ``observe`` is called with the coordinator's instructions,
+    ``scaled`` with how many members there are, at first and whenever that changes. ``late``: what is done about rows
+    whose window is over. ``keep_output_bytes``: how much each member keeps of the output that its sinks have had;
+    None: all. ``keep_contents_bytes``: of what each output adds up to, for queries; None: a quarter of
+    ``max_state_bytes``. ``skip_steps``: rows of these are left out from now on. ``closes``: event time ends at the end
+    of all inputs, or of the run, even if a later one may have more of them. Where the folder has the state of another
     number of members than the query's, the run continues with these, and, if it ``scales``, with the query's.
 
     Entering raises StateOfAnother, StateInUse, StateGone, FolderUnusable, FolderOfOthers, NotScaled, StepNotSkipped,
@@ -96,7 +96,7 @@ class LocalRun(CircuitRun[int]):
         self._keep_contents_bytes = keep_contents_bytes
         self._skip_steps = skip_steps
         self.skipped: Sequence[SkippedRows] = ()
-        """What is left out of steps, by this run or one before."""
+        """Rows left out of steps, by this run or one before."""
         self._wanted = query
         self._stack = AsyncExitStack()
         self._running: asyncio.Task[int | None] | None = None
@@ -200,5 +200,5 @@ def _why(error: OSError) -> str:
         case FileExistsError():
             return "it is a file"
         case NotADirectoryError():
-            return "what should be a folder above it is a file"
+            return "a parent of it is a file, not a folder"
     return error.strerror or str(error)

@@ -22,7 +22,7 @@ from nebuli.without_pandas import hide_pandas
 from netchannel import NetChannelError
 
 _ENDED = 128 + signal.SIGTERM
-"""The exit code of one that was told to end, as shells have it."""
+"""The exit code of a process ended by SIGTERM, as in shells."""
 
 
 def _say(said: Said, address: str) -> None:
@@ -31,7 +31,7 @@ def _say(said: Said, address: str) -> None:
 
 
 async def _main() -> bool:
-    """Whether it was dismissed."""
+    """Return true if it was dismissed."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=1 << 26)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer)

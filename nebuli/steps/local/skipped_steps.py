@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from nebuli.store.store_url import StorePlace
 
 SKIPPED = "skipped.json"
-"""The note that says which steps these are."""
+"""The note with these steps."""
 
 
 class SkippedRows(NamedTuple):
@@ -51,12 +51,12 @@ class SkippedRows(NamedTuple):
 
     @property
     def rule(self) -> LeftOut:
-        """What members are told."""
+        """Return the rule for members."""
         return LeftOut(self.step, self.input, self.unfit)
 
 
 class SkippedSteps:
-    """Those of one state, whose lock is held and whose members do not run: they are told of them when they begin.
+    """Those of one state, whose lock is held and whose members do not run: they get them when they begin.
 
     ``folder`` is where files of rows are put.
     """
@@ -66,7 +66,7 @@ class SkippedSteps:
         self._folder = folder
 
     async def known(self) -> list[SkippedRows]:
-        """What is left out. Raises StorageError, OSError."""
+        """Return the rows that are left out. Raises StorageError, OSError."""
         said = await asyncio.to_thread(self._notes.read, SKIPPED)
         if said is None:
             return []
@@ -103,7 +103,7 @@ class SkippedSteps:
 
 
 class _Members:
-    """What the stores of all members say."""
+    """The contents of the stores of all members."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class _Members:
             )
 
     async def _rows(self, step: int) -> dict[str, list[pa.RecordBatch]]:
-        """What was logged for a step, and what sources have for it, by input."""
+        """Return the logged rows of a step, and the sources' rows for it, by input."""
         parts: dict[str, list[pa.RecordBatch]] = {}
         for log, feeds in zip(self._logs, self._query.feeds, strict=True):
             async with ReplayableSources(feeds, log, {}) as readings:

@@ -32,7 +32,7 @@ SCHEMA = weighted(
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A place in a source, in the source's own words (the empty text is its beginning), behind so many rows.
+    """A place in a source, in the source's own form (the empty string is its beginning), after so many rows.
 
     ``awaited``: event time waits for what follows; not where nothing followed, or nothing came for long. It is
     the same place all the same.
@@ -69,18 +69,18 @@ class Addresses:
         self._known: tuple[int, Mapping[str, Passage]] = (-1, {})
 
     def part(self, step: int, read: Mapping[str, Passage]) -> NewPart:
-        """What is appended where a step is fixed: each source's address behind it, with what was read for it."""
+        """Return the entry for a fixed step: each source's address after it, with the rows read for it."""
         until = {source: (at, 0) for source, at in self.assigned.items()}
         until |= {source: (passage.until, passage.checksum) for source, passage in read.items()}
         return self.shard.part(_updates(step, until), step, step + 1)
 
     def beginning(self, step: int, at: Mapping[str, Address], hold: str) -> NewPart:
-        """What is appended where nothing is yet, so that each source's address is there when this step begins."""
+        """Return the first entry of an empty log, so that each source's address is there when this step begins."""
         until = {source: (address, 0) for source, address in at.items()}
         return self.shard.part(_updates(step - 1, until), 0, step, holds={hold: step - 1})
 
     async def passages(self, step: int) -> Mapping[str, Passage]:
-        """What counts for a step that the log has, by source."""
+        """Return the passages that count for a step in the log, by source."""
         if self._known[0] != step:
             first, found = await self.where(step), await self._ends(step)
             self._known = (
@@ -116,7 +116,7 @@ class Addresses:
 
 
 def _updates(step: int, until: Mapping[str, tuple[Address, int]]) -> list[Update]:
-    """The address of each source behind a step, and the checksum of what it has of it."""
+    """Return the address of each source after a step, and the checksum of its rows in it."""
     rows = [
         (source, at.position, at.rows, checksum, at.awaited, 1) for source, (at, checksum) in until.items()
     ]

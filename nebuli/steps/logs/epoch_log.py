@@ -44,14 +44,14 @@ class EpochLog:
         return cls(circuit, await store.create_shard(f"{circuit}/epochs", _NO_ROWS, keeps="updates"))
 
     async def last(self) -> int:
-        """The greatest number that anybody has claimed by now; 0 if nobody has."""
+        """Return the greatest claimed number; 0 if there is none."""
         await self._shard.refresh()
         return self._shard.upper
 
     async def claim(self, after: int) -> int:
-        """Take the number that follows ``after`` and all that are there, durably: nobody else gets it.
+        """Take the number that follows ``after`` and all that are there, durably: no other coordinator gets it.
 
-        With 0 it is whatever follows those that are there. Raises EpochTaken if a greater one than ``after`` is there,
+        With 0 it is the next after all existing ones. Raises EpochTaken if a greater one than ``after`` is there,
         or another one claimed it meanwhile. After any other error, or a cancel, it is claimed or not: called again with
         the same ``after``, here, it is claimed once.
         """

@@ -1,4 +1,4 @@
-"""What arrives at a handle, in a shard whose times count it, and how much of it counts for no step yet."""
+"""The arrivals at a handle, in a shard whose times count them, and how many of them count for no step yet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The input of a member: what producers sent, logged before they are told, and which of it counts for which step."""
+"""The input of a member.
+
+Rows from producers, logged before they are acknowledged, and the step for which each counts.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ _HOLD = "log"
 
 @dataclass(eq=False, slots=True)
 class _Push:
-    """What a producer sent, until it is durable."""
+    """Rows from a producer, until they are durable."""
 
     handle: str
     producer: str
@@ -46,10 +49,10 @@ class _Push:
 
 
 class InputLog:
-    """The input of one member at a time, who enters and leaves it. Steps below ``first`` are gone, ``last`` is next.
+    """The input of one member at a time, which enters and leaves it. Steps below ``first`` are gone, ``last`` is next.
 
     For each handle a shard has what arrived, at times that count arrivals; the remap, a shard too, has steps for times,
-    and says up to which arrival each handle counts.
+    and has the last counted arrival of each handle.
     """
 
     def __init__(
@@ -62,7 +65,7 @@ class InputLog:
         self._remap = remap
         self._known = known
         self.staging = Staging(store.blob_folder(f"{name}/staged"))
-        """What is there of pushes that are brought in pieces."""
+        """The staged pieces of pushes."""
         self._producers = Producers([])
         self._failure: StorageError | None = None
         self._pushes: list[_Push] = []
@@ -135,7 +138,7 @@ class InputLog:
     async def push_later(self, handle: str, rows: pa.RecordBatch, *, producer: str, number: int) -> None:
         """The same for a producer whose numbers grow, and which may leave some out.
 
-        The last one has no effect if it comes again, whatever its rows are then. Raises SequencePassed for one before
+        The last one has no effect if it comes again, with any rows. Raises SequencePassed for one before
         that; SchemaMismatch.
         """
         await self._let_in(handle, rows)
@@ -144,7 +147,7 @@ class InputLog:
         await self._logged(producer, number)
 
     async def has_logged(self, producer: str, number: int) -> bool:
-        """Whether that is the last number of a producer, of those that grow; waits if it is on its way.
+        """True if that is the last number of a producer, of those that grow; waits if it is on its way.
 
         Raises SequencePassed for one before the last, and what its append fails with.
         """
@@ -155,7 +158,7 @@ class InputLog:
 
     async def _let_in(self, handle: str, rows: pa.RecordBatch) -> None:
         if not self._free.is_set():
-            await self._free.wait()  # without a deadline: who holds it lets go, or ends
+            await self._free.wait()  # without a deadline: its holder lets go, or ends
         if self._failure is not None:
             raise self._failure
         self._arrivals[handle].shard.part(
@@ -232,7 +235,7 @@ class InputLog:
             error = LogTaken(f"input log {self.name}")
         try:
             await self._count()
-            self._producers = await self._known_producers()  # last: who pushes meanwhile, fails
+            self._producers = await self._known_producers()  # last: concurrent pushes fail
         except StorageError as second:
             self._failure = second
         if isinstance(error, LogTaken):
@@ -244,7 +247,7 @@ class InputLog:
     def _fail(pushes: Sequence[_Push], error: StorageError) -> None:
         for push in pushes:
             push.logged.set_exception(error)
-            push.logged.exception()  # who was cancelled does not ask for it
+            push.logged.exception()  # a cancelled caller does not retrieve it
 
     async def _known_producers(self) -> Producers:
         await self._known.refresh()
@@ -265,7 +268,7 @@ class InputLog:
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
-        """Have whoever pushes wait as long as the context is; entered once nothing is on its way any more."""
+        """Have pushes wait as long as the context is; entered once nothing is on its way any more."""
         self._free.clear()
         try:
             while self._on_their_way:
@@ -304,9 +307,9 @@ class InputLog:
     # -- what counts for which step
 
     async def read(self, step: int, cancelled: asyncio.Event) -> dict[str, pa.RecordBatch] | None:
-        """What counts for a step, a Z-set for each handle: the same whenever it is asked for.
+        """Return the input that counts for a step, a Z-set for each handle: the same in every call.
 
-        Of the next step: waits until something has arrived, and fixes the step. None once ``cancelled`` is set: the
+        For the next step, it waits until something has arrived, and fixes the step. None once ``cancelled`` is set: the
         step was not fixed. Raises StepOutOfRange.
         """
         if step == self.last and (cancelled.is_set() or not await self._has_arrived(cancelled)):
@@ -316,18 +319,17 @@ class InputLog:
     async def fix(self, step: int, read: Mapping[str, Passage] = NOTHING) -> dict[str, pa.RecordBatch]:
         """The same without waiting: all that has arrived by now counts for the next step, and be it nothing.
 
-        So does ``read``, rows of sources that give them again; if the step was fixed before, they do not count:
-        `passages` says which do. What counts is durable when this returns, and nothing is added to it, ever. Raises
-        StepOutOfRange.
+        So does ``read``, rows of repeatable sources; if the step was fixed before, they do not count: `passages`
+        returns those that do. The input is durable when this returns, and never changes. Raises StepOutOfRange.
         """
         return await self._rows(await self._remap.fix(step, read))
 
     async def logged(self, step: int) -> dict[str, pa.RecordBatch]:
-        """What was logged that counts for a step that is fixed. Raises StepOutOfRange."""
+        """Return the logged input of a fixed step. Raises StepOutOfRange."""
         return await self._rows(await self._remap.offsets(step))
 
     async def passages(self, step: int) -> Mapping[str, Passage]:
-        """The rows of sources that count for a step besides, by source. Raises StepOutOfRange."""
+        """Return the sources' rows that also count for a step, by source. Raises StepOutOfRange."""
         return await self._remap.passages(step)
 
     async def where(self, step: int) -> Mapping[str, Address]:
@@ -354,7 +356,7 @@ class InputLog:
         }
 
     async def _has_arrived(self, cancelled: asyncio.Event) -> bool:
-        """Whether something has that counts for no step yet; False once ``cancelled`` is set."""
+        """True if something has arrived that counts for no step yet; False once ``cancelled`` is set."""
         waiting = [
             asyncio.ensure_future(each.shard.written(each.assigned, deadline_s=None))
             for each in self._arrivals.values()

@@ -1,4 +1,4 @@
-"""`LogPosition`: what of an input log is still to come, and who has given what: with it another log goes on there."""
+"""`LogPosition`: the rest of an input log, and the last numbers of producers: another log continues from it."""
 
 from __future__ import annotations
 

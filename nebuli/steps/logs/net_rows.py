@@ -1,4 +1,4 @@
-"""What the steps of an output add up to, for a sink that is written as a whole: kept instead of the steps."""
+"""The sum of an output's steps, for a sink that is written as a whole: kept instead of the steps."""
 
 from __future__ import annotations
 

@@ -22,24 +22,24 @@ if TYPE_CHECKING:
     from nebuli.store.store import Store
 
 _HOLD = "log"
-"""What the log itself keeps: steps that may be repeated, and those that programs may still read."""
+"""The steps that the log itself keeps: those that may be repeated, and those that programs may still read."""
 _ADDED_BYTES = 1 << 26
 """So much is added up at once."""
 _SINK_HOLD = "sink"
-"""What the sink of an output has not had for good."""
+"""Rows that the sink of an output does not have durably."""
 TIMES = weighted(pa.schema([pa.field("time", pa.uint64())]))
-"""The schema of what says which times steps have: one that has none of its own says nothing."""
+"""The schema of the times of steps: a step without its own time has no row."""
 
 
 def time_row(time: int | None) -> pa.RecordBatch:
-    """What a step says whose time this is."""
+    """Return the row of a step with this time."""
     rows = [] if time is None else [time]
     return pa.record_batch([pa.array(rows, pa.uint64()), pa.array([1] * len(rows), pa.int64())], schema=TIMES)
 
 
 @dataclass(frozen=True, slots=True)
 class Dating:
-    """``times`` is the output that says which times steps have, and ``outputs`` are those that are written at them."""
+    """``times`` is the output with the times of steps, and ``outputs`` are those that are written at them."""
 
     times: str
     outputs: tuple[str, ...]
@@ -48,7 +48,7 @@ class Dating:
 class OutputLog:
     """Steps below ``first`` are forgotten, ``last`` is the next. A shard for each output, whose times are steps.
 
-    A step is kept as long as `trim` leaves it, and until `has_delivered` says that the output's sink has had it.
+    A step is kept as long as `trim` leaves it, and until `has_delivered` reports that the output's sink has it.
     """
 
     def __init__(
@@ -215,7 +215,7 @@ class OutputLog:
         return await SinkPositions.open(self._store, f"{self.name}/delivered/{output}")
 
     async def net(self, output: str) -> NetRows:
-        """What the steps of an output add up to, as far as its sink has had them added up."""
+        """Return the sum of an output's steps, as far as its sink has it."""
         return await NetRows.open(self._store, f"{self.name}/net/{output}", self.schemas[output])
 
     async def times(self, first: int, until: int) -> Mapping[int, int]:
@@ -230,7 +230,7 @@ class OutputLog:
         return found
 
     async def has_delivered(self, output: str, step: int) -> None:
-        """The sink of an output needs nothing below a step any more; until it says so it may need all that there is."""
+        """The sink of an output needs nothing below a step any more; until this call it may need everything."""
         needed = {self._shards[output]: step}
         if self._dating is not None and output in self._dating.outputs:
             others = [self._shards[each].holds for each in self._dating.outputs if each != output]
@@ -239,7 +239,7 @@ class OutputLog:
         await self._store.hold(_SINK_HOLD, self._within(needed))
 
     async def keep_all(self, output: str) -> None:
-        """Forget nothing more of an output until `has_delivered` says so, whatever another process trims meanwhile."""
+        """Forget nothing more of an output until `has_delivered` is called, even if another process trims meanwhile."""
         while True:
             for shard in self._shards.values():
                 await shard.refresh()
@@ -270,5 +270,5 @@ class OutputLog:
 
 
 def _same(a: pa.RecordBatch, b: pa.RecordBatch) -> bool:
-    """Whether they are the same Z-set, in whatever order and pieces."""
+    """True if they are the same Z-set, in any order and pieces."""
     return digest(a) == digest(b) and consolidate(a).num_rows == consolidate(b).num_rows

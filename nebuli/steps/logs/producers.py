@@ -1,4 +1,4 @@
-"""What is known of producers: which number comes next, and what the last ones stood for."""
+"""Records of producers: the next number, and the contents of the last ones."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Producers:
         return sum(each.durable for each in self._producers.values())
 
     def is_new(self, sent: Sent) -> bool:
-        """Whether it is the next one, not one that was sent before. Raises SequenceError."""
+        """True if it is the next one, not one that was sent before. Raises SequenceError."""
         producer, sequence, handle, digest = sent
         expected = self.next(producer)
         if sequence > expected:
@@ -85,7 +85,7 @@ class Producers:
         return False
 
     def is_later(self, producer: str, number: int) -> bool:
-        """Whether it is a number beyond the last one, not the last one itself. Raises SequencePassed."""
+        """True if it is a number beyond the last one, not the last one itself. Raises SequencePassed."""
         expected = self.next(producer)
         if number + 1 < expected:
             raise SequencePassed(producer, expected, number)

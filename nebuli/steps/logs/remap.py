@@ -38,7 +38,7 @@ def _end() -> pa.RecordBatch:
 
 
 class Remap:
-    """A shard whose times are steps, of those who fix them one after the other: one member at a time.
+    """A shard whose times are steps, which one member at a time fixes, one after the other.
 
     Another shard, which is not trimmed, has a row at each step with which event time ended, and for its upper the step
     that follows the last one; and ``sources`` are one more, for what is not logged.
@@ -167,7 +167,7 @@ class Remap:
         return offsets
 
     def _mark(self, step: int) -> Sequence[NewPart]:
-        """What has the step among the `ends`, if there is need."""
+        """Return the entry for the step among the `ends`, if it is needed."""
         upper = self._ends.upper
         return [self._ends.part([(step, _end())], upper, step + 1)] if upper <= step else []
 
@@ -205,7 +205,7 @@ class Remap:
             raise
 
     def beginning(self, at: LogPosition) -> list[NewPart]:
-        """What makes one that is blank begin at a step, as if all below had been there, and were forgotten."""
+        """Return the entry with which a blank one begins at a step, as if all below had been forgotten."""
         parts = []
         if at.step:
             parts.append(self._shard.part([], 0, at.step, holds={_HOLD: at.step}))

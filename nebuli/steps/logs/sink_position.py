@@ -1,4 +1,4 @@
-"""How far a sink has had an output for good, and where in the sink that is: kept beside the output log."""
+"""How far a sink has an output durably, and the position in the sink: stored next to the output log."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class SinkPositions:
         return cls(store, await store.create_shard(name, _SCHEMA, keeps="updates"))
 
     async def last(self) -> SinkPosition | None:
-        """The position that was kept last; None if there is none."""
+        """Return the last stored position; None if there is none."""
         upper = self._shard.upper
         if not upper:
             return None

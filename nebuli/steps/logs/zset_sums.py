@@ -1,4 +1,4 @@
-"""Z-sets that are added, and told apart."""
+"""Sums and comparisons of Z-sets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def added(zsets: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
 
 
 def digest(zset: pa.RecordBatch) -> int:
-    """64 bits that are the same for equal Z-sets, in whatever order and pieces their rows are."""
+    """Return 64 bits that are the same for equal Z-sets, in any order and pieces."""
     with np.errstate(over="ignore"):
         hashes = hash_rows(zset.columns[:-1], zset.num_rows) * weights_of(zset).view(np.uint64)
     return int(hashes.sum(dtype=np.uint64))

@@ -26,7 +26,7 @@ _log = logging.getLogger("nebuli.steps.member")
 _AWAY_S = 5.0
 """A coordinator that has been without a connection for so long is left; one that comes back greets again."""
 _GRACE_S = 2.5
-"""How long what was asked beside a session is answered when that is over; or that goes on when nothing is answered."""
+"""How long questions of a session are answered after its end; or a session lasts after the end of its questions."""
 _BUFFER = BufferPolicy(max_bytes=1 << 22)
 
 
@@ -40,13 +40,13 @@ class CoordinatorConnection:
         self._said.put_nowait(b"")  # it is there
 
     def say(self, message: FromMember) -> None:
-        """Send a message; to nobody if the session is over."""
+        """Send a message; it is dropped if the session is over."""
         self._said.put_nowait(encode(message))
 
     async def run(
         self, circuit: str, member: int, sender: SenderServer, receiver: ReceiverServer, told: Told
     ) -> None:
-        """Hear and say, until the coordinator is gone."""
+        """Receive and send, until the coordinator is gone."""
 
         def heard(data: bytes) -> None:
             told(read_from_coordinator(data, self.address), self)
@@ -67,16 +67,17 @@ class CoordinatorConnection:
             return
         except MalformedMessage as error:  # the coordinator that is followed has another session
             _log.warning(
-                "what the coordinator said is no message of this version, and its connection is given up: %s",
+                "the coordinator sent a message that this version does not know, and its connection is "
+                "closed: %s",
                 error,
             )
 
 
 class CoordinatorConnections:
-    """Hears greetings, and from then on what the coordinator says, which goes to ``told``.
+    """Receives greetings, and then the coordinator's messages, which go to ``told``.
 
-    Several may be connected at once: the member's own side of the protocol says whom it follows. ``serve`` is called
-    for each, with its session and its address, and answers what is asked beside.
+    Several may be connected at once: the member's side of the protocol decides which one it follows. ``serve`` is
+    called for each, with its session and its address, and answers its questions.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class CoordinatorConnections:
             line.say(message)
 
     async def left(self) -> None:
-        """Wait until all that were connected have left, and have heard what they asked."""
+        """Wait until all that were connected have left, and have received their answers."""
         if self._lines:
             await asyncio.wait([*self._lines.values()])
 
@@ -120,7 +121,7 @@ class CoordinatorConnections:
                 return
 
     async def run(self) -> None:
-        """Hear, until it is cancelled. Raises what ``told`` raises."""
+        """Receive, until it is cancelled. Raises what ``told`` raises."""
         failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         greeting = asyncio.create_task(self._hear_greetings(failure))
         try:
@@ -146,7 +147,7 @@ class CoordinatorConnections:
             except (NetChannelError, MalformedMessage) as error:
                 _log.warning("a greeting was not understood: %s", error)
             finally:
-                await inbox.close("the next greeting is heard under a new registration")
+                await inbox.close("the next greeting is received under a new registration")
 
     def _begin(self, greeting: channels.Greeting, failure: asyncio.Future[None]) -> None:
         self._greeted.set()
@@ -162,7 +163,7 @@ class CoordinatorConnections:
         task.add_done_callback(ended)
 
     async def _session(self, line: CoordinatorConnection) -> None:
-        """What is said and what is asked beside end together: the coordinator greets again, and has both anew."""
+        """Messages and questions end together: the coordinator greets again, and opens both again."""
         both = [
             asyncio.ensure_future(self._serve(line.session, line.address)),
             asyncio.ensure_future(

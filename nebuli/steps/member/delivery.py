@@ -40,17 +40,18 @@ _LEAVE_S = 1.0
 
 
 class Delivery:
-    """What an output has, into a sink that is opened once it is known where the members go on (`open_now`).
+    """Delivers an output into a sink that is opened once it is known where the members continue (`open_now`).
 
-    Until then what is there is left as it is: without a checkpoint that all members have, nothing goes on.
+    Until then its existing contents are left as they are: without a checkpoint that all members have, nothing
+    continues.
 
-    A sink that can go on (`Resumable`, in the modes ``append`` and ``changes``) is gone on with at the position that it
-    had last for good; the log keeps what is above that. In mode ``final`` it is written as a whole, from what the steps
-    add up to, which is kept instead of them once a row was taken back: until then it would be no less. Any other is
-    written from the first step on, and has the log keep all steps. One that is `DatedOutput` has the rows of a step at
-    its time, and can go on behind steps that have one. The sink's result counts when `finish` has returned; `abort`
-    leaves none. Where more comes behind a result that counts, as members go on that had stopped, a sink is opened
-    again, for the next result.
+    A sink that can resume (`Resumable`, in the modes ``append`` and ``changes``) continues at its last durable
+    position; the log keeps the rows above that. In mode ``final`` it is written as a whole, from the sum of the steps,
+    which is kept instead of them once a row was retracted: until then it would not be smaller. Any other is written
+    from the first step on, and has the log keep all steps. One that is `DatedOutput` has the rows of a step at its
+    time, and can continue after steps that have one. The sink's result counts when `finish` has returned; `abort`
+    leaves none. If more rows follow a result that counts, as stopped members continue, a sink is opened again, for the
+    next result.
     """
 
     def __init__(self, output: str, target: SinkConnector) -> None:
@@ -58,8 +59,9 @@ class Delivery:
         self._target = target
         self._kind = f"{target.type} in mode {target.mode}"
         self.rows = 0
-        """How many rows the sink has given out since the query's first step, in whatever process; those of a repeated
-        step once. In mode ``final``, and of a sink that is written anew: those of the result that it writes now."""
+        """How many rows the sink has written since the query's first step, over all processes; those of a repeated
+        step once. In mode ``final``, and for a sink that is written from scratch: those of the result that it writes
+        now."""
         self._made()
         self._log: OutputLog
         self._schema: pa.Schema
@@ -80,7 +82,7 @@ class Delivery:
 
     def _made(self) -> None:
         output = output_of(self._target)
-        # Rows that nobody gets need not be added up, nor be kept until the end.
+        # Rows without a sink need not be added up, nor be kept until the end.
         mode = "changes" if isinstance(output, Nothing) else self._target.mode
         self._sink = sink_over(output, mode)
         self._is_final = mode == "final"
@@ -103,11 +105,11 @@ class Delivery:
         self._working = asyncio.create_task(self._work())
 
     def open_now(self) -> None:
-        """Have the sink opened: all members go on from the same checkpoint."""
+        """Have the sink opened: all members continue from the same checkpoint."""
         self._may_open.set()
 
     async def _open(self, schema: pa.Schema) -> int:
-        """Open the sink; the step that it goes on with. Raises OutputError, StorageError."""
+        """Open the sink; returns the step with which it continues. Raises OutputError, StorageError."""
         first = self._log.first_of(self._output)
         self.rows = 0
         if self._is_final:
@@ -134,7 +136,7 @@ class Delivery:
                     f"{gone}, all that came of the steps below {position.step:,}, which are not kept any more (see "
                     f"--keep-output): put it back as it was, or begin again with another state folder"
                 ) from gone
-            _log.warning("%s: it is written anew, as all steps are kept", gone)
+            _log.warning("%s: it is written from scratch, as all steps are kept", gone)
             start = self.rows = 0
             self._made()
             await asyncio.to_thread(self._sink.open, schema)
@@ -142,13 +144,13 @@ class Delivery:
         return start
 
     async def _keep_beginning(self) -> None:
-        """Before the first rows: whoever is killed behind them goes on as the one that has written them."""
+        """Before the first rows: a process that is killed after them resumes as their writer."""
         if self._resumable is not None:
             text = await asyncio.to_thread(self._resumable.sync)
             await self._delivered.keep(SinkPosition(0, self._kind, text, self.rows))
 
     async def _open_net(self, schema: pa.Schema, first: int) -> int:
-        """The same in mode ``final``: behind what is added up."""
+        """Do the same in mode ``final``: after the sum."""
         net = self._net = await self._log.net(self._output)
         if first > net.step:
             raise OutputForgotten(self._output, self._kind, first)
@@ -162,7 +164,7 @@ class Delivery:
 
     async def _work(self) -> None:
         await self._may_open.wait()
-        async with self._turn:  # whoever gives it up waits until it is open, as for a write
+        async with self._turn:  # giving it up waits until it is open, as for a write
             self._has_opened = True  # or has tried to
             start = await self._open(self._schema)
             await self._log.has_delivered(self._output, start)
@@ -202,15 +204,15 @@ class Delivery:
 
     @contextmanager
     def _naming_output(self) -> Iterator[None]:
-        """Say of which output rows are that do not fit. Raises RowsUnfit."""
+        """Name the output of rows that do not fit. Raises RowsUnfit."""
         try:
             yield
         except RowsUnfit as error:
             raise RowsUnfit(f"output {self._output}: {error}") from error
         except DataflowError as error:
             raise RowsUnfit(
-                f"output {self._output} ({self._kind}) cannot be written: {error.what}. The state is kept: run the "
-                f"query again with --serve, and push what is missing, or take back what is too much"
+                f"output {self._output} ({self._kind}) cannot be written: {error.what}. The state is kept: "
+                f"run the query again with --serve, and push what is missing, or retract surplus rows"
             ) from error
 
     async def _write_at_times(self, dated: DatedOutput, span: Span) -> None:
@@ -226,7 +228,7 @@ class Delivery:
                 dated.at(times[step])
                 self._whole = step + 1, self.rows
         if times and self._resumable is not None:
-            await asyncio.to_thread(self._resumable.sync)  # whoever reads it waits for that
+            await asyncio.to_thread(self._resumable.sync)  # its reader waits for that
 
     async def _keep_whenever_due(self) -> None:
         while True:
@@ -254,7 +256,7 @@ class Delivery:
         self._kept = step
 
     def keep_soon(self) -> None:
-        """Have the sink keep what was written by now, for good: a later run goes on behind it."""
+        """Have the sink keep the rows written so far durably: a later run continues after them."""
         self._due.set()
 
     async def failed(self) -> None:
@@ -290,7 +292,7 @@ class Delivery:
             await self._keep()
 
     async def leave(self, step: int) -> None:
-        """Have the sink keep all that is below a step, if it can within a moment: a later run goes on there."""
+        """Have the sink keep all that is below a step, if it can within a moment: a later run continues there."""
         if self._published is not None:
             return
         try:
@@ -324,7 +326,7 @@ class Delivery:
         await asyncio.to_thread(self._sink.abort, reason)
 
     async def _stop_between(self) -> None:
-        """Stop when no write is under way, if that ends within a moment: the position is behind what it writes."""
+        """Stop when no write is under way, if that ends within a moment: the position is after its rows."""
         has_turn = False
         with suppress(TimeoutError):
             async with asyncio.timeout(_LEAVE_S):
@@ -336,7 +338,7 @@ class Delivery:
                 self._turn.release()
 
     async def _keep_at_the_end(self) -> None:
-        """Without waiting for whoever reads it: it may have to be written again."""
+        """Do not wait for its reader: it may have to be written again."""
         self._sink.interrupt()
         try:
             await self._keep()
@@ -344,7 +346,7 @@ class Delivery:
             self._say_not_kept(error)
 
     def _say_not_kept(self, error: Exception) -> None:
-        _log.info("what output %s gave out last is given out again by the next run: %s", self._output, error)
+        _log.info("the next run writes the last rows of output %s again: %s", self._output, error)
 
     async def _stop(self) -> None:
         if self._working is not None:
@@ -356,7 +358,7 @@ class Delivery:
 class Deliveries:
     """Delivers to the ``targets``, by output, what ``logs`` have of these outputs.
 
-    What was given up is taken back when members continue, or a new epoch begins: the process that asked for it may be
+    Abandoned deliveries resume when members continue, or a new epoch begins: the process that requested this may be
     gone, and other members may have taken over or not. No coordinator greets members that others have followed.
     """
 
@@ -385,7 +387,7 @@ class Deliveries:
         self._changed.set()
 
     def open_now(self) -> None:
-        """All members go on from the same checkpoint."""
+        """All members continue from the same checkpoint."""
         if self._given_up:
             self._reopening = asyncio.create_task(self.take_back())
             self._changed.set()

@@ -1,4 +1,4 @@
-"""When a member may go: not before its coordinator has said that all have stopped."""
+"""When a member may go: not before its coordinator has reported that all have stopped."""
 
 from __future__ import annotations
 
@@ -14,16 +14,21 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("nebuli.steps.member")
 ALONE_S = 600.0
-"""A member that has stopped goes without a word, too, once no coordinator was connected for so long. To wait costs an
-idle process; to go too early may cost the circuit, if another member has not stopped yet and the coordinator comes
-back: all would be needed for the next epoch. So it is longer than what brings a coordinator back by itself: a process
-is started again within seconds, a host in some minutes, and a cluster gives a host up after five."""
+"""A member that has stopped goes without a word, too, once no coordinator was connected for so long.
+
+To wait costs an idle process; to go too early may cost the circuit, if another member has not stopped yet and the
+coordinator comes back: all would be needed for the next epoch. So it is longer than the time in which a coordinator
+comes back automatically: a process is started again within seconds, a host in some minutes, and a cluster gives a host
+up after five.
+"""
 GONE_S = 10.0
-"""The same where a process of the member before this one was dismissed: its coordinator has ended, or comes to dismiss
-this one, too."""
+"""The same where a process of the member before this one was dismissed.
+
+Its coordinator has ended, or comes to dismiss this one, too.
+"""
 HEARD_S = 40.0
-"""How long a member that is dismissed answers what its coordinator's process still asks, for whoever reads an output to
-its end. That process leaves all members at once: when the last one has heard, or after
+"""How long a member that is dismissed answers questions of its coordinator's process, for clients that read an output
+to its end. That process leaves all members at once: when the last one has confirmed, or after
 `nebuli.steps.protocol.dismissal.AWAY_S`."""
 
 
@@ -44,12 +49,15 @@ async def until_dismissed(member: Member, lines: CoordinatorConnections, alone_s
 
 
 async def _let_go(member: Member) -> None:
-    """All have stopped at the last step, and nobody will go on from before that: sources need keep nothing for it."""
+    """All have stopped at the last step, and no process will continue from before that.
+
+    Sources need keep nothing for it.
+    """
     try:
         await member.readings.release(member.log.last)
     except InputError as error:
         _log.warning(
-            "member %d has not let go of what it has read, which a further run does: %s", member.number, error
+            "member %d has not released its read input, which the next run does: %s", member.number, error
         )
 
 
@@ -59,7 +67,7 @@ async def _until_alone(member: Member, lines: CoordinatorConnections, alone_s: f
         await lines.deserted(alone_s)
         if member.closed.is_set():
             _log.warning(
-                "member %d has stopped in order, and ends: no coordinator was there for %g s to tell it so",
+                "member %d has stopped in order, and ends: no coordinator asked it to within %g s",
                 member.number,
                 alone_s,
             )
@@ -67,7 +75,7 @@ async def _until_alone(member: Member, lines: CoordinatorConnections, alone_s: f
 
 
 async def until_heard(lines: CoordinatorConnections, within_s: float = HEARD_S) -> None:
-    """Wait until all coordinators have heard what was said to them, and have left."""
+    """Wait until all coordinators have received their answers, and have left."""
     try:
         async with asyncio.timeout(within_s):
             await lines.left()

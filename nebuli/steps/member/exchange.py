@@ -1,14 +1,14 @@
 """`Exchange`: all that a circuit's member sends to the others, and gets from them, within a step.
 
 One channel for each ordered pair of members carries all exchanges of all steps of an epoch, in the circuit's order.
-Each message says where it belongs (`parts`). A channel's id has the epoch in it: what is still on its way from an old
+Each message has its place (`parts`). A channel's id has the epoch in it: what is still on its way from an old
 epoch finds no channel of that name.
 
-What comes for an exchange that this member is not at yet stays in its channel, which is bounded, and pushes back on
-the member that is ahead. Nobody waits in a circle: of the members that are at the lowest exchange, each has taken
-everything that came before, so that what it is sent now arrives, and none of them needs one that is further on to move.
+Parts for an exchange that this member has not reached yet stay in its channel, which is bounded, and pushes back on
+the member that is ahead. There is no circular wait: each member at the lowest exchange has taken everything earlier, so
+that its parts now arrive, and none of them needs a member that is further ahead to move.
 
-A connection that breaks is made anew by the channels. A member is lost once nobody listens at its address, which is
+A connection that breaks is restored by the channels. A member is lost once nothing listens at its address, which is
 seen within ``LOOK_S`` of its connections' end while an exchange waits, or once it has been without a connection for
 ``away_s``; a host that falls silent is without one after the servers' ``dead_after_s``.
 """
@@ -74,11 +74,12 @@ class Exchange:
     ``buffer_bytes`` bounds what is on its way at each end of each channel. An exchange that takes longer than
     ``deadline_s`` fails, and so does one with a member that has been without a connection for ``away_s``.
 
-    After an error, or a cancelled `all_to_all`, it is closed: its tasks and channels are gone, the others are told why,
-    and every later call raises `ExchangeClosed`. The servers go on; an exchange of a later epoch can be opened at once.
+    After an error, or a cancelled `all_to_all`, it is closed: its tasks and channels are gone, the others get the
+    reason, and every later call raises `ExchangeClosed`. The servers continue; an exchange of a later epoch can be
+    opened at once.
     """
 
-    def __init__(  # noqa: PLR0917 - they say who it is, in this order everywhere
+    def __init__(  # noqa: PLR0917 - they identify it, in this order everywhere
         self,
         sender: SenderServer,
         receiver: ReceiverServer,
@@ -139,7 +140,7 @@ class Exchange:
         self._timer = self._loop.call_later(LOOK_S, self._look)
 
     async def _meet_all(self) -> None:
-        # Each begins with the one behind it, so that not all send to the same one first.
+        # Each begins with the one after it, so that not all send to the same one first.
         for number in sorted(self._others, key=lambda other: (other - self._member) % len(self._addresses)):
             self._peers[number] = peer = await self._meet(number)
             self._pumps.append(asyncio.create_task(self._pump(peer)))
@@ -176,7 +177,7 @@ class Exchange:
         await self._why()
 
     async def abort(self, reason: str) -> None:
-        """Give up: the others are told why, and their exchanges fail with `PeerLeft`. Nothing of it is left."""
+        """Give up: the others get the reason, and their exchanges fail with `PeerLeft`. Nothing of it is left."""
         self._end(reason, ExchangeClosed(self._name, f"this member has given it up: {reason}"))
         await self._why()
 
@@ -194,7 +195,7 @@ class Exchange:
         await self._why()
 
     def _end(self, reason: str | None, why: MemberError) -> None:
-        """End it: whoever waits for something is interrupted, and the others are told ``reason``."""
+        """End it: waiting tasks are interrupted, and the others get ``reason``."""
         if self._leaving is not None:
             return
         self._failure = why
@@ -204,7 +205,7 @@ class Exchange:
             self._scope.reschedule(loop.time())
 
     async def _dismiss(self, reason: str | None) -> None:
-        """Leave nothing behind: no task, timer or channel."""
+        """Release everything: tasks, timers and channels."""
         if self._timer is not None:
             self._timer.cancel()
         tasks = [*self._pumps, *(peer.asking for peer in self._peers.values() if peer.asking is not None)]
@@ -216,7 +217,7 @@ class Exchange:
         self._peers.clear()
 
     async def _why(self) -> MemberError:
-        """What has ended it, once nothing is left of it; whoever asked is told."""
+        """Return the error that has ended it, once nothing is left of it; the caller gets it."""
         assert self._leaving is not None
         assert self._failure is not None
         await asyncio.shield(self._leaving)
@@ -224,7 +225,7 @@ class Exchange:
         return self._failure
 
     async def _refusal(self, otherwise: str) -> MemberError:
-        """Why a call cannot begin: what has failed since the last one, if it was not told yet."""
+        """Return why a call cannot begin: the failure since the last one, if it was not reported yet."""
         if self._failure is None:
             return ExchangeClosed(self._name, otherwise)
         if isinstance(self._failure, ExchangeFailed) and not self._told:
@@ -252,11 +253,11 @@ class Exchange:
     ) -> list[pa.RecordBatch | None]:
         """Send each receiver its part, and get this member's from each sender; all at once.
 
-        ``parts`` are by the number of the member that gets them, all of one schema; None is none. ``senders`` and
-        ``receivers`` take part, None: all members; the others' values must be the same. What comes back is by the
-        number of the member that sent it: batches as they were sent, this member's own as it was given, and None from
-        who sent none, or does not take part. A member that receives nothing goes on once its channels have taken what
-        it sends. Members pass exchanges in the same order, (step, index) rising.
+        ``parts`` are by the number of the member that gets them, all of one schema; None means none. ``senders`` and
+        ``receivers`` take part, None: all members; the others' values must be the same. The result is by the number of
+        the sending member: batches as they were sent, this member's own as it was given, and None for members that sent
+        none, or do not take part. A member that receives nothing continues once its channels have taken its parts.
+        Members pass exchanges in the same order, (step, index) rising.
 
         Raises:
             ExchangeClosed, ExchangeBusy: nothing was sent.
@@ -291,7 +292,7 @@ class Exchange:
             raise ExchangeBusy((self._current.step, self._current.index), (step, index))
         if (step, index) <= self._at:
             raise ValueError(
-                f"step {step}, exchange {index} is not behind step {self._at[0]}, exchange {self._at[1]}"
+                f"step {step}, exchange {index} is not after step {self._at[0]}, exchange {self._at[1]}"
             )
         if len(parts) != len(self._addresses):
             raise ValueError(f"{len(parts)} parts for {len(self._addresses)} members: expected one for each")
@@ -335,9 +336,9 @@ class Exchange:
         parts: Sequence[pa.RecordBatch | None],
         receivers: Collection[int] | None,
     ) -> list[tuple[Peer, Iterator[Message]]]:
-        """Send those that are one message, and say what is left.
+        """Send those that are one message, and return the rest.
 
-        They have room: whoever does not take what came before, is behind, and needs nothing more from here.
+        They have room: a member that has not taken earlier parts lags, and needs nothing more from here.
         """
         large: list[tuple[Peer, Iterator[Message]]] = []
         for number, peer in self._peers.items():
@@ -391,7 +392,7 @@ class Exchange:
             self._fail(peer.lost(self._where, error, self._others))
         except ExchangeFailed as error:
             self._fail(error)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the exchange waits for this task
+        except Exception as error:  # noqa: BLE001 - any error: the exchange waits for this task
             why = f"{type(error).__name__}: {error}"
             self._fail(PartDamaged(peer.member, peer.address, self._where, why))
 
@@ -417,7 +418,7 @@ class Exchange:
     # -- whether the others are there
 
     def _look(self) -> None:
-        """Now and then: whoever waits for one member is to hear that another one is lost."""
+        """Now and then: a task that waits for one member has to notice that another one is lost."""
         self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
         current = self._current
         if current is not None and asyncio.get_running_loop().time() > current.deadline:
@@ -455,7 +456,7 @@ class Exchange:
         try:
             await peer.ask_after()
         except (ConnectionRefusedError, FileNotFoundError) as error:
-            why = f"nobody listens there any more ({error}): its process has ended"
+            why = f"nothing listens there any more ({error}): its process has ended"
             self._fail(PeerLost(peer.member, peer.address, self._where, why))
         except NetChannelError as error:
             self._fail(peer.lost(self._where, error, self._others))

@@ -51,14 +51,14 @@ _log = logging.getLogger("nebuli.steps.member")
 _OPEN_S = 60.0
 """How long members wait for one another when an exchange is opened: the others may have much to load."""
 _PASSING = (Locked, LogTaken, NotYet, StoreBusy, Unclear)
-"""What may go when it is tried again, in a new epoch."""
+"""Errors that may go away on a retry, in a new epoch."""
 
 
 class Member:
     """One process of a member, from `run` on. All of it is on one event loop, and the circuit on its thread."""
 
     completes = False
-    """Whether the run ends with the stop that it was asked for last."""
+    """True if the run ends with the stop that it was asked for last."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Member:
         self.held: set[str] = set()
         """The inputs for which nothing is taken."""
         self.pins = Pins(self._circuit.tables, self._contents)
-        """What of its inputs and outputs is held for whoever reads it."""
+        """The contents of its inputs and outputs that are held for readers."""
         self._following = MemberMachine(plan.members, incarnation, self._circuit.fingerprint, self.address)
         self._lines: CoordinatorConnections | None = None
         self._line: CoordinatorConnection | None = None
@@ -114,21 +114,21 @@ class Member:
         self.failure: Exception | None = None
         """Why its inputs cannot be read, if they cannot."""
         self.before_close: Callable[[int], Awaitable[None]] = _nothing
-        """What is done with the outputs below a step before the last version is made at it."""
+        """Called for the outputs below a step before the last version is made at it."""
         self.on_opening: Callable[[], None] = _ignored
-        """Hears that all members have a checkpoint to go on from, and this one has loaded it."""
+        """Called when all members have a checkpoint to continue from, and this one has loaded it."""
         self.on_checkpoint: Callable[[], None] = _ignored
-        """Hears that all members have a new version."""
+        """Called when all members have a new version."""
         self.on_dismissal: Callable[[], None] = _ignored
-        """Hears of it before the coordinator hears that it came, and so may end."""
+        """Called before the coordinator gets the confirmation, and so may end."""
         self.greeted = asyncio.Event()
         """Set once a coordinator has begun an epoch with this process."""
         self.closed = asyncio.Event()
-        """Set while it is stopped: its last version is made, and no epoch has begun behind it."""
+        """Set while it is stopped: its last version is made, and no epoch has begun after it."""
         self.dismissed = asyncio.Event()
         """Set once all members have stopped, and nothing is wanted of this one any more."""
         self.taken = asyncio.Event()
-        """Set whenever a step has taken its input; whoever waits for that clears it."""
+        """Set whenever a step has taken its input; the waiting task clears it."""
 
     def _new_circuit(self) -> SteppedCircuit:
         return SteppedCircuit(
@@ -143,12 +143,12 @@ class Member:
 
     @property
     def inputs(self) -> Mapping[str, pa.Schema]:
-        """What can be pushed: Z-sets of this schema, by input."""
+        """The inputs that can be pushed into: Z-sets of this schema, by input."""
         return self._circuit.inputs
 
     @property
     def circuit(self) -> SteppedCircuit:
-        """Its copy, for whoever looks at it between two steps."""
+        """Its copy, for inspection between two steps."""
         return self._circuit
 
     @property
@@ -167,7 +167,7 @@ class Member:
         return self._log.waiting_rows() + self.readings.waiting_rows
 
     async def is_saved(self) -> bool:
-        """Whether its newest version has all steps of its log."""
+        """True if its newest version has all steps of its log."""
         return (await self._state.checkpoints())[-1].step == self._log.last
 
     @property
@@ -183,7 +183,7 @@ class Member:
 
     @property
     def statistics(self) -> Mapping[str, OperatorStatistics]:
-        """What went through each operator in this epoch."""
+        """Return the counters of each operator in this epoch."""
         return self._circuit.statistics()
 
     @property
@@ -207,7 +207,7 @@ class Member:
                 await asyncio.wait([self._life])
 
     def told(self, message: FromCoordinator, line: CoordinatorConnection) -> None:
-        """A coordinator says something on this line.
+        """A coordinator has sent a message on this line.
 
         Raises LogTaken once another process has the member's log: it would read the log on where that one is.
         """
@@ -287,7 +287,7 @@ class Member:
         except LogTaken as error:
             self._taken_over = error
             self._happen(_failed(epoch, error))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the coordinator waits to hear of it
+        except Exception as error:  # noqa: BLE001 - any error: the coordinator waits for the outcome
             self._happen(_failed(epoch, error))
 
     async def _leave(self) -> None:
@@ -316,7 +316,7 @@ class Member:
             case do.OpenState(epoch, checkpoint, addresses):
                 self._circuit = self._new_circuit()
                 self._circuit.load(await self._state.open(checkpoint.version))
-                self.on_opening()  # not before: where the state is none of this member's, sinks stay as they are
+                self.on_opening()  # not before: if the state is not this member's, sinks stay as they are
                 if len(addresses) > 1:
                     self._exchange = Exchange(
                         self.sender, self.receiver, self._name, epoch, self.number, addresses
@@ -357,7 +357,7 @@ class Member:
             raise
         except DataflowError as error:
             raise StepFailed(step, str(error), inputs_below(self._plan, error.operator)) from error
-        if self._fails_late:  # before anybody sees what came out
+        if self._fails_late:  # before any output is visible
             if late := self.late:
                 raise RowsLate(late)
             if without_time := self.without_time:
@@ -389,7 +389,7 @@ class Member:
                     # Others are answered meanwhile.
                     await (asyncio.sleep(0) if sending is None else asyncio.to_thread(sending.do))
                     continue
-                assert self._exchange is not None, "one member has nobody to send to"
+                assert self._exchange is not None, "a single member has no other to send to"
                 parts = await self._exchange.all_to_all(
                     step, sending.index, sending.parts, sending.senders, sending.receivers
                 )
@@ -411,7 +411,7 @@ class Member:
     # -- checkpoints
 
     async def _write(self, epoch: int, attempt: int, step: int, saved: Saved) -> None:
-        """Write beside the steps."""
+        """Write while steps continue."""
         try:
             await self._state.write(saved, step)
         except (StorageError, OSError) as error:
@@ -432,7 +432,7 @@ class Member:
         self._saved = None
 
     async def _trim(self, step: int) -> None:
-        """Forget what nobody needs who goes on from a step, or a later one."""
+        """Forget data that is not needed to continue from a step, or a later one."""
         await self._log.trim(step)
         self._log.staging.forget_old()
         await self.readings.release(step)
@@ -440,7 +440,7 @@ class Member:
             await self._outputs.trim(step, keep_bytes=self._keep_output_bytes)
 
     async def _close(self, epoch: int, step: int) -> None:
-        """The last version: nothing goes on beside it."""
+        """The last version: nothing else runs meanwhile."""
         try:
             self._circuit.check_sums()
         except DataflowError as error:
@@ -469,7 +469,7 @@ class Member:
 
 
 def inputs_below(plan: SteppedPlan, operator: str | None) -> list[str]:
-    """The inputs whose rows reach an operator; all inputs where it is none of the plan's."""
+    """The inputs whose rows reach an operator; all inputs if it is not in the plan."""
     children = {each.id: each.children for each in plan.operators}
     found, waiting = set(), [operator] if operator in children else [*children]
     while waiting:
@@ -481,11 +481,11 @@ def inputs_below(plan: SteppedPlan, operator: str | None) -> list[str]:
 
 
 async def _nothing(step: int) -> None:
-    """Nobody takes the outputs."""
+    """Do nothing: no process takes the outputs."""
 
 
 def _ignored() -> None:
-    """Nobody wants to know."""
+    """Do nothing."""
 
 
 def _failed(epoch: int, error: Exception) -> do.HasFailed:
@@ -503,5 +503,5 @@ def _reason(error: Exception) -> str:
 
 
 def _lasts(error: Exception) -> bool:
-    """Whether it would be the same in a new epoch."""
+    """True if it would be the same in a new epoch."""
     return not isinstance(error, (MemberError, NetChannelError, *_PASSING))

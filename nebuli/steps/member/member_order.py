@@ -1,4 +1,4 @@
-"""What a member's process is to be: all that it needs to know, as it is given to it."""
+"""The order for a member's process: all that it needs to know, in transferable form."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class MemberOrder(BaseModel):
     about rows whose window is over. ``keep_output_bytes``: how much it keeps of the output that sinks have had;
     None: all. ``keep_contents_bytes``: see `nebuli.dataflow.SteppedCircuit`. ``left_out``: rows that do not count, the
     same at all members. ``awaits_growth``: event time waits for what a later run finds in sources that grow.
-    ``takeover``: from whom it takes what it begins with, if it has nothing yet.
+    ``takeover``: the members from which it takes its initial state, if it has none yet.
     """
 
     model_config = ConfigDict(frozen=True)

@@ -1,4 +1,4 @@
-"""What a member is from its order until it is dismissed, wherever its process runs."""
+"""The life of a member from its order until it is dismissed, in any kind of process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Said(StrEnum):
-    """What a member says to whoever has begun it, followed by the address at which it listens."""
+    """A member's reports to its starter, followed by the address at which it listens."""
 
     READY = "member ready at "
     """It can be greeted."""

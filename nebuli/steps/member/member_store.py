@@ -67,7 +67,7 @@ async def opened_member(
 ) -> AsyncIterator[Member]:
     """The member of this number, which reads ``feeds``. Raises StorageError.
 
-    ``address`` is where others reach the receiver, if not where that says. ``fails_late``: it fails at the first row
+    ``address`` is where others reach the receiver, if not at its own. ``fails_late``: it fails at the first row
     that is late. ``keep_output_bytes``: how much it keeps of the output that sinks have had; None: all.
     ``keep_contents_bytes``: see `nebuli.dataflow.SteppedCircuit`. ``left_out``: rows that do not count.
     ``awaits_growth``: event time waits for what a later run finds in sources that grow.

@@ -1,4 +1,4 @@
-"""A part, what one member sends another in one exchange, as messages: cut at one end, put together at the other.
+"""A part, sent from one member to another in one exchange, as messages: divided at one end, joined at the other.
 
 A part is an Arrow IPC message. The first part of an exchange that a member gets from another one has the schema in
 front, the later ones are the record batch alone, and one without rows is nothing but its note. Where columns have
@@ -33,7 +33,7 @@ _TOGETHER_BYTES = 1 << 15
 
 Body = bytes | memoryview
 Message = tuple[Body, bytes]
-"""What is sent: the body, and the note."""
+"""A sent message: its body and its note."""
 
 
 class PartEncoder:
@@ -129,7 +129,7 @@ def _cut(buffers: Iterable[memoryview]) -> Iterator[Body]:
 
 
 def has_dictionaries(schema: pa.Schema) -> bool:
-    """Whether a column, or a part of one, is encoded by a dictionary."""
+    """True if a column, or a part of one, is encoded by a dictionary."""
     return any(_has_dictionary(field.type) for field in schema)
 
 
@@ -142,7 +142,7 @@ def _has_dictionary(kind: pa.DataType) -> bool:
 
 
 class Unreadable(Exception):
-    """What came is no part; the message says why."""
+    """The received data is not a part; the message has the reason."""
 
 
 class PartDecoder:

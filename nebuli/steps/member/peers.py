@@ -1,4 +1,4 @@
-"""What an exchange has of each of the other members, and whether that is still there."""
+"""The state of an exchange for each other member, and whether that member is still there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nebuli.steps.errors import ExchangeFailed
 
 GOODBYE_S = 0.5
-"""How long others that are there are waited for, until they have heard that this member leaves."""
+"""How long to wait until connected members are notified that this member leaves."""
 _ASK_S = 1.0
 _IN_ORDER = "this member has closed the exchange, after its last exchange"
 
@@ -50,13 +50,13 @@ class Peer:
         self.encoder = PartEncoder()
         self.decoder = PartDecoder()
         self.early: netchannel.Message | None = (
-            None  # of an exchange that is not begun: nothing is read behind it
+            None  # of an exchange that is not begun: nothing is read after it
         )
         self.wanted: asyncio.Future[None] | None = None  # done once it is taken
         self.ended: netchannel.NetChannelError | None = (
-            None  # nothing more comes from it, which was said in order
+            None  # nothing more comes from it, which was reported in order
         )
-        self.parted = False  # it takes nothing more, which was said in order
+        self.parted = False  # it takes nothing more, which was reported in order
         self.away_looks = 0  # how often in succession it was seen without a connection
         self.asking: asyncio.Task[None] | None = None
 
@@ -66,15 +66,17 @@ class Peer:
         return self.outbox.statistics().state == "attached"
 
     def take_early(self) -> None:
-        """What came early is taken: read on."""
+        """Early parts are taken: continue reading."""
         self.early = None
         if self.wanted is not None and not self.wanted.done():
             self.wanted.set_result(None)
 
     def lost(self, at: str, error: netchannel.NetChannelError, others: Mapping[int, str]) -> ExchangeFailed:
-        """What the end of one of its channels means; ``others`` are the addresses of all members but this one.
+        """Return the meaning of the end of one of its channels.
 
-        A member that gives up because of a third one says so, and then it is the third that is lost.
+        ``others`` are the addresses of all members but this one.
+
+        A member that gives up because of a third one reports that, and then it is the third that is lost.
         """
         match error:
             case netchannel.EndOfChannel():
@@ -88,13 +90,13 @@ class Peer:
         return PeerLost(self.member, self.address, at, str(error))
 
     async def dismiss(self, reason: str | None) -> None:
-        """End both channels: in order without a ``reason``, else as failed. Does not wait for who is not there."""
+        """End both channels: in order without a ``reason``, else as failed. Does not wait for an absent member."""
         with suppress(netchannel.NetChannelError):  # what is over already is as it should be
             if reason is None:
                 await self.outbox.close(GOODBYE_S)
             elif self.connected:
                 await self._abort(reason)
-            await self.outbox.close(0)  # if it has not heard
+            await self.outbox.close(0)  # if it is not notified
         await self.inbox.close(reason or _IN_ORDER, GOODBYE_S)
 
     async def _abort(self, reason: str) -> None:
@@ -106,7 +108,7 @@ class Peer:
         """Find out what is with it while the channel to it has no connection; ends soon, or as that is back.
 
         Raises what has ended the channel, but for an end in order; ConnectionRefusedError or FileNotFoundError if
-        nobody listens at its address.
+        nothing listens at its address.
         """
         try:
             async with asyncio.timeout(_ASK_S):
@@ -123,7 +125,7 @@ class Peer:
 
 
 class _HangUp(asyncio.BufferedProtocol):
-    """Connects, and leaves: somebody listens."""
+    """Connects, and leaves: there is a listener."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         cast("asyncio.Transport", transport).abort()

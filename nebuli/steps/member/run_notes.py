@@ -1,7 +1,9 @@
-"""What the processes of a fragment in steps note of one run, for the next of them: a start of the fragment forgets it.
+"""Notes of the processes of a fragment in steps about one run, for the next process.
 
-The worker forgets it before it records that the fragment runs. So whoever dies behind that, the worker too, is followed
-by a process that takes no note of the run before for one of its own.
+A start of the fragment forgets it.
+
+The worker forgets it before it records that the fragment runs. So after any later death, of the worker too, the next
+process does not take notes of the previous run for its own.
 """
 
 from __future__ import annotations
@@ -16,13 +18,13 @@ if TYPE_CHECKING:
 __all__ = ["COORDINATOR", "DISMISSED", "PUBLISHED", "TAKES", "forget_run"]
 
 COORDINATOR = "coordinator.json"
-"""What a coordinator was asked for, and how far it came."""
+"""The requests to a coordinator, and its progress."""
 DISMISSED = "dismissed"
-"""Whether a member was dismissed: its coordinator may have ended since."""
+"""True if a member was dismissed: its coordinator may have ended since."""
 PUBLISHED = "published"
 """Below which step the sinks of a member have had their results."""
 TAKES = "takes-over"
-"""Whether a process of a member has begun to take what others give, who give it once. It is no note of one run."""
+"""True if a process of a member has begun to take state from others, which give it once. It is no note of one run."""
 
 
 def forget_run(place: StorePlace) -> None:

@@ -20,7 +20,7 @@ _WRITERS = 4
 class SavedState:
     """One version is open at a time. A version that was committed is opened by the next `write`.
 
-    So the one before it stays as long as members may be taken back to it: all have the new one when the next
+    So the one before it stays as long as members may have to return to it: all have the new one when the next
     checkpoint begins.
     """
 
@@ -69,7 +69,7 @@ class SavedState:
         database.set_step(step)
 
     async def commit(self) -> None:
-        """Make what was written the next version, beside the one that was opened."""
+        """Make the written data the next version, in addition to the opened one."""
         database, self._database = self._database, None
         assert database is not None, "it was written before"
         await database.commit()

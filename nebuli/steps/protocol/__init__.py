@@ -1,1 +1,1 @@
-"""Members of a circuit in lockstep: when they step, what they keep, and where they go on after one was lost."""
+"""Members of a circuit in lockstep: when they step, their state, and where they continue after one was lost."""

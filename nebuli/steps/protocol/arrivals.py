@@ -1,7 +1,7 @@
-"""What members said that they have for steps to come: rows that arrived, steps that are in their logs, no more.
+"""The members' reports of input for later steps: rows that arrived, steps that are in their logs, no more.
 
 Rows that are reported for a step that was issued meanwhile belong to the next one; at worst that one is empty. A member
-that says both for one step would have rows in a step whose input is fixed: it is mistaken.
+that reports both for one step would have rows in a step whose input is fixed: it is mistaken.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class _Member:
 
 
 class Arrivals:
-    """What all members said of steps to come, in one epoch."""
+    """The reports of all members about later steps, in one epoch."""
 
     def __init__(self, members: int) -> None:
         self._members = [_Member() for _ in range(members)]
@@ -50,25 +50,28 @@ class Arrivals:
         self._members[member].ended = True
 
     def issued(self, step: int) -> None:
-        """Forget what a step was issued with. Not for a replayed one, which whoever has no log for it runs empty."""
+        """Forget what a step was issued with. Not for a replayed one, which members without a log for it run empty."""
         for member in self._members:
             member.rows = {each: rows for each, rows in member.rows.items() if each > step}
 
     def replays(self, step: int) -> bool:
-        """Whether somebody has it in its log."""
+        """True if a member has it in its log."""
         return any(step in member.logged for member in self._members)
 
     def ends(self, step: int) -> bool:
-        """Whether event time ended with a step that a member has in its log."""
+        """True if event time ended with a step that a member has in its log."""
         return any(step in member.logged and step in member.logged_ends for member in self._members)
 
     @property
     def have_ended(self) -> bool:
-        """Whether all inputs of all members have."""
+        """True if all inputs of all members have ended."""
         return all(member.ended for member in self._members)
 
     def waiting(self, step: int) -> tuple[tuple[int, ...], float]:
-        """How many rows there are for a step, by member, and since when the first of them; 0.0 if there are none."""
+        """Return how many rows there are for a step, by member, and since when the first of them.
+
+        0.0 if there are none.
+        """
         found = [
             [rows for earliest, rows in member.rows.items() if earliest <= step] for member in self._members
         ]

@@ -1,18 +1,18 @@
-"""What goes wrong between a coordinator and the members of its circuit.
+"""Errors between a coordinator and the members of its circuit.
 
 ::
 
     CoordinationError
-    ├── ProtocolViolated       one side said what it may not say
-    │   └── MalformedMessage     bytes that are no message
+    ├── ProtocolViolated       one side sent a message that is not allowed
+    │   └── MalformedMessage     malformed bytes
     ├── Fenced                 another coordinator has taken over
     ├── NoCommonCheckpoint     no checkpoint is at all members
-    ├── LogIncomplete          a member's input log does not go on where the checkpoint ends
+    ├── LogIncomplete          a member's input log does not continue where the checkpoint ends
     ├── MembersDiffer          members do not run the same circuit, or not the same number of them
     ├── MemberFailed           a member cannot do it, and could not if it tried again
-    ├── CheckpointNotMade      a checkpoint was given up; steps go on
-    ├── NothingToSave          the circuit does not run: what it knows is in its last checkpoint
-    └── MembershipUnclear      what was given does not say who the members are
+    ├── CheckpointNotMade      a checkpoint was given up; steps continue
+    ├── NothingToSave          the circuit does not run: its state is in its last checkpoint
+    └── MembershipUnclear      the settings do not identify the members
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 
 class CoordinationError(Exception):
-    """The circuit cannot go on; the message says what happened, and what to do."""
+    """The circuit cannot continue; the message has the cause and the remedy."""
 
 
 class ProtocolViolated(CoordinationError):
-    """Somebody said what it may not say now: one of the two has a mistake, or is of another version."""
+    """A message is not allowed now: one of the two sides has a bug, or is of another version."""
 
     def __init__(self, sender: str, what: str) -> None:
         self.sender = sender
-        super().__init__(f"{sender} {what}: see that coordinator and members are of one version")
+        super().__init__(f"{sender} {what}: run coordinator and members with the same version")
 
 
 class MalformedMessage(ProtocolViolated):
@@ -40,14 +40,15 @@ class MalformedMessage(ProtocolViolated):
 
 
 class Fenced(CoordinationError):
-    """Another coordinator has a greater epoch; this one tells nobody anything any more."""
+    """Another coordinator has a greater epoch; this one sends nothing any more."""
 
     def __init__(self, own: int, greater: int) -> None:
         self.own = own
         self.greater = greater
         super().__init__(
-            f"another coordinator has taken over with epoch {greater}, this one has {own}, and ends: the query goes on "
-            f"with the other one. If that should not be there, end it, and start the query again"
+            f"another coordinator has taken over with epoch {greater}, this one has {own}, and ends: the "
+            f"query continues with the other one. If that should not be there, end it, and start the query "
+            f"again"
         )
 
 
@@ -62,8 +63,9 @@ class NoCommonCheckpoint(CoordinationError):
             for member, found in sorted(steps.items())
         )
         super().__init__(
-            f"no checkpoint is at all members: {each}. Nothing was opened: restore the folders of the members that are "
-            f"behind from copies as new as the others', or begin the query anew, without what any of them has kept"
+            f"no checkpoint is at all members: {each}. Nothing was opened: restore the folders of the "
+            f"members with older state from copies as new as the others', or start the query from scratch, "
+            f"without the state of any member"
         )
 
 
@@ -76,14 +78,15 @@ class LogIncomplete(CoordinationError):
         self.first = first
         self.last = last
         super().__init__(
-            f"member {member} cannot go on from the checkpoint at step {step:,}, as its input log has steps {first:,} "
-            f"up to {last:,} only. Nothing was opened: restore its folder from a copy as new as the others', or begin "
-            f"the query anew"
+            f"member {member} cannot continue from the checkpoint at step {step:,}, as its input log has "
+            f"steps {first:,} "
+            f"up to {last:,} only. Nothing was opened: restore its folder from a copy as new as the "
+            f"others', or start the query from scratch"
         )
 
 
 class MembersDiffer(CoordinationError):
-    """What should be the same at all members is not; nothing was opened."""
+    """A value that has to be the same at all members differs; nothing was opened."""
 
     def __init__(self, what: str, found: Sequence[str]) -> None:
         self.found = tuple(found)
@@ -98,12 +101,13 @@ class MemberFailed(CoordinationError):
         self.member = member
         self.of_input = of_input
         super().__init__(
-            f"{why} (at member {member}). When that is fixed, start the query again: it goes on where it was"
+            f"{why} (at member {member}). When that is fixed, start the query again: it continues where it "
+            f"was"
         )
 
 
 class CheckpointNotMade(CoordinationError):
-    """A checkpoint was given up, at all members; steps go on, and the next one may be made.
+    """A checkpoint was given up, at all members; steps continue, and the next one may be made.
 
     ``step`` is where it was to be, if that is known.
     """
@@ -116,7 +120,7 @@ class CheckpointNotMade(CoordinationError):
 
 
 class NothingToSave(CoordinationError):
-    """The circuit does not run. ``step`` is that behind its last checkpoint, if that is known."""
+    """The circuit does not run. ``step`` is the one after its last checkpoint, if that is known."""
 
     def __init__(self, happened: str, step: int | None, then: str) -> None:
         self.step = step
@@ -131,4 +135,4 @@ class NothingToSave(CoordinationError):
 
 
 class MembershipUnclear(CoordinationError):
-    """What was given does not say who the members are."""
+    """The settings do not identify the members."""

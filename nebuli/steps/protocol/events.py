@@ -1,4 +1,4 @@
-"""What happens to a coordinator, and what it wants done."""
+"""Events of a coordinator, and its instructions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class EpochTaken:
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """A process of a member can be told something."""
+    """A process of a member can receive messages."""
 
     member: int
 
@@ -43,7 +43,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """A member said something."""
+    """A member sent a message."""
 
     member: int
     message: FromMember
@@ -56,7 +56,7 @@ class PauseAsked:
 
 @dataclass(frozen=True, slots=True)
 class StartAsked:
-    """Steps go on."""
+    """Continue with steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class ShutdownAsked:
 
 @dataclass(frozen=True, slots=True)
 class EndRecorded:
-    """That all have stopped is known to whoever coordinates next."""
+    """That all have stopped is recorded for the next coordinator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """Say it to a member."""
+    """Send it to a member."""
 
     member: int
     message: FromCoordinator
@@ -160,7 +160,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class EpochRuns:
-    """All members have opened the same checkpoint, and go on at ``step``. For observers."""
+    """All members have opened the same checkpoint, and continue at ``step``. For observers."""
 
     epoch: int
     step: int

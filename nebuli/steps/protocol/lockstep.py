@@ -7,25 +7,24 @@ One life of the circuit is an **epoch**::
         +-----------+-----------+-----------+            +--> stopped
 
 *Claiming.* The caller takes a number that only rises, by compare-and-append after the last one that this coordinator
-had; the first time, after whatever is there. If another one was first, this one is fenced: it raises, and says nothing
-more. Members refuse whoever has a smaller number, and say the greater one: so the older of two coordinators learns of
-the other wherever it turns, and no member ever listens to both.
+had; the first time, after all existing ones. If another one was first, this one is fenced: it raises, and sends nothing
+more. Members refuse a coordinator with a smaller number, and send it the greater one: so the older of two coordinators
+learns of the other from every member, and no member ever follows both.
 
-*Joining.* Every member leaves what it is at and says what it has. *Opening.* All open the highest checkpoint that all
-have, and forget others; if there is none, this raises, and nothing was touched. Members say which steps are in their
-logs.
+*Joining.* Every member leaves its work and reports its state. *Opening.* All open the highest checkpoint that all
+have, and forget others; if there is none, this raises, and nothing was touched. Members report the steps in their logs.
 
-*Running.* A step is issued to all members at once, and no other before all have said that it is done: none waits in an
-exchange for one that does not come. Steps that somebody has in its log are issued without waiting for anything.
-Checkpoints are in two phases, beside the steps. When all members have committed one, input below the older of their two
-versions may go.
+*Running.* A step is issued to all members at once, and no other before all have reported that it is done: none waits in
+an exchange for one that does not come. Steps that a member has in its log are issued without waiting for anything.
+Checkpoints are in two phases, while steps continue. When all members have committed one, input below the older of their
+two versions may go.
 
-A member that is lost, or that another process takes the place of, ends the epoch in whatever phase it is: there is no
+A member that is lost, or that another process takes the place of, ends the epoch in any phase: there is no
 other way back into step, so this one is always tried. A coordinator that is started again begins in the same way.
 
-*Stopping.* All members pause, say the same step, and commit there; this is pause and stop as the members' states have
-them (`member_states.py`). Where rows that are logged are to be stepped first, steps take them between two such pauses.
-*Dismissing.* Once all have, and that is recorded, they may go (`dismissal.py`).
+*Stopping.* All members pause, report the same step, and commit there; this is pause and stop as the members' states
+have them (`member_states.py`). Where rows that are logged are to be stepped first, steps take them between two such
+pauses. *Dismissing.* Once all have, and that is recorded, they may go (`dismissal.py`).
 """
 
 from __future__ import annotations
@@ -86,8 +85,8 @@ class Lockstep:
     """The coordinator of ``members`` members, which it knows by their indices. Begins when its first epoch is claimed.
 
     ``over``: a coordinator before it has recorded that all have stopped there, and they are dismissed. ``closes``:
-    event time ends when all inputs have ended, and at the end of the run. `handle` raises CoordinationError where the
-    circuit cannot go on, and from then on for every event.
+    event time ends when all inputs have ended, and at the end of the run. `handle` raises CoordinationError if the
+    circuit cannot continue, and from then on for every event.
     """
 
     def __init__(
@@ -105,17 +104,17 @@ class Lockstep:
         self.next_step = 0
         """The one that is issued next; in an epoch."""
         self.made = MadeSteps()
-        """Those that all members have made, in whatever epoch."""
+        """Those that all members have made, in any epoch."""
         self.paused = paused
         self.quiet = False
-        """Paused, and all members have said that nothing runs any more."""
+        """Paused, and all members have reported that nothing runs any more."""
         self._settings = settings
         self._closes = closes
         self._error: CoordinationError | None = None
         self.shutting_down = False
-        """Whether it was told to end."""
+        """True if it was asked to end."""
         self._draining = self._completes = False
-        """Whether rows that were logged before it was told to end may be left; whether the run ends with its stop."""
+        """True if rows that were logged before the request to end may be left; true if the run ends with its stop."""
         self._over = over
         self._dismissal: Dismissal | None = None
         self._connected: set[int] = set()
@@ -138,11 +137,11 @@ class Lockstep:
         self._round: TwoPhases | None = None
         self._stepped_at = 0.0
         self._ending = self._concluded = False
-        """Whether all inputs had ended in the last step that was issued; whether that was said."""
+        """True if all inputs had ended in the last issued step; true if that was reported."""
         self.quiet = False
 
     def handle(self, event: Event, now: float) -> list[Order]:
-        """What is to be done now, in this order."""
+        """Return the instructions for an event, in order."""
         if self._error is not None:
             raise self._error
         self._now = now
@@ -172,7 +171,7 @@ class Lockstep:
 
     @property
     def caught_up(self) -> bool:
-        """Whether it is running, and no step is left that is in a log and was not repeated."""
+        """True if it is running, and no step is left that is in a log and was not repeated."""
         return self.phase is Phase.RUNNING and not self._arrivals.replays(self.next_step)
 
     def _handle(self, event: Event) -> None:
@@ -273,7 +272,7 @@ class Lockstep:
             case say.Aborted():
                 self._aborted(member, message)
             case say.Refused():
-                pass  # what an older coordinator said, or this one in an older epoch
+                pass  # a message to an older coordinator, or to this one in an older epoch
             case _:
                 self._heard_of_work(member, message)
 
@@ -317,7 +316,7 @@ class Lockstep:
         if not allowed:
             raise ProtocolViolated(
                 f"member {member}",
-                f"said {message}, {self.phase.value} with {self.next_step} as the next step",
+                f"sent {message}, {self.phase.value} with {self.next_step} as the next step",
             )
 
     # -- joining and opening
@@ -374,7 +373,7 @@ class Lockstep:
         )
 
     def _go_on(self) -> None:
-        """Between two steps: whatever is due."""
+        """Do the work that is due between two steps."""
         if self._dismissal is not None and self._dismissal.over(self._now):
             self._finish(self._dismissal.step)
         while self.phase is Phase.RUNNING and not self._stepping:
@@ -405,7 +404,7 @@ class Lockstep:
         self._tell_all(say.Step(self.epoch, step, replayed, closing))
 
     def _conclude(self) -> None:
-        """Say that all inputs have ended, where the end has been issued, and nothing of them is left, once."""
+        """Report, once, that all inputs have ended, if the end has been issued, and nothing of them is left."""
         done = self._ending and self._arrivals.have_ended and not self._concluded
         rows, _ = self._arrivals.waiting(self.next_step)
         if done and not any(rows) and not self._arrivals.replays(self.next_step):
@@ -454,7 +453,7 @@ class Lockstep:
         self._kept = (newest, say.Checkpoint(newest.version + 1, step))
 
     def _trim(self) -> None:
-        """The older version rules: a member that is taken back to it needs all input behind it."""
+        """The older version rules: a member that returns to it needs all later input."""
         self._tell_all(say.Trim(self.epoch, self._kept[0].step))
 
     # -- pause, start, shutdown
@@ -488,7 +487,7 @@ class Lockstep:
             return
         self.shutting_down, self._draining, self._completes = True, drain, drain
         if self.phase is not Phase.RUNNING:
-            if self._over is None:  # else it ends by itself
+            if self._over is None:  # otherwise it ends on its own
                 self._finish(None)
         elif not self.paused:
             self._ask_pause()
@@ -497,7 +496,9 @@ class Lockstep:
             self._ask_pause()
 
     def _drain_or_stop(self) -> None:
-        """Go on once all have paused: then they have reported all rows that they had logged when this one was told.
+        """Continue once all have paused.
+
+        Then they have reported all rows that they had logged at the time of the request.
 
         A member reports both on the same connection, in order. More may come from sources meanwhile: one step takes
         the rows that wait when all replays are done, and rows that come later are left for the next run.

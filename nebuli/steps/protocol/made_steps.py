@@ -24,11 +24,11 @@ class MadeSteps:
 
     @property
     def known(self) -> bool:
-        """Whether `complete` is as high as it was for any coordinator before this one."""
+        """True if `complete` is as high as it was for any coordinator before this one."""
         return self._before is not None and self.complete >= self._before
 
     def found(self, joined: Mapping[int, Joined], common: Checkpoint) -> None:
-        """All members have said what they have, of which they go on from ``common``."""
+        """All members have reported their versions, of which they continue from ``common``."""
         logged = max(said.last for said in joined.values())
         if self._before is None:
             self._before = logged

@@ -1,4 +1,4 @@
-"""What a member is to do, and what came of it. Each has the epoch that it belongs to."""
+"""Tasks of a member, and their outcomes. Each has the epoch that it belongs to."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Say:
 
 @dataclass(frozen=True, slots=True)
 class LookAround:
-    """Leave everything that an older epoch began: step, exchange, state that is being written. Then say `Found`."""
+    """Leave everything that an older epoch began: step, exchange, state that is being written. Then report `Found`."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class OpenState:
-    """Open this version and forget the others, open the exchange with ``addresses``. Then say `HasOpened`."""
+    """Open this version and forget the others, open the exchange with ``addresses``. Then report `HasOpened`."""
 
     epoch: int
     checkpoint: Checkpoint
@@ -37,7 +37,7 @@ class OpenState:
 
 @dataclass(frozen=True, slots=True)
 class RunStep:
-    """Run it; with no input if it is ``replayed`` and not in the log. Then say `HasStepped`.
+    """Run it; with no input if it is ``replayed`` and not in the log. Then report `HasStepped`.
 
     ``ended``: event time ends with it; also if it is replayed, and this log has no note of that.
     """
@@ -50,7 +50,7 @@ class RunStep:
 
 @dataclass(frozen=True, slots=True)
 class WriteState:
-    """Take the state at once, write it in the background. Then say `HasWritten` or `CouldNotWrite`."""
+    """Take the state at once, write it in the background. Then report `HasWritten` or `CouldNotWrite`."""
 
     epoch: int
     attempt: int
@@ -59,7 +59,7 @@ class WriteState:
 
 @dataclass(frozen=True, slots=True)
 class CommitState:
-    """Make what was written a version, keep the one before. Then say `HasCommitted`."""
+    """Make what was written a version, keep the one before. Then report `HasCommitted`."""
 
     epoch: int
     attempt: int
@@ -83,7 +83,7 @@ class TrimLog:
 
 @dataclass(frozen=True, slots=True)
 class CloseState:
-    """Make the state before ``step`` a version, keep the one before, close everything. Then say `HasClosed`.
+    """Make the state before ``step`` a version, keep the one before, close everything. Then report `HasClosed`.
 
     ``complete``: the run ends there, and sinks have their results.
     """
@@ -117,14 +117,14 @@ Task = (
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A coordinator said something."""
+    """A coordinator sent a message."""
 
     message: FromCoordinator
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Nothing of an older epoch goes on; this is there, and the log from ``first`` up to but not including ``last``.
+    """Nothing of an older epoch runs; this is there, and the log from ``first`` up to but not including ``last``.
 
     ``ended`` are the steps of the log with which event time ended.
     """
@@ -161,7 +161,7 @@ class HasWritten:
 
 @dataclass(frozen=True, slots=True)
 class CouldNotWrite:
-    """It is not; the member goes on all the same."""
+    """It is not written; the member continues all the same."""
 
     epoch: int
     attempt: int
@@ -185,7 +185,7 @@ class HasClosed:
 
 @dataclass(frozen=True, slots=True)
 class HasFailed:
-    """Something else could not be done; ``lasting`` if it could not a second time either. What goes on is left.
+    """Something else could not be done; ``lasting`` if it could not a second time either. Running work is abandoned.
 
     ``of_input``: because of what a source reads.
     """

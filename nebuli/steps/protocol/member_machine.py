@@ -1,15 +1,15 @@
-"""A member, as the coordinator sees it: what it is told and what came of that in, tasks out. No clock, no I/O.
+"""A member, as the coordinator sees it: messages and outcomes in, tasks out. No clock, no I/O.
 
-A member follows the greatest epoch that it was greeted in since it started. A smaller one it refuses, and says which it
-follows; so it does when it leaves one, for a coordinator that waits for an answer would wait forever. A greater one
-that it was not greeted in was meant for a process that is gone, and is dropped. What comes of tasks of an epoch that is
-over is dropped too.
+A member follows the greatest epoch that it was greeted in since it started. It refuses a smaller one, and reports which
+one it follows; it does the same when it leaves one, for a coordinator that waits for an answer would wait forever. A
+greater one that it was not greeted in was meant for a process that is gone, and is dropped. Outcomes of tasks of a
+finished epoch are dropped, too.
 
-Having stopped it can be greeted again, and goes on as it did the first time: another one may be lost before it has
+Having stopped it can be greeted again, and continues as it did the first time: another one may be lost before it has
 stopped. It ends when it is dismissed.
 
-It starts no step by itself. A step, a checkpoint or a stop that does not follow from what it was told before is a
-mistake of the coordinator's: it raises ProtocolViolated, and nothing is done.
+It starts no step on its own. A step, a checkpoint or a stop that does not follow from earlier messages is a bug of the
+coordinator: it raises ProtocolViolated, and nothing is done.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class MemberMachine:
         self._written = False
 
     def handle(self, happened: do.Happening) -> list[do.Task]:
-        """What is to be done now, in this order."""
+        """Return the tasks for an event, in order."""
         self._tasks = []
         match happened:
             case do.Told(message):
@@ -85,7 +85,7 @@ class MemberMachine:
     def _say(self, message: say.FromMember) -> None:
         self._tasks.append(do.Say(message))
 
-    # -- what it is told
+    # -- messages
 
     def _told(self, message: say.FromCoordinator) -> None:
         if message.epoch < self.epoch:
@@ -93,7 +93,7 @@ class MemberMachine:
         elif isinstance(message, say.Greet):
             self._check(message.epoch > self.epoch, message)
             if self.epoch:
-                # Whoever is left may be waiting for something, and say nothing.
+                # A deserted coordinator may be waiting for something, and send nothing.
                 self._say(say.Refused(message.epoch))
             self.epoch = message.epoch
             self._begin_epoch()
@@ -167,7 +167,7 @@ class MemberMachine:
         self._settle()
 
     def _settle(self) -> None:
-        """Between two steps: be where it was told to be."""
+        """Between two steps: follow the last request."""
         if self._in_step:
             return
         if self.state == Pause():
@@ -181,7 +181,7 @@ class MemberMachine:
             doing = "in" if self._in_step else "before"
             raise ProtocolViolated(
                 "the coordinator",
-                f"said {message} to a member that is {self.state}, {doing} step {self.step}",
+                f"sent {message} to a member that is {self.state}, {doing} step {self.step}",
             )
 
     # -- what came of it
@@ -246,7 +246,7 @@ class MemberMachine:
             self._say(say.Ended(self.epoch))
 
     def _arrived(self, rows: int) -> None:
-        """They are in no step that is in the log, nor in the one that goes on: its input may be fixed."""
+        """They are in no step that is in the log, nor in the running one: its input may be fixed."""
         if rows and self._phase is _Phase.OPEN:
             earliest = max(self.step + 1 if self._in_step else self.step, self._logged_until)
             self._say(say.Received(self.epoch, earliest, rows))

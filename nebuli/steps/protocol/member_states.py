@@ -4,8 +4,8 @@
 that is done it is `Paused`. `Stop` runs what is issued below a step, and commits there; `Stopped` has nothing open, as
 in the beginning.
 
-A member is never paused while a step that others are in needs it: a step is issued to all of them, and whoever is
-asked to pause finishes it first. So all pause at the same step. Where each starts steps by itself, one may wait in an
+A member is never paused while other members' step needs it: a step is issued to all of them, and a member that is asked
+to pause finishes it first. So all pause at the same step. If each started steps on its own, one might wait in an
 exchange for another that is paused already, forever.
 """
 
@@ -21,12 +21,12 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A pause is asked for, and a step goes on."""
+    """A pause is requested, and a step is running."""
 
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """Nothing goes on; ``step`` is the next one."""
+    """Nothing runs; ``step`` is the next one."""
 
     step: int
 

@@ -1,8 +1,8 @@
-"""Who the members of a circuit are: the network name of each, in the order of their indices, and which one this is.
+"""The members of a circuit: the network name of each, in the order of their indices, and the index of this one.
 
-Three ways to say it. A list: ``--members host-a:7000,host-b:7000``. The environment: ``NEBULI_MEMBERS`` with the same
-list, and ``NEBULI_MEMBER`` with the own index. A StatefulSet, or whatever else names its processes ``NAME-INDEX``:
-``NEBULI_MEMBERS`` is a number, and the own host name says the rest.
+There are three ways to configure them. A list: ``--members host-a:7000,host-b:7000``. The environment:
+``NEBULI_MEMBERS`` with the same list, and ``NEBULI_MEMBER`` with the own index. A StatefulSet, or any other system that
+names its processes ``NAME-INDEX``: ``NEBULI_MEMBERS`` is a number, and the own host name gives the rest.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def from_list(text: str, own: int) -> Membership:
 
 
 def of_stateful_set(host_name: str, members: int, service: str, port: int) -> Membership:
-    """The members beside a process whose host name is ``NAME-INDEX``, with or without its domain; all have one NAME.
+    """Return the members of a process whose host name is ``NAME-INDEX``, with or without its domain; all have one NAME.
 
     ``service`` is the domain that their names are found in; if it is empty, that of the own host name. Raises
     MembershipUnclear.
@@ -74,7 +74,7 @@ def of_stateful_set(host_name: str, members: int, service: str, port: int) -> Me
 
 
 def from_environment(environment: Mapping[str, str]) -> Membership:
-    """Raises MembershipUnclear, which says what is missing."""
+    """Read the members. Raises MembershipUnclear, which names the missing variable."""
     members = _said(environment, MEMBERS, "the list of members, or how many there are").strip()
     if not members.isdecimal():
         return from_list(members, _number(MEMBER, _said(environment, MEMBER, "the index of this member")))
@@ -85,7 +85,7 @@ def from_environment(environment: Mapping[str, str]) -> Membership:
 
 def _said(environment: Mapping[str, str], name: str, what: str) -> str:
     if not environment.get(name):
-        raise MembershipUnclear(f"{name} is not set: it has {what}")
+        raise MembershipUnclear(f"{name} is not set: set it to {what}")
     return environment[name]
 
 

@@ -1,12 +1,12 @@
-"""What a coordinator and the members of its circuit say to each other, as values and as bytes.
+"""Messages between a coordinator and the members of its circuit, as values and as bytes.
 
-`read_from_coordinator` and `read_from_member` are where bytes become values, and nothing behind them checks types again
+`read_from_coordinator` and `read_from_member` are where bytes become values, and nothing after them checks types again
 (`vocabulary.py`).
 
 Every message has the epoch that it belongs to. An epoch is one life of the circuit: the same coordinator, the same
 process of every member, from `Greet` until one of them is lost. Numbers of epochs only rise, each is taken by one
 coordinator alone, and each side drops what belongs to a smaller one; so nothing survives that was on its way when an
-epoch ended, however late or often it arrives. Within an epoch, what one says to the other arrives once and in order.
+epoch ended, however late or often it arrives. Within an epoch, messages from one to the other arrive once and in order.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Greet:
-    """A new epoch begins: leave whatever you are at, and say what you have."""
+    """A new epoch begins: leave all work, and report your state."""
 
     epoch: int
 
@@ -64,7 +64,7 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Run this step. If it is ``replayed``, some member has it in its log: who has not, runs it with no input.
+    """Run this step. If it is ``replayed``, some member has it in its log: a member without it runs it with no input.
 
     ``ended``: event time ends with it, so that windows that have begun are over.
     """
@@ -77,7 +77,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """Take the state before ``step`` and write it, while steps go on. ``attempt`` numbers checkpoints of an epoch."""
+    """Take the state before ``step`` and write it, while steps continue.
+
+    ``attempt`` numbers checkpoints of an epoch.
+    """
 
     epoch: int
     attempt: int
@@ -102,7 +105,7 @@ class GiveUp:
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """No version that anybody may open needs input below this step."""
+    """No version that a member may open needs input below this step."""
 
     epoch: int
     step: int
@@ -110,7 +113,7 @@ class Trim:
 
 @dataclass(frozen=True, slots=True)
 class AskPause:
-    """Finish what was issued, and say where you are. ``attempt`` numbers pauses of an epoch."""
+    """Finish issued steps, and report the next one. ``attempt`` numbers pauses of an epoch."""
 
     epoch: int
     attempt: int
@@ -118,7 +121,7 @@ class AskPause:
 
 @dataclass(frozen=True, slots=True)
 class AskStart:
-    """Steps go on."""
+    """Continue with steps."""
 
     epoch: int
 
@@ -137,7 +140,7 @@ class AskStop:
 
 @dataclass(frozen=True, slots=True)
 class Dismiss:
-    """All have stopped, and that is recorded: end. Of any process of a member, also of one that was not greeted."""
+    """All have stopped, and that is recorded: end. For any process of a member, also of one that was not greeted."""
 
     epoch: int
 
@@ -147,7 +150,9 @@ class Dismiss:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """What a member has: its versions, one or two, and its input log from ``first`` up to but not including ``last``.
+    """The state of a member.
+
+    Its versions, one or two, and its input log from ``first`` up to but not including ``last``.
 
     ``incarnation`` is another for every process; ``address`` is where its exchange listens.
     """
@@ -226,7 +231,7 @@ class NotPrepared:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """It is a version, beside the one before."""
+    """It is a version, in addition to the previous one."""
 
     epoch: int
     attempt: int
@@ -251,14 +256,14 @@ class IsStopped:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """It has heard that it is dismissed, and ends."""
+    """It is notified that it is dismissed, and ends."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """So many rows were late at an operator here, since the circuit's first step; before a version is said."""
+    """So many rows were late at an operator here, since the circuit's first step; sent before a version is reported."""
 
     epoch: int
     operator: str
@@ -267,7 +272,10 @@ class Late:
 
 @dataclass(frozen=True, slots=True)
 class WithoutTime:
-    """So many rows had no time in a window's column here, since the circuit's first step; before a version is said."""
+    """So many rows had no time in a window's column here, since the circuit's first step.
+
+    Sent before a version is reported.
+    """
 
     epoch: int
     operator: str
@@ -292,7 +300,7 @@ class WindowsOpen:
 class Aborted:
     """It could not be done; ``lasting`` if it could not be done a second time either.
 
-    ``of_input``: because of what a source reads, and whoever mends that can try it again.
+    ``of_input``: because of the data of a source; once that is fixed, it can be tried again.
     """
 
     epoch: int
@@ -370,12 +378,12 @@ def encode(message: FromCoordinator | FromMember) -> bytes:
 
 
 def read_from_coordinator(data: bytes, sender: str) -> FromCoordinator:
-    """What a coordinator says. Raises MalformedMessage, which names the sender."""
+    """Return a coordinator's message. Raises MalformedMessage, which names the sender."""
     return read(_bounded(data, sender), sender, _OF_COORDINATOR.message)
 
 
 def read_from_member(data: bytes, sender: str) -> FromMember:
-    """What a member says. Raises MalformedMessage, which names the sender."""
+    """Return a member's message. Raises MalformedMessage, which names the sender."""
     return read(_bounded(data, sender), sender, _OF_MEMBER.message)
 
 

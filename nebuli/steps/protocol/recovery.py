@@ -1,7 +1,7 @@
-"""Where all members go on: the highest checkpoint that each of them has.
+"""Where all members continue: the highest checkpoint that each of them has.
 
 A checkpoint is committed at one member after the other, and a member keeps the one before until all have the new one.
-So there is always one that all have; those who are ahead of it are taken back by opening it.
+So there is always one that all have; members that are ahead of it return by opening it.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ import math
 from dataclasses import dataclass
 
 SPACING_S = 0.05
-"""Between two steps, where rows come all the time: what a step costs beside its rows is a small part of that."""
+"""Between two steps, where rows come all the time: the fixed cost of a step is a small part of that."""
 MANY_ROWS = 1 << 17
-"""So many make a step that costs next to nothing beside its rows."""
+"""With so many rows the fixed cost of a step is negligible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,11 @@ class TriggerSettings:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What is known between two steps; times are of the same clock as ``now``.
+    """The situation between two steps; times are of the same clock as ``now``.
 
-    ``rows`` wait, by member, the first of them since ``rows_since``. ``wanted``: somebody asks for a checkpoint.
+    ``rows`` wait, by member, the first of them since ``rows_since``. ``wanted``: a checkpoint is requested.
     ``checkpointing``: one has begun and not ended. ``replaying``: a member has the next step in its log.
-    ``ending``: all inputs have ended, and no step has said so yet.
+    ``ending``: all inputs have ended, and no step has reported that yet.
     """
 
     now: float
@@ -86,7 +86,7 @@ class WaitUntil:
 
 
 def decide(settings: TriggerSettings, found: Situation) -> StepNow | CheckpointNow | WaitUntil:
-    """What to do now. While it is paused, a checkpoint is made where somebody asks for one, and nothing else."""
+    """Return what to do now. While it is paused, a checkpoint is made if it is requested, and nothing else."""
     due = _due(settings, found)
     if not found.checkpointing and (found.wanted or (due is not None and due <= found.now)):
         return CheckpointNow()
@@ -94,7 +94,7 @@ def decide(settings: TriggerSettings, found: Situation) -> StepNow | CheckpointN
         return WaitUntil(None)
     if found.replaying:
         return StepNow(replayed=True)
-    if found.ending:  # whatever is left is taken at once, and then the end
+    if found.ending:  # the rest is taken at once, and then the end
         return StepNow(ended=not any(found.rows))
     times = [time for time in (_rows_due(settings, found), _tick(settings, found)) if time is not None]
     if any(time <= found.now for time in times):

@@ -1,7 +1,8 @@
 """A checkpoint in two phases: all members write their state, then all make it a version.
 
 The first phase may fail at any member, and changes nothing; the second is an entry in a log, and if that fails, or the
-member is lost, the epoch ends: members that have committed are taken back by the next one, which opens what all have.
+member is lost, the epoch ends: members that have committed return with the next one, which opens the version that all
+have.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ class TwoPhases:
         """A member has; whether all have. Raises ProtocolViolated."""
         if len(self._prepared) < self.members or member in self._committed:
             raise ProtocolViolated(
-                f"member {member}", f"committed attempt {self.attempt} of a checkpoint, and was not told to"
+                f"member {member}", f"committed attempt {self.attempt} of a checkpoint, and was not asked to"
             )
         self._committed.add(member)
         return len(self._committed) == self.members
 
     def not_prepared(self, member: int) -> None:
-        """Raises ProtocolViolated if it had said that it is."""
+        """Raises ProtocolViolated if it had reported that it is."""
         if member in self._prepared:
             raise ProtocolViolated(
                 f"member {member}",

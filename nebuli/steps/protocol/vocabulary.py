@@ -1,7 +1,7 @@
-"""`Vocabulary`: the messages that one side may say. Here bytes become values of checked types, and nowhere else.
+"""`Vocabulary`: the messages that one side may send. Here bytes become values of checked types, and nowhere else.
 
-A message is a frozen dataclass, and travels as its kind and its fields in order, in a MessagePack array. What the
-fields' types are, says how each is read.
+A message is a frozen dataclass, and travels as its kind and its fields in order, in a MessagePack array. The types of
+fields determine how each is read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nebuli.steps.protocol.errors import MalformedMessage
 _Message = TypeVar("_Message")
 _Value = TypeVar("_Value")
 Reader = Callable[[Any], Any]
-"""From what MessagePack gives to a value. Raises ValueError, which says what it is not."""
+"""From what MessagePack gives to a value. Raises ValueError, which names the expected type."""
 Instant = NewType("Instant", int)
 """Microseconds since 1970."""
 _NUMBERS = 1 << 64
@@ -25,7 +25,10 @@ _TEXT_LIMIT = 1 << 12
 
 
 class Vocabulary(Generic[_Message]):
-    """Messages by their kinds. ``types`` are those of fields, beside numbers, truths and texts, with their readers."""
+    """Messages by their kinds.
+
+    ``types`` are those of fields, in addition to numbers, booleans and strings, with their readers.
+    """
 
     def __init__(self, kinds: Mapping[str, type[_Message]], types: Mapping[Any, Reader]) -> None:
         self._kinds = dict(kinds)
@@ -68,7 +71,7 @@ def packed(values: list[Any]) -> bytes:
 
 
 def read(data: bytes, sender: str, parse: Callable[[list[Any]], _Value]) -> _Value:
-    """What ``parse`` makes of the array in these bytes. Raises MalformedMessage, which names the sender."""
+    """Return the result of ``parse`` for the array in these bytes. Raises MalformedMessage, which names the sender."""
     try:
         return parse(_unpacked(data))
     except ValueError as error:
@@ -76,7 +79,7 @@ def read(data: bytes, sender: str, parse: Callable[[list[Any]], _Value]) -> _Val
 
 
 def malformed(data: bytes, sender: str, error: ValueError) -> MalformedMessage:
-    """The error of whoever sent these bytes."""
+    """Return the error of the sender of these bytes."""
     return MalformedMessage(sender, f"sent {len(data)} bytes that are no message, {error}")
 
 

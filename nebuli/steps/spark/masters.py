@@ -10,12 +10,12 @@ LOOPBACK = "127.0.0.1"
 
 
 def is_on_this_machine(master: str) -> bool:
-    """Whether its executors are processes of this machine, which have its folders and its loopback addresses."""
+    """True if its executors are processes of this machine, with its folders and its loopback addresses."""
     return master.startswith("local")
 
 
 def has_executors(master: str) -> bool:
-    """Whether there are executors that come and go; in one process there is one, which is there."""
+    """True if there are executors that come and go; in one process there is one, which is there."""
     return not re.fullmatch(r"local(\[.*\])?", master)
 
 

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from nebuli.steps.spark.stage_messages import Stage
 
 FORSAKEN_S = 60.0
-"""A task that no coordinator is connected to for so long ends. One that Spark has given up, and that could not be told
-so, may have been replaced: what it writes is refused (a later epoch has the stores), but it would hold on to its slot.
-It is longer than a command takes to begin its driver again."""
+"""A task that no coordinator is connected to for so long ends. One that Spark has given up, and that could not be
+notified, may have been replaced: its writes are refused (a later epoch has the stores), but it would hold on to its
+slot. It is longer than a command takes to begin its driver again."""
 _WORDS_S = 3.0
 
 
@@ -55,7 +55,7 @@ class _Task:
         self._words: asyncio.Queue[TaskWord] = asyncio.Queue()
 
     async def run(self) -> None:
-        """Serve, and tell of it."""
+        """Serve, and report it."""
         async with SenderServer(secret=self._order.secret) as sender:
             telling = asyncio.create_task(self._tell_all(sender))
             serving = asyncio.create_task(serve(self._order, self._tell, forsaken_s=FORSAKEN_S))
@@ -90,7 +90,7 @@ class _Task:
 
 
 def _sentence(error: BaseException) -> str:
-    """What is wrong, without what has gathered it."""
+    """Return the error, without the wrapper that has collected it."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return str(error) or type(error).__name__

@@ -65,7 +65,7 @@ class SparkHome:
         receiver: ReceiverServer,
         done: Callable[[], int],
     ) -> Members:
-        """A task for each order; what it has to say it says over the network."""
+        """A task for each order; its messages go over the network."""
         master = self._master or f"local[{len(orders)}]"
         return SparkMembers(master, orders, lines, receiver, self._directory, done=done)
 

@@ -40,14 +40,14 @@ for an hour in a year."""
 ATTEMPTS = 4
 """How often a stage, or a driver, may end within ``WITHIN_S`` while nothing gets done: as Spark has it of others."""
 WITHIN_S = 600.0
-"""Where nobody pushes, nothing gets done: a stage that ends once in a month is begun again all the same."""
+"""Without pushes there is no progress: a stage that ends once in a month is restarted all the same."""
 _STOP_S = 15.0
-"""A driver that is told to end does so within 11 s."""
+"""A driver that is asked to end does so within 11 s."""
 _SAID_LINES = 5
 
 
 class SparkMembers:
-    """Starts a driver, which has Spark run the stage, and tells the lines where its tasks listen.
+    """Starts a driver, which has Spark run the stage, and notifies the lines where its tasks listen.
 
     Spark ends a stage with all its tasks when one fails. It is begun again, in the same session or, if its driver has
     ended, in another one, as long as ``done`` grows. Leaving the context ends all of it; it ends, too, when this
@@ -72,7 +72,7 @@ class SparkMembers:
         self._done = done
         self._done_at_first = 0
         self._had_session = False
-        """Whether Spark has run anything of this: then a session that cannot be had is had later."""
+        """True if Spark has run anything of this: then a session that cannot be had now is retried."""
         self._slots_s = SLOTS_S if has_executors(master) else 0.0
         self._processes: dict[int, int] = {}
         self._taking = TakingAt(len(self._orders))
@@ -155,7 +155,7 @@ class SparkMembers:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "nebuli.steps.spark.stage_driver"),
             cwd=stage.directory,
-            stdin=PIPE,  # its end tells the driver that this process is gone
+            stdin=PIPE,  # its end shows the driver that this process is gone
             stdout=PIPE,
             stderr=PIPE,
             start_new_session=True,  # it ends its own group, with Java in it
@@ -214,7 +214,7 @@ class SparkMembers:
         await task_words.hear(self._receiver, channel_id, lambda word: self._hear(member, word))
 
     def _hear(self, member: int, word: TaskWord) -> None:
-        """What the newest task of a member says."""
+        """Handle a report of a member's newest task."""
         self._had_session = True
         line = self._lines[member]
         if member in self._processes and self._processes[member] != word.process:

@@ -26,7 +26,7 @@ _TASK_ENDS = re.compile(r"barrier task .* finished unsuccessfully\.\n(?:[\w.$]+:
 
 
 def settings(stage: Stage) -> dict[str, str]:
-    """Of the session, over the user's own (conf/spark-defaults.conf)."""
+    """Return the settings of the session, over the user's own (conf/spark-defaults.conf)."""
     return driver_settings(stage.master, stage.directory) | {
         # Members are there, all of them, as long as the circuit is.
         "spark.dynamicAllocation.enabled": "false",
@@ -42,7 +42,7 @@ def settings(stage: Stage) -> dict[str, str]:
 
 
 class StageDriver:
-    """A stage in one session, begun whenever it is told so; ``report`` takes what is to be told."""
+    """A stage in one session, begun on request; ``report`` takes the reports."""
 
     def __init__(self, line: str, report: Callable[[str], None]) -> None:
         self._stage = Stage.model_validate_json(line)
@@ -52,14 +52,14 @@ class StageDriver:
         self.directory = self._stage.directory
 
     def run(self) -> None:
-        """Open the session, and do as told.
+        """Open the session, and follow its requests.
 
         Spark never begins a barrier stage again that has a job's result, as some of it might be out already: it ends
-        the job with the first task that fails. So whoever has started this process has it run again.
+        the job with the first task that fails. So the starter of this process runs it again.
         """
         try:
             context = self._context = self._opened()
-        except Exception as error:  # noqa: BLE001 - whatever it is, there is no session
+        except Exception as error:  # noqa: BLE001 - any error: there is no session
             self._report(Happened.REFUSED, sentence(error))
             return
         while True:
@@ -68,7 +68,7 @@ class StageDriver:
                 if self._has_slots(context, attempt.slots_s):
                     self._run(context)
                     self._report(Happened.ENDED)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the stage has ended
+            except Exception as error:  # noqa: BLE001 - any error: the stage has ended
                 gone = _has_ended(context)
                 self._report(Happened.GONE if gone else Happened.FAILED, _why(error))
 
@@ -81,7 +81,7 @@ class StageDriver:
         return SparkContext(conf=conf.setAll([*settings(self._stage).items()]))
 
     def _has_slots(self, context: SparkContext, within_s: float | None) -> bool:
-        """Wait until there are slots for all members; if not, says so."""
+        """Wait until there are slots for all members; returns false if there are none."""
         needed = len(self._stage.orders)
         deadline = time.monotonic() + within_s if within_s is not None else float("inf")
         told = -1
@@ -108,7 +108,7 @@ class StageDriver:
         self._say(Report(happened=happened, text=text).model_dump_json())
 
     def stop(self) -> None:
-        """End the session, and whatever runs in it."""
+        """End the session, and everything that runs in it."""
         if self._context is not None:
             self._context.stop()
 
@@ -120,7 +120,7 @@ def _slots(context: Any) -> int:
 
 
 def _why(error: Exception) -> str:
-    """Which task has failed, and why, out of all that Spark says."""
+    """Return the failed task and the cause, out of Spark's messages."""
     text = str(error)
     if found := _MEMBER_ENDS.search(text) or _TASK_ENDS.search(text):
         return found[1].strip()

@@ -1,4 +1,4 @@
-"""What the driver of a stage is told, and what it tells: lines of JSON."""
+"""Messages to and from the driver of a stage: lines of JSON."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from nebuli.steps.member.member_order import MemberOrder
 
 
 class Stage(BaseModel):
-    """A barrier stage, with a task for each order; the first line that a driver is told.
+    """A barrier stage, with a task for each order; the first line to a driver.
 
-    ``driver`` tells it from others, ``coordinator`` is where tasks say where they listen. ``sources`` is where paths of
-    sources start. The driver may use ``directory``, and removes it at its end.
+    ``driver`` distinguishes it from others, ``coordinator`` is the address to which tasks report their own. ``sources``
+    is where paths of sources start. The driver may use ``directory``, and removes it at its end.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -33,7 +33,7 @@ class Stage(BaseModel):
 
 
 class Attempt(BaseModel):
-    """Run the stage: what a driver is told, the first time and whenever a task has failed.
+    """Run the stage: sent to a driver the first time and whenever a task has failed.
 
     ``slots_s`` is how long it waits until there are slots for all members; None: as long as it takes.
     """
@@ -42,7 +42,7 @@ class Attempt(BaseModel):
 
 
 class Happened(StrEnum):
-    """What a driver tells."""
+    """The reports of a driver."""
 
     WAITS = "waits"
     """There are too few slots yet."""
@@ -59,7 +59,7 @@ class Happened(StrEnum):
 
 
 class Report(BaseModel):
-    """``text`` says more."""
+    """``text`` has the details."""
 
     happened: Happened
     text: str = ""

@@ -1,4 +1,4 @@
-"""What a task tells the coordinator's process, on a channel of its member's.
+"""Reports of a task to the coordinator's process, on a channel of its member.
 
 The channel's id has the driver in it: words of tasks of an earlier driver find no channel of that name. Those of one
 driver have tasks with rising numbers, and of these only the highest is believed.
@@ -24,14 +24,15 @@ if TYPE_CHECKING:
 _log = logging.getLogger("nebuli.steps.member")
 _SAY_S = 30.0
 _SILENT_S = 2.0
-"""A channel that nobody asks for is complained of after 5 s; here it is usual, and so it is registered anew before."""
+"""A warning is logged for a channel that is not requested for 5 s; here that is usual, and so it is registered again
+before."""
 
 
 class TaskWord(BaseModel):
-    """What the task of this number (Spark's task attempt id, which only rises) says.
+    """A report of the task with this number (Spark's task attempt id, which only rises).
 
-    ``said`` and ``address`` are as of `member_service.Said`; None: it fails, and ``why``. ``process`` is its process on
-    the executor's machine.
+    ``said`` and ``address`` are those of `member_service.Said`; None: it fails, and ``why``. ``process`` is its process
+    on the executor's machine.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -49,7 +50,7 @@ def channel(circuit: str, driver: str, member: int) -> str:
 
 
 async def say(sender: SenderServer, to: str, channel_id: str, word: TaskWord) -> None:
-    """Tell it, unless nobody listens for a long time. Raises NetChannelError, TimeoutError."""
+    """Report it, unless nothing listens for a long time. Raises NetChannelError, TimeoutError."""
     outbox = sender.register_channel(channel_id, to=to, codec="bytes")
     try:
         async with asyncio.timeout(_SAY_S):
@@ -61,7 +62,7 @@ async def say(sender: SenderServer, to: str, channel_id: str, word: TaskWord) ->
 
 
 async def hear(receiver: ReceiverServer, channel_id: str, heard: Callable[[TaskWord], None]) -> None:
-    """Have ``heard`` hear what the tasks say, the newest one only, until it is cancelled."""
+    """Pass the reports of tasks to ``heard``, of the newest one only, until it is cancelled."""
     newest = -1
     while True:
         inbox = receiver.register_channel(channel_id, codec="bytes", fault=FaultPolicy(retry=_SILENT_S))
@@ -73,8 +74,8 @@ async def hear(receiver: ReceiverServer, channel_id: str, heard: Callable[[TaskW
             with suppress(NetChannelError):
                 await inbox.recv()  # its end
         except NetChannelError:
-            pass  # nobody spoke, or a task died that did
+            pass  # no task has reported, or the reporting one died
         except ValidationError as error:
-            _log.warning("what a task said on %s was not understood: %s", channel_id, error)
+            _log.warning("a task's message on %s was not understood: %s", channel_id, error)
         finally:
-            await inbox.close("the next word is heard under a new registration")
+            await inbox.close("the next message is received under a new registration")

@@ -1,4 +1,4 @@
-"""What is too large for the ordering: blobs by name, each there whole or not at all, and never changed."""
+"""Blobs, too large for the ordering: by name, each complete or absent, and immutable."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Blobs(Protocol):
     """
 
     def put(self, folder: str, name: str, buffers: Sequence[Any]) -> None:
-        """Keep them, one after the other; durable when it returns. After an error there is none, or a whole one.
+        """Keep them, one after the other; durable when it returns. After an error there is none, or a complete one.
 
         Raises FileNotFoundError if it was deleted meanwhile.
         """
@@ -31,4 +31,4 @@ class Blobs(Protocol):
         """Delete them; it does not matter whether they were there."""
 
     def names(self, folder: str) -> list[str]:
-        """The names of all that are there, and of those that somebody began to put, and may have left so; in order."""
+        """Return the names of all blobs, and of those whose writing was begun and possibly abandoned; in order."""

@@ -20,7 +20,7 @@ _UNFINISHED = ".part"
 
 
 class FileBlobs:
-    """One file for each, written beside its name, synced and then renamed."""
+    """One file for each, written under another name, synced and then renamed."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -66,7 +66,7 @@ class FileBlobs:
             raise _failed(path, "reading", error) from error
 
     def delete(self, folder: str, names: Sequence[str]) -> None:
-        """Delete blobs, which may come back after a loss of power: nobody who looks for names misses them."""
+        """Delete blobs, which may come back after a loss of power: searches for names do not miss them."""
         for name in names:
             path = self._path(folder, name)
             try:

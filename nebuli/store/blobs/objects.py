@@ -27,10 +27,10 @@ _ENDPOINTS = "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"
 class ObjectBlobs:
     """One object for each, below a prefix.
 
-    ``url`` says both (``s3://bucket/prefix``) when it is asked first; how the store is reached, says the environment
-    (``AWS_ENDPOINT_URL``, ``AWS_ACCESS_KEY_ID`` and so on). An object is there whole or not at all, as such stores have
-    it. A request that fails in a way that may pass is made again; one that has happened is made twice then, with the
-    same bytes.
+    ``url`` has both (``s3://bucket/prefix``) when it is first used; access to the store is configured by the
+    environment (``AWS_ENDPOINT_URL``, ``AWS_ACCESS_KEY_ID`` and so on). An object is there whole or not at all, as
+    such stores have it. A request that fails in a way that may pass is made again; one that has happened is made twice
+    then, with the same bytes.
     """
 
     def __init__(self, url: Callable[[], str]) -> None:
@@ -85,7 +85,7 @@ class ObjectBlobs:
                 raise self._failed(path, "deleting", error) from error
 
     def names(self, folder: str) -> list[str]:
-        """Those that are there: what somebody has begun to put is not, until it is whole."""
+        """Return those that are there: a blob is not, until it is complete."""
         prefix = file_name(folder)
         try:
             found = obstore.list_with_delimiter(self._store, prefix=prefix)["objects"]
@@ -110,5 +110,5 @@ def _path(folder: str, name: str) -> str:
 
 
 def _said(error: Exception) -> str:
-    """The first line of what the library says, which goes on with what it was asked."""
+    """Return the first line of the library's message; the others repeat the request."""
     return next(iter(str(error).splitlines()), type(error).__name__)

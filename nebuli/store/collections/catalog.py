@@ -1,4 +1,4 @@
-"""What a store of collections has: names, schemas and renditions, as rows of one shard. Pure."""
+"""The contents of a store of collections: names, schemas and renditions, as rows of one shard. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ROW = pa.schema(
 )
 SCHEMA = weighted(_ROW)
 Timed = Literal["store", "writers"]
-"""Who gives times to what is written: the store, to rows that are inserted; or the writers themselves."""
+"""The origin of times: the store, for inserted rows; or the writers themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Rendition:
     """A version of a collection, in so many ``shards``; the collection is it, or was it, from ``begin`` on.
 
     Its ``id`` is in the names of its shards: one that was dropped may be made again by its name, and is another.
-    ``extended``: a handover that goes on has added what was inserted up to this time.
+    ``extended``: a handover in progress has added the rows inserted up to this time.
     """
 
     collection: str
@@ -44,7 +44,7 @@ class Rendition:
     extended: int | None = None
 
     def shard_names(self) -> list[str]:
-        """What the store calls them."""
+        """Their names in the store."""
         prefix = f"collections/{self.collection}/{self.name}.{self.id}"
         return [f"{prefix}/{number}" for number in range(self.shards)]
 
@@ -70,12 +70,12 @@ class Entry:
 
     @property
     def metadata(self) -> str:
-        """The name of the shard that says which rendition it is."""
+        """The name of the shard with its renditions."""
         return f"collections/{self.id}/renditions"
 
     @property
     def producers(self) -> str:
-        """The name of the shard that says what each producer has inserted last."""
+        """The name of the shard with each producer's last insertion."""
         return f"collections/{self.id}/producers"
 
     def shard_names(self) -> list[str]:
@@ -102,7 +102,7 @@ class Doomed:
     shards: Sequence[str]
 
     def row(self) -> tuple[str, str, str, bytes]:
-        """What is doomed, in the catalog."""
+        """Return the row of a doomed shard in the catalog."""
         return "doomed", self.name, "", _packed({"shards": list(self.shards)})
 
 

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 SHARD = "collections/clock"
 TICK_S = 1.0
-"""While somebody reads, and nobody writes, time moves on as often."""
+"""While there are readers, and no writers, time advances this often."""
 
 _BEHIND_MS = 1000
-"""A clock that is behind by no more is waited for."""
+"""A clock that lags by no more is waited for."""
 
 
 def now_ms() -> int:
@@ -34,10 +34,10 @@ def now_ms() -> int:
 
 
 class Clock:
-    """Whoever inserts moves it, and with it all collections of the store; so does whoever waits, at each tick.
+    """Each insert moves it, and with it all collections of the store; so does each waiting client, at each tick.
 
-    It never goes back, whatever the clocks of machines do: behind one that has gone back, it goes on by a millisecond
-    each time.
+    It never goes back, whatever the clocks of machines do: if one has gone back, it advances by a millisecond each
+    time.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Clock:
         return Create(SHARD, weighted(pa.schema([])), keeps_contents=False)
 
     async def open(self) -> None:
-        """Behind its `create`."""
+        """Open it after its `create`."""
         self._shard = await self._access.track(SHARD)
 
     @property
@@ -74,7 +74,7 @@ class Clock:
         return max(self.now(), self.upper)
 
     def reached(self) -> int:
-        """The time that it can be moved to now: behind a clock that was set back it goes on by a millisecond."""
+        """Return the time that it can be moved to now: after a clock was set back, it advances by a millisecond."""
         return self.upper if self._is_behind else self.now()
 
     def moved(self, upper: int, at: int) -> NewPart:
@@ -85,7 +85,7 @@ class Clock:
         return NewPart(self.shard, [], upper, at + 1)
 
     async def reach(self, at: int, deadline_s: float | None, *, at_once: bool = False) -> None:
-        """Wait until the upper is above a time, and have it move where nobody else does. Raises NotYet.
+        """Wait until the upper is above a time, and move it if no other client does. Raises NotYet.
 
         ``at_once``: as soon as the time has come, and not at the next tick.
         """
@@ -110,11 +110,11 @@ class Clock:
                 return to_come + 0.001
             if at_once:
                 return 0.0
-        return self._tick_s * random.uniform(1.0, 1.2)  # noqa: S311 - no secret: one of all who wait is first
+        return self._tick_s * random.uniform(1.0, 1.2)  # noqa: S311 - not a secret: one of all waiting clients is first
 
     @property
     def _is_behind(self) -> bool:
-        """Whether the clock of this machine was set back, or is behind others', for longer than readers should wait."""
+        """True if the clock of this machine was set back, or lags others', for longer than readers should wait."""
         return self.upper - self.now() > _BEHIND_MS
 
     async def _tick(self, at: int) -> None:

@@ -1,4 +1,4 @@
-"""A collection as its readers see it: contents at a time, and what changes from there on, whatever rendition it is."""
+"""A collection as its readers see it: contents at a time, and changes after it, over all renditions."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from nebuli.store.shards.updates import Update
 
 How = Literal["once", "as written"]
-"""How often an equal row stands in contents: once, or, where none was taken back, as often as it was written."""
+"""How often an equal row is in contents: once, or, if none was retracted, as often as it was written."""
 Part = tuple[int, int]
-"""Of so many parts (the second number) the one with a number (the first)."""
+"""A part: its number, and the number of parts."""
 MOST_ROWS = 1 << 32
-"""Rows that are read each by itself, as often as it is there."""
+"""Bound on rows that are read one by one, each as often as its weight."""
 _SPAN_ROWS = 1 << 20
 """Rows of one span, if they are not all of one append."""
 
 
 class Reader:
-    """Of a collection that is open."""
+    """A reader of an open collection."""
 
     def __init__(self, space: Space, collection: Collection) -> None:
         self._space = space
@@ -103,13 +103,16 @@ class Reader:
         return shards
 
     async def parts(self, at: int) -> int:
-        """Of how many parts it is read side by side at a time. Raises TooLate, CollectionUnknown."""
+        """Return into how many parts it is divided for reading in parallel at a time.
+
+        Raises TooLate, CollectionUnknown.
+        """
         _, timeline, _ = await self._space.look(self._collection)
         self._check_since(at, timeline)
         return len(await self._space.shards_of(self._collection, timeline.at(at).rendition))
 
     async def subscribe(self, as_of: int | None, *, snapshot: bool) -> AsyncGenerator[Span]:
-        """All that changes behind a time, in the order of times, and how far it is known; without an end.
+        """Yield all changes after a time, in the order of times, and how far they are known; without an end.
 
         With the ``snapshot``, the first span is the contents at this time. Raises TooLate, CollectionUnknown, Damaged.
         """
@@ -153,7 +156,7 @@ class Reader:
         return await self._rendition(timeline.at(at).rendition, at, deadline_s, how, part)
 
     def _check_since(self, at: int, timeline: Timeline) -> None:
-        """Whoever has slept for longer than its lease has no hold any more. Raises TooLate."""
+        """A client that has slept for longer than its lease has no hold any more. Raises TooLate."""
         if at < timeline.since:
             raise TooLate(self._collection.name, at, timeline.since)
 
@@ -201,7 +204,7 @@ class Reader:
         return pa.concat_tables(tables) if tables else self._collection.schema.empty_table()
 
     async def _next(self, at: int) -> Span:
-        """What changes from a time on, once it is known."""
+        """Return the changes from a time on, once they are known."""
         await self._space.clock.reach(at, None)
         frontier, timeline, _ = await self._space.look(self._collection)
         self._check_since(at - 1, timeline)
@@ -227,7 +230,7 @@ class Reader:
         return Span(at, until, sorted(updates, key=lambda update: update[0]))
 
     async def _difference(self, before: str, after: str, at: int) -> Sequence[Update]:
-        """What makes one rendition the other one, and what has changed then."""
+        """Return the difference between two renditions, and the changes at that time."""
         old, new = await asyncio.gather(
             self._rendition(before, at - 1, None), self._rendition(after, at, None)
         )
@@ -238,7 +241,7 @@ class Reader:
 
 
 def rows_of(collection: str, at: int, contents: pa.Table) -> pa.Table:
-    """The rows of a Z-set, each as often as its weight says. Raises CollectionError where that is less than never."""
+    """Return the rows of a Z-set, each as often as its weight. Raises CollectionError where that is less than never."""
     weights = contents.column(contents.num_columns - 1)
     rows = contents.select(contents.column_names[:-1])
     if not contents.num_rows:
@@ -250,8 +253,8 @@ def rows_of(collection: str, at: int, contents: pa.Table) -> pa.Table:
     if few["min"] < 0:
         (row,) = rows.slice(int(np.argmin(times)), 1).to_pylist()
         raise CollectionError(
-            f"collection {collection} has the row {tuple(row.values())} {few['min']} times at {at}: whoever wrote "
-            f"it has taken it back more often than it was there"
+            f"collection {collection} has the row {tuple(row.values())} {few['min']} times at {at}: its "
+            f"writer has retracted it more often than it was there"
         )
     if (count := times.sum(dtype=float)) > MOST_ROWS:
         raise CollectionError(

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from nebuli.store.store_url import StoreUrl
 
 _HOUSE_S = 5.0
-"""What was written by this process is looked after as often."""
+"""How often the collections written by this process are maintained."""
 _log = logging.getLogger("nebuli.store")
 
 Rows: TypeAlias = pa.RecordBatch | pa.Table
@@ -63,7 +63,9 @@ class Collections:
         now: Callable[[], int] = now_ms,
         tick_s: float = TICK_S,
     ) -> None:
-        """``now`` gives milliseconds since 1970; time moves on every ``tick_s``, while somebody reads and none writes.
+        """``now`` gives milliseconds since 1970.
+
+        Time advances every ``tick_s``, while there are readers and no writers.
 
         Raises StoreUrlInvalid, ExtraMissing.
         """
@@ -110,7 +112,7 @@ class Collections:
         return self._open.space.clock
 
     async def _with(self, name: str, act: Callable[[Collection], Awaitable[T]]) -> T:
-        """What is done with the collection of a name: with the one that was last known here, or the one made since."""
+        """Act on the collection of a name: on the one last known here, or the one made since."""
         space = self._open.space
         collection = await space.opened(name)
         while True:
@@ -238,9 +240,9 @@ class Collections:
     ) -> None:
         """Write rows at times from ``lower`` up to but not including ``upper``, as one of any number of equal writers.
 
-        Times are the writers' own. What another one has written of these times is compared: equal rows are not written
+        Times are the writers' own. Rows of another writer at these times are compared: equal rows are not written
         again, others raise ConflictingWrite. It is the rendition that is named, or the one that the collection was when
-        this client first wrote it without a name: once it is another, by somebody else's handover, that raises
+        this client first wrote it without a name: once it is another, by another client's handover, that raises
         RenditionOver. Raises CollectionUnknown, RenditionUnknown, RowsMismatch, UpperMismatch where something before
         ``lower`` is missing.
         """
@@ -259,7 +261,7 @@ class Collections:
     ) -> bool:
         """As `write`, to the renditions of one name of several collections: to all of them, or to none.
 
-        ``updates`` are those of each collection, by its name. Whether any of it was not written yet.
+        ``updates`` are those of each collection, by its name. Returns true if any of it was not written yet.
         """
         given = []
         for name, some in updates.items():
@@ -344,7 +346,7 @@ class Collections:
         return await self._with(name, lambda collection: Reader(self._open.space, collection).latest())
 
     async def move_on(self) -> None:
-        """Have the store's time be now, for all who wait for it; by itself it moves on when somebody writes, or slowly.
+        """Advance the store's time to now, for all that wait for it; otherwise it advances with writes, or slowly.
 
         Raises StorageError; NotYet if others keep it busy.
         """
@@ -354,7 +356,7 @@ class Collections:
     def subscribe(
         self, name: str, as_of: int | None = None, *, snapshot: bool = False
     ) -> AsyncGenerator[Span]:
-        """What changes behind a time, as spans of times with Z-sets; the snapshot at this time lacks it.
+        """Return the changes after a time, as spans of times with Z-sets; the snapshot at this time lacks it.
 
         Without an end. With ``snapshot`` the first span has the contents at this time. Where the collection becomes
         another rendition, what is different is a change like any other. A call of the iterator that is cancelled takes
@@ -376,7 +378,7 @@ class Collections:
     # -- holds
 
     async def hold(self, name: str, hold: str, at: int, *, lease_s: float | None = None) -> None:
-        """Keep the collection readable from a time on, or move the hold there; for so long, if that is said.
+        """Keep the collection readable from a time on, or move the hold there; for so long, if that is given.
 
         Raises CollectionUnknown, CollectionMisused, TooLate.
         """
@@ -419,14 +421,14 @@ class Collections:
         It is ``at`` this time, which is waited for, or as soon as it can be. A time that the metadata have passed is
         refused, and one that cannot be read in the new rendition.
 
-        Where writers give the times, the one before is complete then with what they had written of it; they go on with
-        the new one. ``built_from``: it was made of the contents at this time. What was inserted since is added to it,
-        as it was inserted; where writers give the times, it is refused if rows came since. Raises CollectionUnknown,
+        Where writers give the times, the one before is complete then with their writes; they continue with the new one.
+        ``built_from``: it was made of the contents at this time. Later insertions are added to it, as they were
+        inserted; where writers give the times, it is refused if rows came since. Raises CollectionUnknown,
         RenditionUnknown, RenditionRefused, HandoverLate, TooLate.
         """
         order = Order(name, rendition, at, built_from, deadline_s)
         begin = await hand_over(self._open.space, order)
-        self._open.fed.pop(name, None)  # whoever writes here knows of it
+        self._open.fed.pop(name, None)  # writers here know of it
         self._open.has_written(name)
         return begin
 
@@ -435,15 +437,17 @@ class Collections:
         await self._open.controller.drop_rendition(name, rendition)
 
     async def keep_house(self, names: Sequence[str] | None = None) -> None:
-        """Forget what is older than the history, delete what nobody can read, and compact: of these or all collections.
+        """Forget what is older than the history, delete data that can no longer be read, and compact.
 
-        Happens by itself where rows are written, too.
+        In these or all collections.
+
+        Also happens automatically while rows are written.
         """
         await self._open.keep_house(await self.list() if names is None else names)
 
 
 class _Entered:
-    """What there is of it while it is open."""
+    """Its parts while it is open."""
 
     def __init__(self, space: Space) -> None:
         self.space = space
@@ -486,7 +490,7 @@ class _Entered:
             await self._leave()
 
     async def _leave(self) -> None:
-        """Leave no long logs behind: who comes next may stay as short."""
+        """Leave no long logs: the next client may stay just as briefly."""
         try:
             async with asyncio.timeout(_HOUSE_S):
                 await self.controller.compact_overdue(sorted(self._written))
@@ -506,7 +510,7 @@ def _zset(collection: Collection, rows: Rows) -> pa.RecordBatch:
     else:
         raise RowsMismatch(collection.name, schema, given)
     for field, column in zip(batch.schema, batch.columns, strict=True):
-        # Whoever reads it could not add such a row up, or make it of the schema, ever.
+        # Readers could never add up such a row, or convert it to the schema.
         if column.null_count and (field.name == WEIGHT or not field.nullable):
             raise CollectionMisused(
                 f"{column.null_count} of {batch.num_rows} rows for collection {collection.name} have no {field.name}, "
@@ -516,7 +520,7 @@ def _zset(collection: Collection, rows: Rows) -> pa.RecordBatch:
     if len(weights) and not -MOST_ROWS <= int(weights.min()) <= int(weights.max()) <= MOST_ROWS:
         far = max(int(weights.max()), int(weights.min()), key=abs)
         raise CollectionMisused(
-            f"a row for collection {collection.name} is to be there {far} times more, and at most {MOST_ROWS} are, or "
-            f"are taken back, at once: sums of more would not be what they should be"
+            f"a row for collection {collection.name} has the weight {far}, and at most {MOST_ROWS} copies "
+            f"are added or retracted at once: larger sums would overflow"
         )
     return batch.replace_schema_metadata(None)

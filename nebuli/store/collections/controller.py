@@ -100,7 +100,7 @@ class CollectionStatus:
 
 
 class Controller:
-    """Of a store that is open."""
+    """The controller of an open store."""
 
     def __init__(self, space: Space) -> None:
         self._space = space
@@ -157,7 +157,7 @@ class Controller:
         return sorted((await self._space.catalog()).entries)
 
     async def describe(self, name: str) -> CollectionStatus:
-        """What there is of it. Raises CollectionUnknown."""
+        """Return its description. Raises CollectionUnknown."""
         while True:
             collection = await self._space.opened(name, fresh=True)
             try:
@@ -223,7 +223,7 @@ class Controller:
                 return made.name
 
     async def drop_rendition(self, name: str, rendition: str) -> None:
-        """Drop one that nobody can read. Raises CollectionUnknown, RenditionUnknown, RenditionRefused."""
+        """Drop one that can no longer be read. Raises CollectionUnknown, RenditionUnknown, RenditionRefused."""
         while True:
             catalog = await self._space.catalog()
             collection = await self._space.opened(name, fresh=True)
@@ -235,8 +235,8 @@ class Controller:
             if period is not None:
                 raise RenditionRefused(
                     f"collection {name} can be read as rendition {rendition}"
-                    + (f" at times below {period.end}: it is dropped by itself once these are older than the history, "
-                       f"and than all holds" if period.end else ": hand over to another one first")
+                    + (f" at times below {period.end}: it is dropped automatically once these are older than "
+                    f"the history and all holds" if period.end else ": hand over to another one first")
                 )  # fmt: skip
             if await self._doom(catalog, [found]):
                 break
@@ -247,10 +247,10 @@ class Controller:
         also = [Drop(name) for each in doomed for name in each.shards]
         return await self._changed(catalog, changes(doomed, some), also=also)
 
-    # -- what follows by itself
+    # -- automatic maintenance
 
     async def keep_house(self, names: Sequence[str]) -> None:
-        """Forget what is older than the history and held by nobody, delete what nobody can read, and compact.
+        """Forget data that is older than the history and not held, delete data that can no longer be read, and compact.
 
         Any number may do it at once: of two compactions of a shard the first counts.
         """
@@ -273,7 +273,7 @@ class Controller:
     async def compact_overdue(self, names: Sequence[str]) -> None:
         """Have no long logs, of some collections and of what all have in common.
 
-        For who goes away, and would else leave that to others that do, too.
+        For a client that leaves, and would otherwise leave that to others that do, too.
         """
         catalog = await self._space.catalog()
         shards = list(self._space.shards)
@@ -284,7 +284,7 @@ class Controller:
         await self._space.access.compact_overdue(shards)
 
     async def _drop_over(self, collection: Collection) -> None:
-        """Drop the renditions that nobody can read any more."""
+        """Drop the renditions that can no longer be read."""
         while True:
             catalog = await self._space.catalog()
             entry = catalog.entries.get(collection.name)
@@ -314,7 +314,7 @@ class Controller:
         since = collection.metadata.since
         rows = [each for shards in collection.shards.values() for each in shards]
         await self._space.access.refresh([each.tracked for each in rows])
-        # A shard that got no row for long has fewer times that can be told apart.
+        # A shard that got no row for long has fewer distinguishable times.
         behind = {each: to for each in rows if (to := min(since, each.upper - 1)) > each.since}
         if behind:
             await self._move(collection, behind, _KEPT)
@@ -346,7 +346,7 @@ class Controller:
         parts: Sequence[NewPart] = (),
         also: Sequence[Decision] = (),
     ) -> bool:
-        """Whether the catalog was changed, and all else with it; otherwise another change was first."""
+        """True if the catalog was changed, and all else with it; otherwise another change was first."""
         try:
             await self._space.access.append([self._space.changed_catalog(catalog, rows), *parts], None, also)
         except UpperMismatch:

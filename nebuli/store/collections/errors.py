@@ -1,20 +1,20 @@
-"""What goes wrong with collections, beside what goes wrong with their store.
+"""Errors of collections, in addition to those of their store.
 
 ::
 
     StorageError
     └── CollectionError
-        ├── CollectionUnknown    there is none of that name
+        ├── CollectionUnknown    no collection has that name
         │   └── CollectionDropped  it was dropped while this client used it
         ├── CollectionExists     there is one of that name
-        ├── CollectionMisused    it does not take what was given to it
+        ├── CollectionMisused    it does not take the given rows
         │   └── RowsMismatch       rows of another schema
         ├── ConflictingWrite     two writers have written different rows at one time
-        ├── RenditionUnknown     the collection has none of that name
+        ├── RenditionUnknown     the collection has no rendition of that name
         ├── RenditionOver        the one that was written was handed over from
         ├── RenditionRefused     it cannot be made, dropped or handed over to
         │   └── HandoverLate       not within its deadline: others were first, again and again
-        └── TooLate              a time that cannot be read any more
+        └── TooLate              a time that can no longer be read
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class CollectionError(StorageError):
-    """The collection could not do it; the message says what happened, and what to do."""
+    """The collection could not do it; the message has the cause and the remedy."""
 
 
 class CollectionUnknown(CollectionError):
@@ -81,7 +81,7 @@ class RowsMismatch(CollectionMisused):
 class ConflictingWrite(CollectionError):
     """A writer has other rows for a time than those that are written there.
 
-    Writers of one rendition have to write the same. What is there stays; nothing of the other was written.
+    Writers of one rendition have to write the same. The existing rows stay; none of the others were written.
     """
 
     def __init__(self, name: str, rendition: str, time: int, here: str, there: str) -> None:
@@ -89,9 +89,9 @@ class ConflictingWrite(CollectionError):
         self.rendition = rendition
         self.time = time
         super().__init__(
-            f"rendition {rendition} of collection {name} has other rows at time {time} than this writer: there alone "
-            f"is {there}, and here alone {here}. Its writers have to write the same: find what differs between them, "
-            f"write a new rendition from scratch, and hand over to it"
+            f"rendition {rendition} of collection {name} has other rows at time {time} than this writer: "
+            f"there alone is {there}, and here alone {here}. Its writers have to write the same: find the "
+            f"difference between them, write a new rendition from scratch, and hand over to it"
         )
 
 
@@ -113,8 +113,8 @@ class RenditionOver(CollectionError):
         self.name = name
         self.rendition = rendition
         super().__init__(
-            f"this client writes rendition {rendition} of collection {name}, which is {now} from {begin} on: if its "
-            f"rows are right for that, too, go on with rendition={now!r}; else end it"
+            f"this client writes rendition {rendition} of collection {name}, which is {now} from {begin}: if "
+            f"its rows are also right for that one, continue with rendition={now!r}; otherwise end it"
         )
 
 
@@ -135,7 +135,7 @@ class HandoverLate(RenditionRefused):
 
 
 class TooLate(CollectionError):
-    """Contents at a time that cannot be told apart from later ones any more."""
+    """Contents at a time that can no longer be distinguished from later ones."""
 
     def __init__(self, name: str, asked: int, since: int) -> None:
         self.name = name

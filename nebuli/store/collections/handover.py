@@ -42,7 +42,7 @@ _LOST = 2
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Have a collection be another rendition, which was ``built_from`` what it was at this time, if that is said.
+    """The order to switch a collection to another rendition, ``built_from`` its contents at this time, if given.
 
     ``at`` is the time from which it is that one; None is as soon as it can be.
     """
@@ -57,8 +57,8 @@ class Order:
 async def hand_over(space: Space, order: Order) -> int:
     """The time from which it is.
 
-    What was inserted since it was built is added in the append that hands over. Where others are first, what came is
-    added by itself, and inserts wait until the handover is made, or its lease is over. Raises CollectionUnknown,
+    Rows inserted since it was built are added in the append that hands over. Where others are first, later rows are
+    added separately, and inserts wait until the handover is made, or its lease is over. Raises CollectionUnknown,
     RenditionUnknown, RenditionRefused, TooLate, StorageError.
     """
     until = time.monotonic() + order.deadline_s
@@ -98,12 +98,12 @@ async def _wait_for(space: Space, order: Order, at: int) -> None:
 
 
 async def _let_go(space: Space, collection: Collection) -> None:
-    with suppress(StorageError):  # it goes by itself
+    with suppress(StorageError):  # it expires
         await release_hold(space, collection, HELD_OFF)
 
 
 async def _look(space: Space, order: Order) -> _Handover:
-    """What there is now. Raises as `hand_over`; ShardUnknown."""
+    """Return the current state. Raises as `hand_over`; ShardUnknown."""
     while True:
         catalog = await space.catalog()
         entry = catalog.entries.get(order.name)
@@ -130,7 +130,7 @@ async def _look(space: Space, order: Order) -> _Handover:
 
 @dataclass(frozen=True, slots=True)
 class _Handover:
-    """What is known: the upper of the ``clock``, and behind it which rendition it is, and the uppers of all shards."""
+    """The known state: the upper of the ``clock``, and after it the current rendition, and the uppers of all shards."""
 
     space: Space
     order: Order
@@ -164,8 +164,8 @@ class _Handover:
                     f"it is {at}: hand over when that has come"
                 )
             at = max(at, written)
-            # What has no row until then has none: from here on the clock says how far it is written. All of its shards
-            # move, so that who still writes them at times learns of it.
+            # A shard without a row until then has none: from here on the clock shows how far it is written. All of its
+            # shards move, so that their remaining writers learn of it.
             rows = await self._missing()
             moved = [
                 each.part([] if part is None else [(at, part)], self.uppers[each], at + 1)
@@ -176,7 +176,7 @@ class _Handover:
                 self._check_readable(self.order.at)
             if self.order.built_from is not None:
                 await self._check_unchanged(self.order.built_from)
-            # Its writers may go on with the next one at once: what they have written is all, or readers would wait.
+            # Its writers may continue with the next one at once: their writes are complete, or readers would wait.
             old = self.collection.shards[self.line.last]
             moved = [each.part([], self.uppers[each], at) for each in old if self.uppers[each] < at]
         rows = timeline.handover(self.line.last, self.order.rendition)
@@ -231,7 +231,10 @@ class _Handover:
         return [None] * len(self._new) if rows is None else split(rows, len(self._new))
 
     async def _missing(self) -> pa.RecordBatch | None:
-        """What was inserted since the rendition was built, and is not added yet. Raises RenditionRefused, TooLate."""
+        """Return the rows inserted since the rendition was built, and not added yet.
+
+        Raises RenditionRefused, TooLate.
+        """
         built_from = self.order.built_from
         if built_from is None or self.collection.entry.timed == "writers":
             return None
@@ -253,7 +256,7 @@ class _Handover:
         return consolidate(found) if found else None
 
     def _check_built(self, built_from: int) -> None:
-        """What was inserted behind a time is added: only to what has all before it."""
+        """Check that the rendition has all rows before a time: those inserted after it are added."""
         name, rendition = self.order.name, self.order.rendition
         if built_from >= self.clock:
             raise RenditionRefused(
@@ -282,6 +285,7 @@ class _Handover:
 
     def _refuse(self, built_from: int) -> None:
         raise RenditionRefused(
-            f"rendition {self.order.rendition} was built from collection {self.order.name} as of {built_from}, and it "
-            f"was changed since: write what that changes, too, and hand over with the time of that"
+            f"rendition {self.order.rendition} was built from collection {self.order.name} as of "
+            f"{built_from}, and the collection was changed since: write the rows that follow from this "
+            f"change, too, and hand over with its time"
         )

@@ -17,7 +17,7 @@ def split(rows: pa.RecordBatch, shards: int) -> Sequence[pa.RecordBatch]:
     """The rows of a Z-set by their shards, in their order; a batch for each."""
     if shards == 1:
         return [rows]
-    # By the upper bits: the lower ones say where rows lie in tables of hashes.
+    # By the upper bits: the lower ones determine the places of rows in hash tables.
     places = (hash_rows(rows.columns[:-1], rows.num_rows) >> np.uint64(32)) % np.uint64(shards)
     order = np.argsort(places, kind="stable")
     ends = np.searchsorted(places[order], np.arange(1, shards, dtype=np.uint64))

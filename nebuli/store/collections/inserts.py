@@ -44,7 +44,7 @@ PRODUCERS = weighted(
 )
 """The schema of what is known of producers: the last number of each, and its time."""
 _HELD_OFF_S = 0.005
-"""Whoever is held off looks as often whether it still is."""
+"""How often a delayed client checks if it still is."""
 _TRIES = 5
 """Times that an append is made of which it is not known whether it has happened."""
 
@@ -128,7 +128,7 @@ class Inserter:
             for some in _by_size(together):
                 try:
                     await self._write(some)
-                except Exception as error:  # noqa: BLE001 - whoever waits gets it
+                except Exception as error:  # noqa: BLE001 - the waiting task gets it
                     for each in some:
                         each.fail(error)
         self._task = None
@@ -141,7 +141,7 @@ class Inserter:
                 try:
                     await self._attempt(left)
                 except (UpperMismatch, ShardUnknown, SinceMismatch):
-                    continue  # another one was first, or one is dropped: it is looked at anew
+                    continue  # another one was first, or one is dropped: it is looked at again
                 except Fenced:
                     for each in left:
                         each.kept.clear()
@@ -164,7 +164,7 @@ class Inserter:
         if not looks:
             return
         lowest = min(upper for _, _, upper, _, _ in looks)
-        # What was written behind the lowest has moved the clock, too: then the append is refused, and made anew.
+        # Writes after the lowest have moved the clock, too: then the append is refused, and repeated.
         time = max(self._space.clock.next_time(), *(each for *_, found in looks for each in found))
         for collection, some, _, shards, found in looks:
             taken, known, marks = await self._taken(collection, found[-1], some, time)
@@ -196,7 +196,7 @@ class Inserter:
                 await self._space.learn_renditions(collection)
                 line = None
                 continue
-            if is_held_off(collection):  # for seconds at most, whatever becomes of who hands over
+            if is_held_off(collection):  # for seconds at most, even if the client that hands over dies
                 await asyncio.sleep(_HELD_OFF_S)
             elif line.last == expected:
                 return clock, shards, uppers
@@ -204,7 +204,7 @@ class Inserter:
     async def _taken(
         self, collection: Collection, upper: int, some: Sequence[_Insert], time: int
     ) -> tuple[list[_Insert], dict[str, tuple[int, int]], pa.RecordBatch | None]:
-        """What was not inserted before; and of producers, what is known then, and what changes."""
+        """Return the rows that were not inserted before; and the producers' records then, and their changes."""
         if all(each.producer is None for each in some):
             return list(some), {}, None
         before = (await self._known(collection, upper)).last
@@ -274,7 +274,7 @@ class Inserter:
             except UpperMismatch:
                 raise
             except ShardUnknown as error:
-                # One collection was dropped; if that was behind this append, it was made for the others.
+                # One collection was dropped; if that was after this append, it was made for the others.
                 happened = await self._has_happened(id_)
                 if happened is None:
                     unclear = Unclear("the append", error, id_)
@@ -293,7 +293,7 @@ class Inserter:
         raise unclear
 
     async def _has_happened(self, id_: bytes) -> bool | None:
-        """Whether the append with this id has; None if that cannot be learnt now."""
+        """True if the append with this id has happened; None if that cannot be learnt now."""
         clock = self._space.clock.shard
         try:
             await self._space.access.refresh([clock])
@@ -303,7 +303,7 @@ class Inserter:
 
 
 def _check_numbered(collection: Collection, producer: str, sequence: int) -> None:
-    """Whether they can be kept. Asked before others' rows are in one append with them. Raises CollectionMisused."""
+    """Check that they can be kept. Asked before others' rows are in one append with them. Raises CollectionMisused."""
     try:
         pa.array([producer], pa.string()), pa.array([sequence], pa.int64())
         is_whole = sequence == int(sequence)
@@ -317,7 +317,7 @@ def _check_numbered(collection: Collection, producer: str, sequence: int) -> Non
 
 
 def _by_size(together: Sequence[_Insert]) -> Iterable[list[_Insert]]:
-    """In their order; those that are large each by itself: their bytes are kept once, whoever is first meanwhile."""
+    """Return them in order; large ones separately: their bytes are stored once, even if another client is first."""
     small: list[_Insert] = []
     for each in together:
         if not each.is_large:

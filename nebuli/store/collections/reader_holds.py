@@ -1,4 +1,4 @@
-"""Holds of readers: at a collection's metadata, so that no rendition goes away that somebody still reads."""
+"""Holds of readers: at a collection's metadata, so that no rendition goes away that is still read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nebuli.store.collections.space import Collection, Space
 
 LEASE_S = 60.0
-"""Whoever reads has a hold for so long, and again before that is over; one that is killed holds up nothing longer."""
+"""A reader has a hold for so long, and renews it before that; one that is killed delays nothing longer."""
 _AGAIN_S = 15.0
 HISTORY = "history"
 """The hold of the collection itself at its metadata, as long as it can be read back."""
@@ -30,7 +30,7 @@ _SKEW_S = 10.0
 
 
 def is_held_off(collection: Collection) -> bool:
-    """Whether inserts have to wait, as far as is known here."""
+    """True if inserts have to wait, as far as is known here."""
     hold = collection.metadata.holds.get(HELD_OFF)
     if hold is None or hold.expires is None:
         return False
@@ -54,11 +54,11 @@ class ReaderHold:
         """Have it again from time to time, where the reader is then, however long it does not ask for more."""
         while True:
             await asyncio.sleep(_AGAIN_S)
-            with suppress(StorageError):  # whoever reads is told, if it matters
+            with suppress(StorageError):  # readers are notified, if it matters
                 await self.set()
 
     async def release(self) -> None:
-        """Let it go; if that cannot be said, it goes by itself."""
+        """Release it; if that cannot be recorded, it expires."""
         with suppress(StorageError):
             await release_hold(self._space, self._collection, self._name)
 
@@ -83,8 +83,8 @@ def check_not_own(hold: str) -> None:
         raise CollectionMisused(f"the hold {HELD_OFF} is that of a handover: take another name")
     if hold == HISTORY:
         raise CollectionMisused(
-            f"the hold {HISTORY} is the collection's own, which moves it: take another name; how long it can be read "
-            f"back is said when it is created"
+            f"the hold {HISTORY} is the collection's own, which moves it: take another name; how far back "
+            f"the collection can be read is set when it is created"
         )
 
 

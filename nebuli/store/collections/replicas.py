@@ -36,10 +36,10 @@ class Write:
 
 
 async def write(space: Space, *given: Write) -> bool:
-    """Have them there, all of them or none; durable at return. Whether any of it was left to be written.
+    """Have them there, all of them or none; durable at return. Returns true if any of it was left to be written.
 
-    What others have written of these times is compared, and what is equal need not be written; times below the since
-    cannot be told apart any more, and are taken for equal. Raises UpperMismatch where something before is not written,
+    Writes of others at these times are compared, and equal rows need not be written; times below the since can no
+    longer be distinguished, and are taken for equal. Raises UpperMismatch where something before is not written,
     ConflictingWrite, CollectionMisused, CollectionUnknown, StorageError.
     """
     for each in given:
@@ -51,7 +51,7 @@ async def write(space: Space, *given: Write) -> bool:
 
 
 async def _written(space: Space, given: Sequence[Write]) -> bool | None:
-    """Whether any of it was left; None: another one was first, or has made a rendition anew."""
+    """True if any of it was left; None: another one was first, or has made a rendition again."""
     parts: list[NewPart] = []
     own: dict[str, int] = {}
     try:
@@ -61,7 +61,7 @@ async def _written(space: Space, given: Sequence[Write]) -> bool | None:
             parts += await _left(space, each, shards)
         if parts:
             for each in given:
-                await _refuse_active(space, each)  # once more, behind the uppers: a handover moves them
+                await _refuse_active(space, each)  # once more, after the uppers: a handover moves them
             await space.access.append([*parts, *_moved(space, max(each.upper for each in given) - 1)], None)
     except (UpperMismatch, SinceMismatch) as error:
         if isinstance(error, UpperMismatch) and error.found < own.get(error.shard, 0):
@@ -84,10 +84,10 @@ async def _check_made_anew(space: Space, given: Sequence[Write], error: ShardUnk
 
 
 async def _left(space: Space, given: Write, shards: Sequence[Shard]) -> list[NewPart]:
-    """What is to be appended of it. Raises ConflictingWrite, UpperMismatch, ShardUnknown."""
+    """Return the rows to append. Raises ConflictingWrite, UpperMismatch, ShardUnknown."""
     by_update = [[(at, part) for part in split(rows, len(shards))] for at, rows in given.updates]
     by_shard = list(zip(*by_update, strict=True)) or [()] * len(shards)
-    # Not refreshed alone: that says nothing of shards that were dropped.
+    # Not refreshed alone: that does not show dropped shards.
     await space.look(given.collection, shards)
     parts = [_Part(given, *each) for each in zip(shards, by_shard, strict=True)]
     await _compare(given, parts)
@@ -128,7 +128,7 @@ def _check(given: Write) -> None:
 
 
 class _Part:
-    """What is written to one shard, of which another one may have written what lies below its upper."""
+    """The rows for one shard; another writer may have written those below its upper."""
 
     def __init__(self, given: Write, shard: Shard, own: Sequence[Update]) -> None:
         """Raises UpperMismatch where something before it is missing."""
@@ -141,8 +141,9 @@ class _Part:
                 shard.name,
                 given.lower,
                 there,
-                f"rendition {given.rendition} of collection {given.collection.name} is written below {there}, and this "
-                f"writer goes on at {given.lower}: what is between them is missing; write from {there} on",
+                f"rendition {given.rendition} of collection {given.collection.name} is written below "
+                f"{there}, and this writer continues at {given.lower}: the times between them are missing; "
+                f"write from {there}",
             )
 
     async def differences(self) -> dict[int, pa.RecordBatch]:
@@ -158,7 +159,7 @@ class _Part:
         return {at: rows for at, rows in both.items() if rows.num_rows}
 
     def left(self) -> NewPart | None:
-        """What is left to be appended, once what is there is found to be equal."""
+        """Return the rows left to append, once the existing ones are found to be equal."""
         if self._there >= self._given.upper:
             return None
         new = [each for each in self._own if each[0] >= self._there]

@@ -1,4 +1,4 @@
-"""What all collections of a store have in common: its clock, its catalog, and the shards that are open here."""
+"""The common parts of all collections of a store: its clock, its catalog, and the shards that are open here."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Space:
     # -- the catalog
 
     async def catalog(self, *, fresh: bool = True) -> Catalog:
-        """What there is now; or, if that is enough, what was known last."""
+        """Return the current catalog; or, if that is enough, the last known one."""
         assert self._rows is not None, "it is opened first"
         if self._catalog is None or fresh:
             await self._rows.refresh()
@@ -172,9 +172,9 @@ class Space:
     async def look(
         self, collection: Collection, shards: Sequence[Shard] = ()
     ) -> tuple[int, Timeline, list[int]]:
-        """The clock's upper; and behind it, which rendition the collection is when, and the uppers of shards.
+        """Return the clock's upper; and after it, the collection's timeline, and the uppers of shards.
 
-        So what is below the first is known to the others: whatever is handed over or inserted moves the clock with it.
+        So everything below the first is known to the others: each handover or insert moves the clock with it.
         Raises CollectionUnknown; ShardUnknown where one of the shards is of a rendition that was dropped.
         """
         metadata = collection.metadata
@@ -195,7 +195,7 @@ class Space:
             return clock.upper, known[1], [each.upper for each in states]
 
     def known_line(self, collection: Collection) -> Timeline | None:
-        """What the last look has found; None if there was none."""
+        """Return the result of the last look; None if there was none."""
         known = self._timelines.get(collection.entry.id)
         return None if known is None else known[1]
 
@@ -211,7 +211,7 @@ class Space:
         return collection.shards[rendition]
 
     async def made_anew(self, collection: Collection, rendition: str, known: Sequence[Shard]) -> bool:
-        """Whether shards that are not there any more are those of an earlier rendition of the same name.
+        """True if shards that are missing now are those of an earlier rendition of the same name.
 
         Raises CollectionUnknown.
         """

@@ -43,7 +43,7 @@ class StagedRows:
     ) -> pa.RecordBatch:
         """All pieces, which are known, as one Z-set. Raises StagedLost, BlobDamaged, StorageError."""
         staging = self._staging(collection)
-        staging.size(producer, sequence, pieces)  # all are there, and nobody else's
+        staging.size(producer, sequence, pieces)  # all are there, and no other's
         read = [pa.ipc.open_stream(await staging.read(each)).read_all() for each in pieces]
         batches = [batch for table in read for batch in table.to_batches()]
         return pa.concat_batches(batches) if batches else _none(collection)

@@ -1,4 +1,4 @@
-"""Which rendition a collection is at which time, as its metadata says: exactly one at each. Pure."""
+"""The rendition of a collection at each time, by its metadata: exactly one at each. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Period:
 
 
 class Timeline:
-    """Made from metadata: the contents at ``since``, and what has changed behind that."""
+    """Made from metadata: the contents at ``since``, and the changes after that."""
 
     def __init__(self, contents: pa.Table, since: int, updates: Iterable[tuple[int, pa.RecordBatch]]) -> None:
         """Raises Damaged where some time does not have exactly one rendition."""
@@ -57,7 +57,7 @@ class Timeline:
 
     @property
     def last(self) -> str:
-        """The one that it is from some time on, until something else is said."""
+        """The last known rendition, until another is recorded."""
         return self._renditions[-1]
 
     def at(self, time: int) -> Period:
@@ -74,7 +74,7 @@ class Timeline:
 
 
 def handover(before: str | None, after: str) -> pa.RecordBatch:
-    """What changes in the metadata when it becomes another rendition; ``before`` is None for the first."""
+    """Return the change of the metadata for a switch to another rendition; ``before`` is None for the first."""
     names = [after] if before is None else [before, after]
     return pa.record_batch([names, [1] if before is None else [-1, 1]], schema=SCHEMA)
 
@@ -88,7 +88,7 @@ def _only(batches: Sequence[pa.RecordBatch], before: str | None, time: int) -> s
     left = {name: weight for name, weight in weights.items() if weight}
     if list(left.values()) != [1]:
         raise Damaged(
-            f"the metadata of a collection says {left or 'nothing'} at time {time}, and has to say one rendition: "
-            f"restore the store's folder from a copy"
+            f"the metadata of a collection has {left or 'nothing'} at time {time}, and has to have exactly "
+            f"one rendition: restore the store's folder from a copy"
         )
     return next(iter(left))

@@ -1,4 +1,4 @@
-"""What happened, in which order: a log of entries per key, durable and linearizable for all who have it open."""
+"""The order of events: a log of entries per key, durable and linearizable for all processes that have it open."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Bell", "Change", "Entry", "Lock", "Ordering"]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What is in a log. Sequences begin at 1 and have no gaps."""
+    """An entry of a log. Sequences begin at 1 and have no gaps."""
 
     sequence: int
     data: bytes
@@ -29,16 +29,16 @@ class Change:
 
 
 class Bell(Protocol):
-    """Rings for whoever has the store open, when something was appended; at times for nothing."""
+    """Rings for all that have the store open, when something was appended; at times for nothing."""
 
     def fileno(self) -> int:
         """The descriptor that can be read when it has rung."""
 
     def silence(self) -> None:
-        """Silence it: it was heard."""
+        """Silence it: its ring was noticed."""
 
     def close(self) -> None:
-        """Close it: nobody listens any more."""
+        """Close it: nothing waits for it any more."""
 
 
 class Lock(Protocol):
@@ -79,7 +79,7 @@ class Ordering(Protocol):
         """The keys that have a log and begin so, in order."""
 
     def unchanged(self) -> bool:
-        """Whether no other than this one has appended anything since it was last asked; cheap."""
+        """True if no other than this one has appended anything since it was last asked; cheap."""
 
     def bell(self) -> Bell:
         """A bell that rings from now on. Its caller closes it."""

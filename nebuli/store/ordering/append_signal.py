@@ -1,4 +1,4 @@
-"""A bell on a file: whoever writes to it wakes all processes that watch it, which costs one system call."""
+"""A bell on a file: a write to it wakes all processes that watch it, which costs one system call."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _CLOSE_ON_EXEC, _NON_BLOCKING = os.O_CLOEXEC, os.O_NONBLOCK
 _REMEDIES = {
     errno.EMFILE: "raise fs.inotify.max_user_instances (sysctl), or open fewer stores at a time",
     errno.ENOSPC: "raise fs.inotify.max_user_watches (sysctl), or open fewer stores at a time",
-    errno.ENOENT: "somebody has deleted or moved it since it was opened",
+    errno.ENOENT: "it was deleted or moved after it was opened",
 }
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class AppendSignal:
-    """Hears writes to a file by inotify: nothing is polled, and nothing is left behind by one that is killed."""
+    """Notices writes to a file by inotify: nothing is polled, and a killed process leaves no trace."""
 
     def __init__(self, path: Path) -> None:
         """Listen to a file. Raises StoreUnusable."""
@@ -41,7 +41,7 @@ class AppendSignal:
         return self._descriptor
 
     def silence(self) -> None:
-        """Silence it: it was heard."""
+        """Silence it: its ring was noticed."""
         try:
             while os.read(self._descriptor, 1 << 16):
                 pass
@@ -49,7 +49,7 @@ class AppendSignal:
             pass
 
     def close(self) -> None:
-        """Close it: nobody listens any more."""
+        """Close it: nothing waits for it any more."""
         os.close(self._descriptor)
 
 

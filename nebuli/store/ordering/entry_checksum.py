@@ -8,6 +8,6 @@ _SIGNED = 1 << 63
 
 
 def checksum(key: str, sequence: int, data: bytes) -> int:
-    """Of what is in the entry and of where it is; signed, as the integers of databases are."""
+    """Return the checksum of an entry's contents and of its place; signed, as the integers of databases are."""
     value = xxh3_64_intdigest(data, seed=xxh3_64_intdigest(f"{key}\0{sequence}".encode()))
     return value - (value >= _SIGNED) * (1 << 64)

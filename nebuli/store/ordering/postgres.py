@@ -46,7 +46,7 @@ FORMAT = 1
 BUSY_S, AWAY_S = 30.0, 120.0
 """How long others that write are waited for, and a server that is away."""
 _CONFLICT = "NB409"
-"""The SQLSTATE by which the append says that another one was first; no class of PostgreSQL's own begins with N."""
+"""The SQLSTATE by which the append reports that another one was first; no class of PostgreSQL's own begins with N."""
 _UNLOCK_S = 2.0
 """How long it may take to let a lock go, which is done on the event loop, too."""
 _PAUSE_S = 0.1
@@ -75,7 +75,7 @@ declare
     place integer;
     found bigint;
 begin
-    -- In the same order by all: nobody waits for one who waits for him.
+    -- In the same order by all: no transaction waits in a circle.
     for place in select at from unnest(keys) with ordinality as given (key, at) order by key collate "C" loop
         if expected[place] = 0 then
             insert into logs (key) values (keys[place]) on conflict do nothing;
@@ -139,7 +139,7 @@ class PostgresOrdering:
             raise
 
     def is_there(self) -> bool:
-        """Whether there is a store; none is made. Raises StoreUnusable."""
+        """True if there is a store; none is made. Raises StoreUnusable."""
         self._is_open = True
         try:
             return bool(self._asked("opening", self._has_store, self._open_s))
@@ -149,7 +149,7 @@ class PostgresOrdering:
             self.close()
 
     def schemas_below(self) -> list[str]:
-        """Those whose names are this one's, and more behind a slash."""
+        """Return the schemas whose names are this one's, followed by a slash and more."""
         statement = "select nspname::text from pg_namespace where starts_with(nspname, %b) order by nspname"
         return [name for (name,) in self._read(statement, (f"{self._schema}/",))]
 
@@ -163,8 +163,8 @@ class PostgresOrdering:
             (value,) = connection.execute(f"show {setting}").fetchone() or ("",)
             if value == "off":
                 raise StoreUnusable(
-                    f"the server of {self._where} has {setting} = off, and loses what it has acknowledged when its "
-                    f"machine stops: set it on in postgresql.conf, and restart the server"
+                    f"the server of {self._where} has {setting} = off, and loses what it has acknowledged "
+                    f"when its machine stops: set it to on in postgresql.conf, and restart the server"
                 )
         with connection.transaction():
             connection.execute("select pg_advisory_xact_lock(%s)", (self._lock_number("open"),))
@@ -189,8 +189,8 @@ class PostgresOrdering:
             )
         if not self.blobs.startswith(self._below_blobs):
             raise StoreUnusable(
-                f"{self._where} has its blobs at {self.blobs}, and the URL says blobs={self._place.blobs}: give the "
-                f"one that it was made with, or another schema (schema=NAME)"
+                f"{self._where} has its blobs at {self.blobs}, and the URL has blobs={self._place.blobs}: "
+                f"give the one that it was created with, or another schema (schema=NAME)"
             )
 
     @property
@@ -235,7 +235,7 @@ class PostgresOrdering:
         return [key for (key,) in rows]
 
     def unchanged(self) -> bool:
-        """Whether nothing has changed, by the sum of all heads: one short question to the server."""
+        """True if nothing has changed, by the sum of all heads: one short question to the server."""
         ((entries,),) = self._read("select coalesce(sum(head), 0)::bigint from {schema}.logs", ())
         before, self._of_others = self._of_others, entries - self._own
         return before == self._of_others
@@ -301,7 +301,7 @@ class PostgresOrdering:
             raise
 
     def _holder(self, connection: Connection[Any], number: int) -> str:
-        """Who holds a lock, as far as the server says."""
+        """Return the holder of a lock, as far as the server reports it."""
         row = connection.execute(
             "select application_name from pg_locks join pg_stat_activity using (pid) where locktype = 'advisory' "
             "and granted and (classid::bigint << 32) | objid::bigint = %s",
@@ -325,7 +325,7 @@ class PostgresOrdering:
         return connected(self._place.server, name, busy_s=self._busy_s, answer_s=self._answer_s)
 
     def _asked(self, doing: str, ask: Callable[[Connection[Any]], Any], away_s: float | None = None) -> Any:
-        """What a question came to that may be asked again: it is, while the server is away."""
+        """Return the answer to a repeatable question: it is repeated while the server is away."""
         away_s = self._away_s if away_s is None else away_s
         deadline: float | None = None
         while True:

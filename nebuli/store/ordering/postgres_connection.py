@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ANSWER_S = 45.0
-"""A server that has said nothing for so long after it was asked is taken for one that is gone."""
+"""A server that has not answered for so long is considered gone."""
 _SETTINGS: Mapping[str, Any] = {
     "connect_timeout": 10,
     "keepalives": 1,
@@ -31,17 +31,17 @@ _SETTINGS: Mapping[str, Any] = {
     "tcp_user_timeout": 12_000,
     "application_name": "nebuli",
 }
-"""Of each connection, where the URL does not say otherwise: a machine that is gone is noticed within twelve seconds."""
+"""Defaults of each connection, which the URL can change: a machine that is gone is noticed within twelve seconds."""
 _HOLDS = ("tcp_keepalives_idle = 5", "tcp_keepalives_interval = 2", "tcp_keepalives_count = 3")
 """Has the server notice as soon that the holder of a lock is gone."""
 
 
 _LASTING = ("authentication failed", "does not exist", "no password supplied", "no pg_hba.conf entry")
-"""What a server says that lets somebody in at no later time; of that libpq gives no code."""
+"""Messages of a server that will not accept the client later, either; libpq has no code for them."""
 
 
 class BoundedConnection(psycopg.Connection[Any]):
-    """One whose every answer has a deadline, ``answer_s``: behind it, it fails as one that was cut."""
+    """A connection whose every answer has a deadline, ``answer_s``: after it, it fails like a cut one."""
 
     answer_s = ANSWER_S
 
@@ -69,7 +69,7 @@ def connected(server: str, name: str, *, busy_s: float, answer_s: float) -> Boun
 
 
 def is_away(error: psycopg.Error) -> bool:
-    """Whether the server, or the connection to it, is what fails, and not what was asked of it."""
+    """True if the server, or the connection to it, fails, and not the request."""
     state = error.sqlstate
     if state is None:
         return isinstance(error, psycopg.OperationalError) and not any(
@@ -81,7 +81,7 @@ def is_away(error: psycopg.Error) -> bool:
 
 
 def said(error: psycopg.Error) -> str:
-    """What it says, on one line."""
+    """Return the message of an error, on one line."""
     return " ".join(str(error).split())
 
 
@@ -124,12 +124,12 @@ class PostgresBell:
         return self._rung
 
     def silence(self) -> None:
-        """Silence it: it was heard."""
+        """Silence it: its ring was noticed."""
         with suppress(BlockingIOError):
             os.eventfd_read(self._rung)
 
     def close(self) -> None:
-        """Close it: nobody listens any more."""
+        """Close it: nothing waits for it any more."""
         os.eventfd_write(self._closed, 1)
         self._thread.join()
         os.close(self._rung)

@@ -1,4 +1,4 @@
-"""Appending an entry once, whatever the system says of it."""
+"""Appending an entry once, whatever the system reports."""
 
 from __future__ import annotations
 

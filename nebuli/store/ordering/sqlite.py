@@ -58,7 +58,7 @@ _PAUSE_S = 0.0002, 0.002
 """Seconds between attempts while others write, at least and at most; an append takes about half a millisecond."""
 _UNCLEAR = {sqlite3.SQLITE_IOERR}
 _ENDINGS = ("", "-wal", "-shm")
-"""Of its files, which SQLite keeps beside each other."""
+"""Suffixes of its files, which SQLite keeps next to each other."""
 _NO_ROOM = {sqlite3.SQLITE_FULL}
 _NOT_WRITABLE = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
@@ -103,7 +103,7 @@ class SqliteOrdering:
             raise
 
     def hurry(self) -> None:
-        """What it waits for, other writers, is soon over."""
+        """It waits for other writers, which are soon done."""
 
     def close(self) -> None:
         """Another one may be open in this process."""
@@ -209,7 +209,7 @@ class SqliteOrdering:
         return sorted(key for (key,) in rows if key.startswith(prefix))
 
     def unchanged(self) -> bool:
-        """Whether nothing has changed, by a counter in memory that all processes share."""
+        """True if nothing has changed, by a counter in memory that all processes share."""
         with self._failing("reading"):
             (version,) = self._connection.execute("pragma data_version").fetchone()
         before, self._version = self._version, int(version)
@@ -289,7 +289,7 @@ class SqliteOrdering:
     def _begin(self, *statements: str) -> None:
         """Begin a transaction, once others let it be.
 
-        SQLite's own pauses grow with the time that somebody waits, so that others are always first.
+        SQLite's own pauses grow with the waiting time, so that others are always first.
         """
         deadline = time.monotonic() + self._busy_s
         while True:
@@ -334,7 +334,7 @@ class SqliteOrdering:
         )
 
     def _lack(self) -> tuple[str, str] | None:
-        """The lack of room, of which SQLite says that there was an I/O error, if it is that; and its remedy."""
+        """Return the lack of room, which SQLite reports as an I/O error, if it is that; and its remedy."""
         found = lacking(self._folder, [self._folder / f"{FILE}{end}" for end in _ENDINGS])
         remedy = None if found is None else what_to_do(found)
         return None if found is None or remedy is None else (found.strerror or str(found), remedy)
@@ -344,7 +344,7 @@ class SqliteOrdering:
     def _ring(self) -> None:
         with suppress(
             OSError
-        ):  # a bell that does not ring costs others the time until they look by themselves
+        ):  # a bell that does not ring costs others the time until they look on their own
             os.pwrite(self._bell, b"!", 0)
 
     def bell(self) -> AppendSignal:
@@ -379,7 +379,7 @@ def _head(connection: sqlite3.Connection, number: int) -> int:
 
 
 class FileLock:
-    """A lock on a file, which ends with the process; the file says who has it."""
+    """A lock on a file, which ends with the process; the file names its holder."""
 
     def __init__(self, path: Path, name: str) -> None:
         """Lock a file. Raises Locked, StoreFailed."""

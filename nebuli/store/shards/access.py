@@ -43,9 +43,9 @@ _log = logging.getLogger("nebuli.store")
 
 @dataclass(frozen=True, slots=True)
 class NewPart:
-    """What is to be appended to a shard: updates in the order of their times, none without rows.
+    """Data to append to a shard: updates in the order of their times, none without rows.
 
-    Or, if that is given, the ``payload`` that was kept before; who has it kept drops it.
+    Or, if that is given, the ``payload`` that was stored before; the code that has stored it drops it.
     """
 
     shard: ShardTracker
@@ -79,7 +79,7 @@ class ShardAccess:
             raise
 
     async def close(self) -> None:
-        """Close, once what was begun is ended; whoever still waits gets StoreClosed."""
+        """Close, once running calls have ended; waiting ones get StoreClosed."""
         self._ordering.hurry()
         await self._waking.close()
         for task in self._compacting.values():
@@ -119,7 +119,10 @@ class ShardAccess:
     async def known_behind(
         self, first: ShardTracker, others: Sequence[ShardTracker]
     ) -> tuple[ShardState, list[ShardState]]:
-        """The state of one, and behind it those of others, which are of that moment or later. Raises ShardUnknown."""
+        """Return the state of one, and after it those of others, which are of that moment or later.
+
+        Raises ShardUnknown.
+        """
         names = [each.name for each in others]
         known, states = await self.work.in_order(self._ledger.known_behind, first.name, names)
         for tracked, state in zip([first, *others], [known, *states], strict=True):
@@ -163,8 +166,7 @@ class ShardAccess:
     ) -> None:
         """Append to all of the shards, and make what else is decided of others; or none of it.
 
-        ``is_first``: nothing was tried by this id before. Raises Fenced where a payload that was given has to be kept
-        anew.
+        ``is_first``: nothing was tried by this id before. Raises Fenced if a given payload has to be stored again.
         """
         id_ = append_id or os.urandom(16)
         may_have_happened = append_id is not None and not is_first
@@ -176,7 +178,7 @@ class ShardAccess:
     async def _appended(
         self, parts: Sequence[NewPart], id_: bytes, also: Sequence[Decision], *, may_have_happened: bool
     ) -> bool:
-        """Whether it was, and need not be done again with other blobs."""
+        """True if it was appended, and need not be done again with other blobs."""
         kept: list[Payload | None] = []
         try:
             for each in parts:
@@ -232,7 +234,7 @@ class ShardAccess:
         """Delete what is left of shards that were dropped; killed in the middle, it can be done again."""
         for name in names:
             await self.work.in_order(self._ledger.truncate, name)
-            # Whoever waits for it is told by now.
+            # Waiting tasks are notified by now.
             self._tracked.pop(name, None)
             self._last_read.pop(name, None)
             blobs = await self.work.on_blobs(self.blobs.names, key_of(name))
@@ -308,7 +310,7 @@ class ShardAccess:
         await asyncio.gather(*begun, return_exceptions=True)
 
     async def compact_settled(self, shard: ShardTracker) -> None:
-        """Put together what lies below the since, where that is of use. Raises ShardUnknown."""
+        """Merge the parts below the since, if that is of use. Raises ShardUnknown."""
         state = await self.refreshed(shard)
         if parts := settled(state):
             await self._compact(shard, state, parts)
@@ -316,7 +318,7 @@ class ShardAccess:
     async def compact(self, shard: ShardTracker, *, full: bool) -> bool:
         """Make fewer parts and a short log; whether it was this compaction that did it.
 
-        Killed at any point nothing is lost, and what it leaves behind the next one deletes.
+        If it is killed at any point, nothing is lost, and the next one deletes its remains.
         """
         state = await self.refreshed(shard)
         return await self._compact(shard, state, plan(state, full=full))
@@ -345,7 +347,7 @@ class ShardAccess:
             await self.change([Compact(shard.name, state.sequence, [each.number for each in parts], payload)])
         except Superseded:
             if payload is not None and payload.blob and await self._is_used_now(shard, payload):
-                return True  # it had happened, and could not say so
+                return True  # it had happened, and could not report it
             await self.work.on_blobs(payloads.drop, self.blobs, shard.name, payload)
             return False
         except Unclear:
@@ -358,7 +360,7 @@ class ShardAccess:
     async def _is_used_now(self, shard: ShardTracker, payload: Payload) -> bool:
         try:
             return _is_used(await self.refreshed(shard), payload)
-        except ShardUnknown:  # it was dropped: nobody else deletes what was kept behind that
+        except ShardUnknown:  # it was dropped: no other process deletes blobs that were stored after that
             return payload.blob is None
 
     def _merged(self, name: str, state: ShardState, parts: Sequence[Part]) -> Payload | None:
@@ -376,7 +378,7 @@ class ShardAccess:
 
 
 def _bring_up_to(tracked: ShardTracker, state: ShardState) -> None:
-    """Have it know this state: what was told of a shard before anybody followed it here is not told again."""
+    """Have it know this state: updates of a shard before it was followed here are not repeated."""
     if tracked.state.sequence < state.sequence:
         tracked.changed(state)
 
@@ -388,5 +390,5 @@ def _is_used(state: ShardState, payload: Payload) -> bool:
 def _tell(
     loop: asyncio.AbstractEventLoop, changed: Callable[[str, ShardState], None], name: str, state: ShardState
 ) -> None:
-    """Tell the loop of a state, from another thread."""
+    """Notify the loop of a state, from another thread."""
     loop.call_soon_threadsafe(changed, name, state)

@@ -1,4 +1,4 @@
-"""The contents of a shard from what was written, without comparing rows that nobody can have taken back. Pure."""
+"""The contents of a shard from its updates, without comparing rows that cannot have been retracted. Pure."""
 
 from __future__ import annotations
 

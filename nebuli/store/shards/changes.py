@@ -1,4 +1,4 @@
-"""What can be done to a shard: each decides by the shard's state what the next entry is, or that there need not be one.
+"""Changes to a shard: each decides by the shard's state what the next entry is, or that there need not be one.
 
 None does I/O. `decide` is asked again with a newer state whenever another entry was first.
 """
@@ -88,7 +88,7 @@ class Drop:
     shard: str
 
     def decide(self, state: ShardState | None) -> bytes | None:
-        """An empty state, by which all who know the shard learn of it."""
+        """Return an empty state, by which all that follow the shard learn of it."""
         if state is None:
             return None
         gone = replace(state, parts=(), holds={}, recent={}, fence=state.sequence + 1, dropped=True)
@@ -113,7 +113,7 @@ class Payload:
     at: int | None = None
 
     def is_fenced(self, state: ShardState) -> bool:
-        """Whether its blob may have been swept away."""
+        """True if its blob may have been deleted by a sweep."""
         return self.blob is not None and self.born < state.fence
 
     def part(self, number: int, lower: int, upper: int) -> Part:
@@ -204,9 +204,9 @@ class SetHolds:
 
 @dataclass(frozen=True, slots=True)
 class Compact:
-    """Put ``payload`` in the place of the parts with these numbers, and begin the log anew. Raises Superseded.
+    """Put ``payload`` in the place of the parts with these numbers, and start the log over. Raises Superseded.
 
-    What was begun by the entry ``started`` and is of no part yet has to be begun again.
+    Blobs begun by the entry ``started`` that belong to no part yet have to be written again.
     """
 
     shard: str

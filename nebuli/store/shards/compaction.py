@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from nebuli.store.shards.updates import Runs, Update
 
 ENTRIES = 256
-"""Entries after which a shard is compacted, by whoever appended the last of them."""
+"""Entries after which a shard is compacted, by the client that appended the last of them."""
 _RATIO = 2
 """A part is left as it is if it is more than so many times as large as all that came after it."""
 LARGE_BYTES = 1 << 26
-"""Parts of a log are not put together to more bytes: nothing would become less, and who reads one reads all of it."""
+"""Parts of a log are not merged to more bytes: nothing would become smaller, and a reader of one reads all of it."""
 _DEAD_BYTES = 1 << 24
 """Bytes of no use that are worth a compaction before it is due."""
 _LOOSE_BYTES = 1 << 16
@@ -26,18 +26,18 @@ _LOOSE_BYTES = 1 << 16
 
 
 def is_due(state: ShardState) -> bool:
-    """Whether the shard's log is long enough; where compaction fails, it is tried again as much later."""
+    """True if the shard's log is long enough; where compaction fails, it is tried again as much later."""
     entries = state.sequence - state.compacted
     return entries > 0 and entries % ENTRIES == 0
 
 
 def is_overdue(state: ShardState) -> bool:
-    """Whether it was due, and whoever appended then has not done it: it had ended, for instance."""
+    """True if it was due, and the client that appended then has not done it, as it had ended, for instance."""
     return state.sequence - state.compacted >= ENTRIES
 
 
 def is_dead(state: ShardState) -> bool:
-    """Whether much is of no use any more, and still there; or may be, where rows are added up and not yet."""
+    """True if much is of no use any more, and still there; or may be, where rows are not added up yet."""
     if state.keeps_contents:
         whole = sum(each.size for each in state.parts if each.consolidated)
         return sum(each.size for each in state.parts) >= 2 * whole + _DEAD_BYTES
@@ -45,10 +45,10 @@ def is_dead(state: ShardState) -> bool:
 
 
 def plan(state: ShardState, *, full: bool) -> Sequence[Part]:
-    """The parts to put together, in their order: the newest, up to one that is much larger than they are.
+    """Return the parts to merge, in their order: the newest, up to one that is much larger than they are.
 
-    So a row is written again only a few times, however many are appended. Of a log, as many of them as are no large
-    part together.
+    So a row is written again only a few times, however many are appended. For a log, as many of them as do not make a
+    large part together.
     """
     alive = [each for each in state.parts if state.alive(each)]
     chosen = alive if full else _newest(alive, state)
@@ -56,7 +56,9 @@ def plan(state: ShardState, *, full: bool) -> Sequence[Part]:
 
 
 def settled(state: ShardState) -> Sequence[Part]:
-    """The parts below the since, if they are worth being one, whatever comes above: nothing is told apart there.
+    """The parts below the since, if merging them is worthwhile, regardless of later ones.
+
+    Times are not distinguished there.
 
     So what adds up to nothing takes no more room than half of what is left, and a little.
     """
@@ -75,7 +77,7 @@ def _newest(alive: Sequence[Part], state: ShardState) -> Sequence[Part]:
 
 
 def _beginning(parts: Sequence[Part], large: int | None) -> int:
-    """The first of the parts that are to be put together."""
+    """Return the first of the parts to merge."""
     beginning, newer = len(parts), 0
     for place in range(len(parts) - 1, -1, -1):
         part = parts[place]
@@ -113,9 +115,9 @@ def _is_of_use(state: ShardState, chosen: Sequence[Part]) -> bool:
 
 
 def is_left(state: ShardState, upper: int) -> bool:
-    """Whether there are parts below ``upper`` to put together after a compaction: they were more than a large part.
+    """True if there are parts below ``upper`` to merge after a compaction: they were more than a large part.
 
-    What was appended since has its turn when it is due: else a compaction that lasts longer than an append has no end.
+    Later appends have their turn when they are due: otherwise a compaction that lasts longer than an append has no end.
     """
     due = tuple(each for each in state.parts if each.upper <= upper)
     return len(plan(replace(state, parts=due), full=False)) > 1

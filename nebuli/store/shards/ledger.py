@@ -22,7 +22,7 @@ _PAUSES_S = (0.0, 0.01, 0.1, 0.5)
 
 
 class Ledger:
-    """The states of shards, by one thread; calls block. ``changed`` is told every new state."""
+    """The states of shards, by one thread; calls block. ``changed`` is called with every new state."""
 
     def __init__(self, ordering: Ordering, changed: Callable[[str, ShardState], None]) -> None:
         self._ordering = ordering
@@ -50,7 +50,7 @@ class Ledger:
         return {shard: state for shard, state in found.items() if not state.dropped}
 
     def known_behind(self, first: str, others: Sequence[str]) -> tuple[ShardState, list[ShardState]]:
-        """The state of one, and then those of others as they are behind it. Raises ShardUnknown."""
+        """Return the state of one, and then those of others as they are after it. Raises ShardUnknown."""
         before = self.known(first)
         known = self.all_known(others)
         for each in others:
@@ -67,7 +67,7 @@ class Ledger:
                 self._follow(keys[key], state)
 
     def refresh_if_changed(self, shards: Iterable[str]) -> None:
-        """The same, at next to no cost when nobody else has appended anything."""
+        """Do the same, at next to no cost when no other process has appended anything."""
         if not self._ordering.unchanged():
             self.refresh(shards)
 

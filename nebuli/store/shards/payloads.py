@@ -98,7 +98,7 @@ def sweep(
 ) -> list[str]:
     """Delete those of ``names`` that are no part's and never will be; ``state`` is newer than they are.
 
-    A blob that was begun before the fence and is of no part will be of none: whoever began it has to begin again.
+    A blob that was begun before the fence and is of no part will be of none: its writer has to begin again.
     """
     used = {each.blob for each in state.parts}
     let_go = {each.blob for each in replaced}

@@ -1,4 +1,4 @@
-"""A shard: a durable history of Z-sets over times, of which those from ``since`` up to ``upper`` can be told apart."""
+"""A shard: a durable history of Z-sets over times, with distinguishable times from ``since`` up to ``upper``."""
 
 from __future__ import annotations
 
@@ -65,17 +65,17 @@ class Shard:
 
     @property
     def upper(self) -> int:
-        """The next time to be appended at, as far as is known here; `FINISHED` once there is none."""
+        """Return the next time to append at, as far as is known here; `FINISHED` once there is none."""
         return self._tracked.state.upper
 
     @property
     def holds(self) -> Mapping[str, Hold]:
-        """The holds of those who still read, and where, as far as is known here."""
+        """The holds of current readers, with their times, as far as is known here."""
         return self._tracked.state.held
 
     @property
     def stored(self) -> Sequence[tuple[int, int]]:
-        """What it keeps, in pieces: from which time on, and how many bytes; as far as is known here."""
+        """Return its stored pieces: the first time and the bytes of each; as far as is known here."""
         state = self._tracked.state
         return [(each.lower, each.size) for each in state.parts if state.alive(each)]
 
@@ -95,7 +95,7 @@ class Shard:
     ) -> None:
         """Append updates at times from ``expected_upper`` up to but not including ``new_upper``; durable at return.
 
-        Of several that expect the same upper one wins; the others get UpperMismatch. After Unclear or a cancel it has
+        If several expect the same upper, one wins; the others get UpperMismatch. After Unclear or a cancel it has
         happened or not: repeated with the same ``append_id`` it happens once. Raises SchemaMismatch.
         """
         await self._access.append([self.part(updates, expected_upper, new_upper)], append_id)
@@ -145,7 +145,7 @@ class Shard:
     async def contents_as_written(self, as_of: int) -> pa.Table:
         """The same Z-set, where a row that was written several times may stand as often.
 
-        So it need not be looked at, unless it was taken back.
+        So such a row need not be compared, unless it was retracted.
         """
         return await self._added_up(as_of, none_taken_back)
 
@@ -158,7 +158,7 @@ class Shard:
             return state.overlapping(0, as_of + 1)
 
         found = await self._access.read(self._tracked, select)
-        # Several may be consolidated, each by itself.
+        # Several may be consolidated, each on its own.
         whole = max(
             (part for part, _ in found if part.consolidated), key=lambda part: part.rows, default=None
         )
@@ -221,7 +221,7 @@ class Shard:
             at = end
 
     def _apart(self, state: ShardState, first: int, until: int) -> list[Part]:
-        """The parts with these times, if they can be told apart from lower ones."""
+        """Return the parts with these times, if they can be distinguished from lower ones."""
         lowest = state.since + 1 if state.keeps_contents and state.since else state.since
         if first < lowest:
             raise SinceMismatch(self.name, first, lowest)
@@ -233,7 +233,7 @@ class Shard:
     # -- holds
 
     async def hold(self, name: str, at: int, *, lease_s: float | None = None) -> None:
-        """Keep the shard readable at time ``at``, or move the hold there; for so long, if that is said.
+        """Keep the shard readable at time ``at``, or move the hold there; for so long, if that is given.
 
         The since is the lowest hold's time, once there is one, and never goes back. Raises SinceMismatch.
         """
@@ -247,11 +247,11 @@ class Shard:
     async def compact(self, *, full: bool = False) -> bool:
         """Make fewer and consolidated rows below the since, and delete what is not used any more.
 
-        Happens by itself, too. ``full``: put all of it together. Whether it was this call that did it: another process
+        Also happens automatically. ``full``: merge all of it. Returns true if this call did it: another process
         may have been first.
         """
         return await self._access.compact(self._tracked, full=full)
 
     def compact_soon(self) -> None:
-        """Begin to compact, if much of what there is on disk is of no use any more; nobody waits for it."""
+        """Begin to compact, if much of the disk space is of no use any more; it is not waited for."""
         self._access.compact_if_dead(self._tracked)

@@ -1,7 +1,7 @@
-"""What a shard is at an entry of its log: a value, made from the one before and the entry. Pure.
+"""The state of a shard at an entry of its log: a value, made from the one before and the entry. Pure.
 
 An entry is a MessagePack map. One that has ``state`` is a shard's whole state, which the first is and which compaction
-writes, so that all before it can be forgotten; any other says what changes: an append, holds, or both.
+writes, so that all before it can be forgotten; any other is a change: an append, holds, or both.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Part:
     """Updates of times from ``lower`` up to but not including ``upper``; their bytes are in ``inline`` or in a blob.
 
     ``number`` is the sequence of the entry that it came with. ``consolidated`` is one with a single time and every row
-    once. All rows are of the time ``at``, whatever the bytes say, if that is set.
+    once. All rows are of the time ``at``, regardless of the bytes, if that is set.
     """
 
     number: int
@@ -50,7 +50,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A hold: whoever has it still reads at ``time``; until ``expires``, seconds since 1970, if that is set."""
+    """A hold: its owner still reads at ``time``; until ``expires``, seconds since 1970, if that is set."""
 
     time: int
     expires: float | None
@@ -101,11 +101,11 @@ class ShardState:
         return self.holds or {}
 
     def appended(self, id_: bytes) -> bool:
-        """Whether the append has happened, as far as is remembered."""
+        """True if the append has happened, as far as is remembered."""
         return id_ in self.recent
 
     def remembers(self, lower: int) -> bool:
-        """Whether an append from ``lower`` on would be known, had it happened."""
+        """True if an append from ``lower`` on would be known, had it happened."""
         return len(self.recent) < RECENT or next(iter(self.recent.values())).lower <= lower
 
     def overlapping(self, first: int, until: int) -> list[Part]:
@@ -113,7 +113,7 @@ class ShardState:
         return [each for each in self.parts if each.lower < until and first < each.upper]
 
     def alive(self, part: Part) -> bool:
-        """Whether it is still of use."""
+        """True if it is still of use."""
         return self.keeps_contents or part.upper > self.since
 
     # -- what follows
@@ -126,7 +126,7 @@ class ShardState:
                 return unpacked(sequence, entry["state"])
             return self._changed(sequence, entry)
         except (ValueError, TypeError, KeyError, msgpack.exceptions.UnpackException) as error:
-            raise Damaged(f"entry {sequence} is none of a shard: {error!r}") from error
+            raise Damaged(f"entry {sequence} is not an entry of a shard: {error!r}") from error
 
     def _changed(self, sequence: int, entry: dict[str, Any]) -> ShardState:
         changed: dict[str, Any] = {"sequence": sequence}
@@ -194,7 +194,7 @@ def unpacked_first(shard: str, sequence: int, data: bytes) -> ShardState:
 
 
 def packed_change(appended: Appended | None, part: Part | None, setting: Setting | None) -> bytes:
-    """An entry that says what changes."""
+    """Return an entry with a change."""
     entry: dict[str, Any] = {}
     if appended is not None:
         entry["append"] = [appended.id, appended.lower, _packed_time(appended.upper)]

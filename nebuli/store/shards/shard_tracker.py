@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ShardTracker:
-    """A shard's ``state``, which follows the ordering; it may be behind it, never ahead."""
+    """A shard's ``state``, which follows the ordering; it may lag, but is never ahead."""
 
     def __init__(self, name: str, state: ShardState) -> None:
         self.name = name
@@ -26,7 +26,7 @@ class ShardTracker:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether somebody waits for another state, or is about to."""
+        """True if a task waits for another state, or is about to."""
         return self._awaiting > 0
 
     @contextmanager
@@ -44,7 +44,7 @@ class ShardTracker:
         self._wake()
 
     def close(self) -> None:
-        """Have whoever waits, or comes, get StoreClosed."""
+        """Have waiting and later tasks get StoreClosed."""
         self._closed = True
         self._wake()
 

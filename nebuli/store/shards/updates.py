@@ -66,7 +66,7 @@ class Runs:
 
 
 def check_schema(shard: str, schema: pa.Schema, *, keeps_contents: bool) -> pa.Schema:
-    """What a shard may have for a schema. Raises SchemaMismatch."""
+    """Check that a shard may have this schema. Raises SchemaMismatch."""
     last = schema.field(len(schema) - 1) if len(schema) else None
     if last is None or last.name != WEIGHT or last.type != pa.int64():
         raise SchemaMismatch(
@@ -103,7 +103,7 @@ def written(schema: pa.Schema) -> pa.Schema:
 
 
 def decoded(buffer: Any, schema: pa.Schema) -> list[Runs]:
-    """What was encoded, without copying the rows."""
+    """Decode updates, without copying the rows."""
     found = []
     for batch in pa.ipc.open_stream(buffer):
         column = batch.column(batch.num_columns - 1)

@@ -72,14 +72,14 @@ class Version:
         return replace(self, number=self.number + 1, step=step, values=values)
 
     def pack(self, id_: bytes) -> bytes:
-        """The whole of it, as an entry; the id tells it from that of another who opens the same."""
+        """The whole of it, as an entry; the id distinguishes it from that of another opener."""
         whole = {"id": id_, "version": self.number, "step": self.step, "values": _packed(self.values)}
         packed: bytes = msgpack.packb({"whole": whole})
         return packed
 
 
 def packed_commit(id_: bytes, step: int, put: Mapping[Key, Value], deleted: Sequence[Key]) -> bytes:
-    """What a version changes, as an entry; the id tells it from an equal one."""
+    """Return the changes of a version as an entry; the id distinguishes it from an equal one."""
     commit = {"id": id_, "step": step, "put": _packed(put), "deleted": [list(key) for key in deleted]}
     packed: bytes = msgpack.packb({"commit": commit})
     return packed
@@ -100,7 +100,8 @@ def read(database: str, entries: Sequence[Entry]) -> list[Version]:
                 found = [found[0], found[0].with_changes(commit["step"], _values(commit["put"]), deleted)]
     except (ValueError, TypeError, KeyError, msgpack.exceptions.UnpackException) as error:
         raise Damaged(
-            f"an entry of database {database} is none ({error!r}): restore the store's folder from a copy"
+            f"an entry of database {database} is malformed ({error!r}): restore the store's folder from a "
+            f"copy"
         ) from error
     return found
 
@@ -140,14 +141,14 @@ class StateStore:
     async def open(self, version: int) -> Database:
         """Open it at a version, and forget the other one.
 
-        Only one may have it open; who has it, loses it with the end of the process. After a cancel nobody has. Raises
-        VersionUnavailable, Locked.
+        Only one may have it open; its holder loses it with the end of the process. After a cancel it is not open.
+        Raises VersionUnavailable, Locked.
         """
         opening = asyncio.ensure_future(self._work.in_order(self._open, version))
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
-            opening.add_done_callback(_close)  # it goes on to its end, and would have the lock forever
+            opening.add_done_callback(_close)  # it runs to its end, and would have the lock forever
             raise
 
     def _read(self) -> tuple[list[Version], int]:
@@ -162,7 +163,7 @@ class StateStore:
             opened = next((each for each in found if each.number == version), None)
             if opened is None:
                 raise VersionUnavailable(self.name, version, range(found[0].number, found[-1].number + 1))
-            # Always: whoever had it, and has lost the lock without a word, cannot commit behind this any more.
+            # Always: a former holder that has lost the lock unnoticed cannot commit after this any more.
             self._append(last, opened.pack(os.urandom(16)))
             last += 1
             self._ordering.truncate(self._key, last)
@@ -174,7 +175,7 @@ class StateStore:
         return Database(self, opened, last, lock)
 
     def _append(self, last: int, data: bytes) -> None:
-        """Append durably, once. Blocking, in order. Raises Locked if somebody else has appended all the same."""
+        """Append durably, once. Blocking, in order. Raises Locked if another process has appended all the same."""
         other = Locked(self._key, "another that opened it meanwhile")
         append_once(self._ordering, Change(self._key, last, data), other)
 
@@ -214,11 +215,11 @@ class StateStore:
     async def drop(self, value: Value | None) -> None:
         """Delete the blob of a value that is of no version."""
         if value is not None and value.blob is not None:
-            with suppress(StorageError):  # the next who opens it tries again
+            with suppress(StorageError):  # the next opener tries again
                 await self._work.on_blobs(self._blobs.delete, self._key, [value.blob])
 
     async def commit(self, last: int, data: bytes, lock: Lock) -> None:
-        """Commit durably, once; nobody else gets the lock before it is known."""
+        """Commit durably, once; no other process gets the lock before it is known."""
         committing = asyncio.ensure_future(self._work.in_order(self._commit, last, data, lock))
         try:
             await asyncio.shield(committing)
@@ -239,7 +240,7 @@ class StateStore:
 
 def _known(committing: asyncio.Future[None]) -> None:
     if not committing.cancelled():
-        committing.exception()  # nobody waits for it any more
+        committing.exception()  # it is no longer waited for
 
 
 def _close(opening: asyncio.Future[Database]) -> None:
@@ -248,7 +249,7 @@ def _close(opening: asyncio.Future[Database]) -> None:
 
 
 class Database:
-    """A database that is open at a version. What is put is there for the next one, if it is committed.
+    """A database that is open at a version. Written data is in the next one, if it is committed.
 
     Methods raise DatabaseClosed after `commit` and `close`.
     """
@@ -325,10 +326,10 @@ class Database:
         self._step = step
 
     async def commit(self) -> None:
-        """Make all of it the next version, durably, beside the one that was opened, and close.
+        """Make all of it the next version, durably, in addition to the opened one, and close.
 
-        After Unclear, or a cancel, the next version is there or not, `StateStore.versions` tells; after any other error
-        it is not. The version that was opened is.
+        After Unclear, or a cancel, `StateStore.versions` shows if the next version is there; after any other error it
+        is not. The version that was opened is.
         """
         self._check_open()
         data = packed_commit(os.urandom(16), self._step, self._put, list(self._deleted))

@@ -103,7 +103,7 @@ async def test_what_is_staged_outlives_members_and_the_circuit_and_no_other_memb
         await read_until(circuit, "rows", both)
         pieces = [await staged(circuit, (shop, 2), 1) for shop in "xy"]
         await circuit.scale(3)
-        with pytest.raises(StagedLost, match="members are others since"):
+        with pytest.raises(StagedLost, match="the members have changed since"):
             await circuit.push_staged("a", pieces, producer="p", sequence=1)
         again = await staged(circuit, ("z", 1), 1)
         await circuit.push_staged("a", [again], producer="p", sequence=1)

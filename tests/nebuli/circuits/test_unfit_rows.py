@@ -70,7 +70,7 @@ async def test_a_query_goes_on_without_the_step_that_it_cannot_compute(
         await circuit.push("sales", batch(("a", 1)), producer="p", sequence=0)
         followed = asyncio.create_task(client.get("/output_endpoint/small?follow=true"))
         await anext(circuit.output("small", 0))
-        with pytest.raises(WrongRows, match="operator grown: a row is taken back"):
+        with pytest.raises(WrongRows, match="operator grown: a row is retracted"):
             await circuit.push("more", zset(("a", 1, -1)), producer="q", sequence=0)
         step = await circuit.push("sales", batch(("a", 40_000)), producer="p", sequence=1)
         with pytest.raises(
@@ -136,7 +136,7 @@ async def test_a_row_that_a_join_takes_back_from_a_sink_that_appends_is_left_out
             if rows.num_rows:
                 break
         await circuit.push("more", zset(("a", 5, -1)), producer="p", sequence=1)
-        with pytest.raises(CircuitFailed, match="operator grown: a row is taken back") as failed:
+        with pytest.raises(CircuitFailed, match="operator grown: a row is retracted") as failed:
             async for _ in circuit.output("grown", 0):
                 pass
         said = re.search(r"step (\d+) of inputs more, sales .*--skip-step \1", str(failed.value))
@@ -171,7 +171,7 @@ async def test_a_row_taken_back_too_often_is_a_sentence_and_can_be_given_again(
         assert "Traceback" not in ended.stderr
         if code:
             assert "output rows (CSV in mode final) cannot be written: the row" in ended.error
-            assert "was taken back 2 times more than it was given" in ended.error
+            assert "was retracted 2 times more often than it was added" in ended.error
     assert (tmp_path / "rows.csv").read_text("utf-8").splitlines() == ['"shop","amount"', '"a",1']
 
 

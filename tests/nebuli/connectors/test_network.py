@@ -134,8 +134,8 @@ async def test_a_message_without_rows_is_acknowledged_too(servers) -> None:
 @pytest.mark.parametrize(
     ("start", "spans", "message"),
     [
-        (0, [(10, 20)], "goes on at row 10 of its origin, and 0 are known here"),
-        (0, [(0, 10), (20, 30)], "goes on at row 20 of its origin, and 10 are known here"),
+        (0, [(10, 20)], "continues at row 10 of its origin, and 0 are known here"),
+        (0, [(0, 10), (20, 30)], "continues at row 20 of its origin, and 10 are known here"),
         (15, [(0, 10), (10, 20)], "comes as rows 10 to 20 of its origin, and 15 are done"),
     ],
 )
@@ -335,7 +335,7 @@ async def test_a_reader_with_a_state_finds_gaps_too(servers) -> None:
     await edge.send(0, 10)
     await edge.send(11, 12)
     assert (await edge.poll()).num_rows == 10
-    with pytest.raises(InputLost, match="goes on at row 11 of its origin, and 10 are known here"):
+    with pytest.raises(InputLost, match="continues at row 11 of its origin, and 10 are known here"):
         await edge.poll()
 
 

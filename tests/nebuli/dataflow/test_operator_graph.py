@@ -290,7 +290,7 @@ def test_a_source_that_ended_or_does_not_exist_is_refused() -> None:
     plan = Plan()
     source = source_of(plan, "s")
     circuit = plan.circuit()
-    with pytest.raises(DataflowError, match="nobody is none of the sources s"):
+    with pytest.raises(DataflowError, match="nobody is not one of the sources s"):
         circuit.end("nobody")
     with pytest.raises(DataflowError, match="expected"):
         circuit.push(source, change([]).select(["k", "_weight"]))

@@ -353,7 +353,7 @@ def test_errors_name_the_operator_and_the_expression() -> None:
 
 def test_inputs_that_do_not_exist_or_fit_are_refused() -> None:
     circuit = SteppedCircuit(one("distinct", 0).plan(1), 0)
-    with pytest.raises(DataflowError, match="nobody is none of the inputs a, b"):
+    with pytest.raises(DataflowError, match="nobody is not one of the inputs a, b"):
         run_alone([circuit], [{"nobody": []}])
     circuit = SteppedCircuit(one("distinct", 0).plan(1), 0)
     with pytest.raises(DataflowError, match="operator a: a batch has the columns"):

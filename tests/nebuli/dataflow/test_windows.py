@@ -386,9 +386,17 @@ def test_event_time_where_there_is_none_is_refused() -> None:
     )
     (origin,), (closing,) = good.watermarks, good.closings
     for watermarks, closings, said in (
-        ([origin.model_copy(update={"operator": "b"})], [], "at b, which is none of the operators"),
-        ([origin.model_copy(update={"time": "x"})], [], "operator a: .* in 'x', which is no timestamp"),
-        ([], [closing.model_copy(update={"column": "y"})], "operator g: .* in 'y', which is no timestamp"),
+        ([origin.model_copy(update={"operator": "b"})], [], "at b, which is not an operator"),
+        (
+            [origin.model_copy(update={"time": "x"})],
+            [],
+            "operator a: .* in 'x', which is neither a timestamp",
+        ),
+        (
+            [],
+            [closing.model_copy(update={"column": "y"})],
+            "operator g: .* in 'y', which is neither a timestamp",
+        ),
     ):
         with pytest.raises(DataflowError, match=said):
             OperatorGraph(good.operators, watermarks=watermarks, closings=closings)

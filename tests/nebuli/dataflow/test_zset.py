@@ -55,7 +55,7 @@ def test_expand_repeats_rows_by_their_weight() -> None:
 
 
 def test_a_row_taken_back_more_often_than_given_cannot_be_expanded() -> None:
-    with pytest.raises(DataflowError, match=r"\{'f': 2.0, 's': 'b'\} was taken back 3 times more"):
+    with pytest.raises(DataflowError, match=r"\{'f': 2.0, 's': 'b'\} was retracted 3 times more"):
         zset.expand(_batch([(1.0, "a", 2), (2.0, "b", -3)]))
 
 

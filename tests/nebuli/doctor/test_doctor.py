@@ -217,7 +217,7 @@ def test_a_data_port_that_the_other_worker_cannot_reach(make_fleet: MakeFleet) -
     assert edge["found"] == f"{nowhere}: Connection refused"
     assert f"let the first reach port {nowhere.rpartition(':')[2]}" in edge["remedy"]
     address = bad[f"worker {nowhere}", "address"]
-    assert address["found"] == f"it says that others reach it at {fleet.nodes[1]}"
+    assert address["found"] == f"it reports that others reach it at {fleet.nodes[1]}"
     assert code == 3
 
 

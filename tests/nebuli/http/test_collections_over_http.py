@@ -191,8 +191,8 @@ async def test_who_follows_has_the_rows_and_each_change_once(service: Service) -
             assert [each async for each in parts if "error" in each] == [
                 {
                     "error": "collection_dropped",
-                    "what": "collection sales was dropped, with all that was in it, while it was in use here: stop "
-                    "using it, or create another one of its name",
+                    "what": "collection sales was dropped, with all that was in it, while it was in use "
+                    "here: stop using it, or create another one of its name",
                     "do": "ask no more, or make another one of its name",
                 }
             ]
@@ -318,7 +318,7 @@ REFUSED: dict[str, tuple[Ask, int, str, str]] = {
         *(
             400,
             "wrong_parameter",
-            "the parameter from: what follows begins with the rows at as_of, or with changes",
+            "the parameter from: the answer begins with the rows at as_of, or with changes",
         ),
     ),
     "no such rendition": (
@@ -444,7 +444,7 @@ async def test_a_circuit_serves_the_stores_that_its_topology_names(tmp_path: Pat
         assert added_up([written]) == {("Aachen", 1): 1}
         refused = await client.post(ROWS, content=lines(("Bonn", 2)), headers=LINES)
         assert (refused.status_code, refused.json()["error"]) == (400, "collection_misused")
-        assert "have times that its writers give" in refused.json()["what"]
+        assert "have times assigned by its writers" in refused.json()["what"]
         await client.post("/collections", json={**SALES, "name": "returns"})
         inserted = await client.post("/collections/returns/rows", content=lines(("Bonn", 2)), headers=LINES)
         assert inserted.json()["time"] > written["time"]

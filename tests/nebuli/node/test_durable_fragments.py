@@ -61,7 +61,7 @@ def test_each_fragment_is_as_it_was_or_says_what_is_lost(worker: Worker, how: si
     assert (worker.status(stateless).state, after != before) == (wire.STATE_RUNNING, True)
     lost = worker.wait_for_state(stateful, wire.STATE_FAILED)
     assert lost.cause == wire.CAUSE_LOST
-    assert lost.error == "its worker was started anew, and with the old one went the state of sink out"
+    assert lost.error == "its worker was restarted, which lost the state of sink out"
     assert worker.register(worker.copies("next")) == str(int(stateful) + 1)
 
 
@@ -141,7 +141,7 @@ def test_what_cannot_be_remembered_is_refused(worker: Worker, tmp_path: Path) ->
         assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert detail.reason == wire.Refusal.REASON_STATE_UNUSABLE
         assert detail.message.startswith(f"the worker's state cannot be written: {state}")
-        assert detail.message.endswith(": No such file or directory; make room there, or mend it")
+        assert detail.message.endswith(": No such file or directory; free space there, or repair it")
     assert [each.id for each in worker.statuses()] == [before]
     (tmp_path / "elsewhere").rename(state)
     worker.unregister(before)
@@ -197,7 +197,7 @@ def test_a_folder_or_a_file_of_others_is_no_state(worker: Worker, tmp_path: Path
     for state, said in (
         (
             folder,
-            f"{file} is no fragment's record, but somebody else's: give the worker a --state of its own",
+            f"{file} is not a fragment's record: give the worker its own --state",
         ),
         (file, f"{file} cannot be used: it is a file; give --state a folder that can be made and written"),
     ):
@@ -217,7 +217,7 @@ def test_a_record_that_cannot_be_read_is_named(worker: Worker, tmp_path: Path) -
     addresses = ("--data", worker.data, "--grpc", worker.grpc)
     ended = Command("worker", *addresses, directory=tmp_path).end()
     assert ended.exit_code == 2
-    assert f"Error: {record} is no fragment's record: " in ended.stderr
+    assert f"Error: {record} is not a fragment's record: " in ended.stderr
     assert ended.stderr.rstrip().endswith("remove it")
 
 

@@ -293,7 +293,7 @@ def test_sources_are_read_on_and_whoever_watches_it_follows(make_fleet: MakeFlee
         circuit.shut_down()
     ended = watching.end()
     assert ended.exit_code == 0, ended.stderr
-    assert "the query goes on with 4 members" in ended.stderr
+    assert "the query continues with 4 members" in ended.stderr
     check_sums(fleet.out, rows)
 
 

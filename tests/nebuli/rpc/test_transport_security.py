@@ -80,7 +80,8 @@ def test_a_secret_from_the_environment(make_fleet: MakeFleet, monkeypatch: pytes
     ended = fleet.run("register", fleet.topology, fleet.query)
     assert ended.exit_code == 2
     assert ended.error == (
-        "the environment variable FLEET_SECRET has no secret: put one there, the same for all workers and commands"
+        "the environment variable FLEET_SECRET has no secret: put one there, the same for all workers and "
+        "commands"
     )
 
 
@@ -333,9 +334,9 @@ def test_a_worker_that_everybody_could_use_does_not_start(option: str, host: str
     ended = Command("worker", *given, directory=tmp_path).end()
     assert ended.exit_code == 2
     assert ended.error == (
-        f"--{option} {host}:0 can be reached from other machines, and without TLS and a secret whoever connects can "
-        "read and write files as this worker does: name tls or a secret in the topology, or give --secret-file FILE; "
-        "--insecure starts it all the same"
+        f"--{option} {host}:0 can be reached from other machines, and without TLS and a secret any client "
+        "can read and write files as this worker does: name tls or a secret in the topology, or give "
+        "--secret-file FILE; --insecure starts it all the same"
     )
     secret = kept_secret(tmp_path)["file"]
     for more in (["--insecure"], ["--secret-file", str(tmp_path / secret)]):

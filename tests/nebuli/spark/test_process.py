@@ -53,7 +53,7 @@ def test_however_a_driver_ends_there_is_one_last_report(
 
 
 @pytest.mark.parametrize(
-    ("home", "where"), [(None, "none in the PATH"), ("/nowhere", "none at /nowhere/bin/java")]
+    ("home", "where"), [(None, "no Java in the PATH"), ("/nowhere", "no Java at /nowhere/bin/java")]
 )
 def test_without_a_java_the_error_says_how_to_get_one(
     monkeypatch: pytest.MonkeyPatch, home: str | None, where: str

@@ -25,7 +25,7 @@ def test_a_changed_bit_is_refused_or_changes_nothing() -> None:
         except ClaimDamaged as error:
             refused = str(error)
         if refused:
-            assert refused.startswith("state/query.json does not say whose state this is: it")
+            assert refused.startswith("state/query.json does not identify the query of this state: it")
         else:
             assert found == (query, 3)
             harmless += 1

@@ -125,7 +125,11 @@ def test_a_schema_of_another_format_is_left_alone(database: StoreUrl, ordering: 
 def test_a_server_that_forgets_what_it_acknowledged_is_refused(own: Server) -> None:
     execute(at(own), "alter system set fsync = off")
     execute(at(own), "select pg_reload_conf()")
-    with pytest.raises(StoreUnusable, match=r"has fsync = off, and loses .*: set it on in postgresql\.conf"):
+    with pytest.raises(
+        StoreUnusable,
+        match=r"has fsync = off, and loses .*: set it to on in "
+        r"postgresql\.conf",
+    ):
         PostgresOrdering(at(own)).open()
 
 
@@ -154,7 +158,7 @@ def test_a_store_is_not_opened_with_other_blobs_than_it_was_made_with(
 ) -> None:
     other = PostgresOrdering(replace(database, blobs="s3://none/other"))
     with pytest.raises(
-        StoreUnusable, match=r"has its blobs at s3://none/test_\d+/[0-9a-f]{8}, and the URL says"
+        StoreUnusable, match=r"has its blobs at s3://none/test_\d+/[0-9a-f]{8}, and the URL has"
     ):
         other.open()
 

@@ -194,7 +194,7 @@ async def test_whether_an_append_happened_is_said_not_to_be_known_where_it_is_no
             raise failing(name)
 
         around, plan.around = plan.around, lambda *call: around(*call) if "append" in call else broken(*call)  # type: ignore[method-assign]
-        with pytest.raises(Unclear, match="do it again with append_id=b'this'") as raised:
+        with pytest.raises(Unclear, match="repeat it with append_id=b'this'") as raised:
             await shard.compare_and_append([(0, zset((1, 1)))], 0, 1, append_id=b"this")
         assert raised.value.append_id == b"this"
         plan.around = around  # type: ignore[method-assign]

@@ -39,7 +39,7 @@ def ordering(tmp_path: Path) -> Iterator[SqliteOrdering]:
 
 
 def test_a_file_that_is_gone_has_no_bell_and_that_is_said(tmp_path: Path) -> None:
-    with pytest.raises(StoreUnusable, match=r"log cannot be watched: .*; somebody has deleted or moved it"):
+    with pytest.raises(StoreUnusable, match=r"log cannot be watched: .*; it was deleted or moved"):
         AppendSignal(tmp_path / "log")
 
 
@@ -202,7 +202,7 @@ def test_where_a_file_may_not_grow_it_says_which_and_what_to_do(
     fill(ordering, "a", b"x")
     with limited(100_000):
         with pytest.raises(
-            Unclear, match=rf"writing {tmp_path}/store/{FILE} failed .*: raise the limit .*ulimit -f"
+            Unclear, match=rf"writing {tmp_path}/store/{FILE} failed.*: raise the limit .*ulimit -f"
         ):
             fill(ordering, "a", *[bytes(10_000)] * 20)
         assert ordering.heads(["b"]) == {"b": 0}, "what is there can be read"

@@ -74,7 +74,7 @@ def test_a_url_is_shown_without_its_password() -> None:
         (f"postgresql://me:hid#den@host/db?{END}", r"PGPASSWORD"),
         (
             f"postgresql://me:hid%den@host/db?{END}",
-            r"cannot be read by libpq: it is to be like postgresql://USER@HOST",
+            r"cannot be read by libpq: it has to be like postgresql://USER@HOST",
         ),
         (f"postgresql://host:5432a/db?{END}", r"cannot be read by libpq"),
     ],

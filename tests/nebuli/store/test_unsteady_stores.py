@@ -102,7 +102,7 @@ def test_after_an_unclear_answer_the_truth_is_read_back(way: Way, database: Stor
     ordering.open()
     fill(ordering, "a", b"1")
     way.faults = Faults(unclear=1.0)
-    with pytest.raises(Unclear, match="whether it happened is not known"):
+    with pytest.raises(Unclear, match="its outcome is not known"):
         ordering.append([Change("a", 1, b"2")])
     way.faults = Faults(lost=1.0)
     threading.Timer(0.3, lambda: setattr(way, "faults", Faults())).start()
@@ -129,7 +129,7 @@ def test_a_server_that_stands_still_is_one_that_is_away(
     way.go_on()
     caplog.clear()
     with pytest.raises(
-        StoreAway, match=r"did not answer for 0\.[56]\d* s .*begin again, which goes on where it was"
+        StoreAway, match=r"did not answer for 0\.[56]\d* s .*start again, which continues where it was"
     ):
         ordering.heads(["a"])
     assert [each.message.partition(" (")[0] for each in caplog.records if each.name == "nebuli.store"] == [

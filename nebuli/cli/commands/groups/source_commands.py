@@ -364,7 +364,7 @@ async def _started(sources: Sources, name: str, store: str, replicas: int) -> St
 
 
 async def _stopped(store: str, name: str) -> int:
-    """Wait until no instance runs by itself on this host; the exit code."""
+    """Wait until no supervised instance runs on this host; returns the exit code."""
     from nebuli.ingestion.running.supervisor_start import ended
 
     files = _files(store)

@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("nebuli.steps.member")
 WAITING_BYTES = 5 << 26
-"""So many bytes of pushes wait for `room` at most: more than a service has wait, as callers who are gone count, too."""
+"""So many bytes of pushes wait for `room` at most.
+
+More than a service lets wait, as disconnected callers count, too.
+"""
 
 
 class CallInbox:
@@ -47,11 +50,11 @@ class CallInbox:
         """The session that has begun it: another one may end late, when its successor has others take over."""
         self._staged = StagedPushes(member, self._has_room)
         self.publishes = False
-        """Whether the sinks are to have their results when the member is stopped."""
+        """True if the sinks are to have their results when the member is stopped."""
         self.before_handover: Callable[[int], Awaitable[None]] = _nothing
-        """What is done with the outputs below a step before the member hands over what it has."""
+        """Called for the outputs below a step before the member hands over its state."""
         self.after_handover: Callable[[], Awaitable[None]] = _nothing
-        """What is done where the member is told to go on all the same."""
+        """Called if the member is asked to continue after all."""
 
     async def serve(self, session: str, answers_to: str) -> None:
         """Answer to a coordinator's process at this address, until it has left, or this is cancelled."""
@@ -73,7 +76,7 @@ class CallInbox:
             ):
 
                 def heard(data: bytes) -> None:
-                    # Beside others: pushes are logged together, and some wait.
+                    # Concurrently: pushes are logged together, and some wait.
                     group.create_task(self._answer(session, answers, data, sender, reading))
 
                 await found.talk(answers.get, heard)
@@ -90,7 +93,10 @@ class CallInbox:
         sender: str,
         reading: OutputPieces | None,
     ) -> None:
-        """What cannot be read, or fails, is answered with that, if it has a number: others' questions go on."""
+        """A question that cannot be read, or fails, is answered with the error, if it has a number.
+
+        Other questions continue.
+        """
         try:
             number, asked = ask.read_asked(data, sender)
         except MalformedMessage as error:
@@ -98,7 +104,7 @@ class CallInbox:
             return
         try:
             answer = ask.encode_answer(number, await self._answered(session, asked, reading))
-        except Exception as error:  # noqa: BLE001 - whatever it is, all others have their answers
+        except Exception as error:  # noqa: BLE001 - any error: all others have their answers
             _log.exception("member %d cannot answer to %s", self._member.number, type(asked).__name__)
             answer = ask.encode_answer(number, ask.CouldNot(f"{type(error).__name__}: {error}"))
         answers.put_nowait(answer)
@@ -191,7 +197,7 @@ class CallInbox:
         return ask.Noted()
 
     async def _take_back(self, session: str) -> bool:
-        """Go on as if nothing had been given for a session; whether it may have been."""
+        """Continue as if nothing had been given for a session; returns true if it may have been."""
         if self._gives_for != session:
             return False
         await self._giving.take_back()
@@ -208,7 +214,7 @@ class CallInbox:
         return ask.Noted()
 
     async def _hand_over(self, layout: Layout, addresses: Sequence[str]) -> int:
-        """The next step. Where it raises, nobody takes over: what was done before is undone."""
+        """The next step. If it raises, no member takes over: earlier work is undone."""
         self._giving.check_between_steps()
         try:
             await self.before_handover(self._member.step)
@@ -229,11 +235,11 @@ class CallInbox:
 
 
 async def _nothing(*_: int) -> None:
-    """Nobody else delivers its outputs."""
+    """Do nothing: no other member delivers its outputs."""
 
 
 def _rows(push: ask.Push, schemas: Mapping[str, pa.Schema]) -> pa.RecordBatch:
-    """What is pushed. Raises ValueError, OSError."""
+    """Return the pushed rows. Raises ValueError, OSError."""
     if push.handle not in schemas:
         raise ValueError(f"there is no input {push.handle!r} here: there are {', '.join(schemas)}")
     rows = pa.ipc.read_record_batch(pa.py_buffer(push.rows), schemas[push.handle])

@@ -1,4 +1,4 @@
-"""What a coordinator's process asks a member of its logs, and what the member answers.
+"""Questions of a coordinator's process to a member about its logs, and the answers.
 
 They go over two channels for each session that the two have (see `nebuli.steps.control_channels`): what is
 still on its way in an older one finds no channel of that name.
@@ -75,7 +75,7 @@ class Push:
 
 @dataclass(frozen=True, slots=True)
 class AskNext:
-    """Say which number comes next."""
+    """Asks for the next number."""
 
     handle: str
     producer: str
@@ -83,7 +83,7 @@ class AskNext:
 
 @dataclass(frozen=True, slots=True)
 class ReadOutput:
-    """Say what an output has from a step on; wait at most ``within_s`` until it has something.
+    """Asks for an output from a step on; the member waits at most ``within_s`` until there is some.
 
     That may be much, and comes in pieces: this is the one of the number ``piece``, from 0 on.
     """
@@ -96,7 +96,7 @@ class ReadOutput:
 
 @dataclass(frozen=True, slots=True)
 class AskOffsets:
-    """Say what counts for a step."""
+    """Asks what counts for a step."""
 
     step: int
 
@@ -127,7 +127,7 @@ class HandOver:
 
 @dataclass(frozen=True, slots=True)
 class TakeBack:
-    """What was handed over is nobody's: go on."""
+    """The handed-over state was not taken: continue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class ReadPinned:
-    """Say what a table of a pin is before a step, in these columns: the piece of the number ``piece``, from 0 on."""
+    """Asks for a table of a pin before a step, in these columns: the piece with number ``piece``, from 0."""
 
     name: str
     step: int
@@ -153,7 +153,7 @@ class ReadPinned:
 
 @dataclass(frozen=True, slots=True)
 class Unpin:
-    """Nobody reads it any more."""
+    """It is no longer read."""
 
     name: str
 
@@ -174,7 +174,7 @@ class LetGo:
 
 @dataclass(frozen=True, slots=True)
 class AskFigures:
-    """Say how the member is, in figures."""
+    """Asks for the member's figures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +280,7 @@ class Forgotten:
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """What counts for a step: by input, the first arrival that does, and the first that does not any more."""
+    """The input of a step: by input, the first arrival that counts, and the first that does not any more."""
 
     ranges: dict[str, tuple[int, int]]
 
@@ -330,7 +330,7 @@ class NotPinned:
 
 @dataclass(frozen=True, slots=True)
 class NotKept:
-    """What it adds up to is not known any more, or was not kept from the first step on."""
+    """Its contents are no longer known, or were not kept from the first step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,7 +342,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What was seen."""
+    """A profile."""
 
     data: bytes
 
@@ -390,7 +390,7 @@ def encode_asked(at: int, asked: Asked) -> bytes:
 
 
 def read_asked(data: bytes, sender: str) -> tuple[int, Asked | MalformedMessage]:
-    """What is asked, and its number: where that can be read, what else is wrong can be answered.
+    """Return a question and its number: if the number can be read, other errors can be answered.
 
     Raises MalformedMessage, which names the sender, as the one that is returned does.
     """

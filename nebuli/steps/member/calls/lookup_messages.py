@@ -1,4 +1,4 @@
-"""What a member is asked of the keys of a view, and what it answers."""
+"""Questions to a member about the keys of a view, and its answers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LookUp:
-    """Say what keys of a view have, before the first step from this one on that can be had.
+    """Asks for the rows of keys of a view, before the first available step from this one on.
 
     Keys are the IPC message of a batch of the key's columns, each of them once. With a ``name`` the view is held under
     it before each step from there on, for ``within_s`` at most; without one nothing is held, and so long is waited.
@@ -32,7 +32,7 @@ class LookUpPinned:
 
 @dataclass(frozen=True, slots=True)
 class LookedUp:
-    """What the keys have before this step of an epoch, in their order: how many rows each, and the rows.
+    """The rows of the keys before this step of an epoch, in their order: how many rows each, and the rows.
 
     ``counts`` are int32, little-endian. ``rows`` is the IPC message of a Z-set in the view's schema.
     """

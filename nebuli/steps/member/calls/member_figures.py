@@ -34,7 +34,7 @@ _LOOKING = asyncio.Lock()
 async def inspected(
     member: Member, asked: ask.Hold | ask.LetGo | ask.AskFigures | ask.AskProfile
 ) -> ask.Answer:
-    """What a member answers."""
+    """Return a member's answer."""
     match asked:
         case ask.Hold(handle):
             member.held.add(handle)
@@ -68,7 +68,7 @@ def _figures(member: Member) -> dict[str, Any]:
 
 
 def _resident_bytes() -> int:
-    """Where the system says it; else the most that it has been."""
+    """Return the resident size, if the system reports it; otherwise the largest so far."""
     try:
         pages = int(Path("/proc/self/statm").read_text("utf-8").split()[1])
     except OSError:
@@ -78,7 +78,7 @@ def _resident_bytes() -> int:
 
 
 async def _heap(for_s: float) -> bytes:
-    """What is there, and which lines have allocated what they still hold while somebody looked; as text."""
+    """Return the objects, and the lines that have allocated memory during the profile and still hold it; as text."""
     tracemalloc.start(_FRAMES)
     try:
         await asyncio.sleep(for_s)
@@ -106,7 +106,7 @@ async def _heap(for_s: float) -> bytes:
 
 
 async def _calls(for_s: float) -> bytes:
-    """What the member's thread was busy with, as `pstats` reads it from a file."""
+    """Return a profile of the member's thread, as `pstats` reads it from a file."""
     profile = cProfile.Profile()
     profile.enable()
     try:

@@ -17,7 +17,7 @@ PIECE_BYTES = 1 << 20
 
 
 class OutputPieces:
-    """For readers who ask for one piece after the other; what the last one of an output was read from is kept."""
+    """Pieces for readers that ask for one after the other; the origin of an output's last one is kept."""
 
     def __init__(self, log: OutputLog) -> None:
         self._log = log

@@ -20,7 +20,7 @@ PIECE_BYTES = 1 << 21
 
 
 async def pinned(pins: Pins, asked: ask.Pin | ask.ReadPinned | ask.Unpin) -> ask.Answer:
-    """What a member answers."""
+    """Return a member's answer."""
     try:
         match asked:
             case ask.Pin(name, tables, step, within_s):

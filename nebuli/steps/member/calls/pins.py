@@ -1,9 +1,9 @@
-"""`Pins`: what tables of a member add up to between two steps, held while somebody reads it and steps go on.
+"""`Pins`: the contents of a member's tables between two steps, held while they are read and steps continue.
 
 Members are asked one by one, and each is at a step of its own by then. So a pin holds what the tables are before every
 step, from the last one on that its reader has to see, or that the member still has, until it is read before one of
 them, which then is the only one that it holds. Before the greatest first step of all members, all of them hold it, and
-mostly at once: of the last two steps each member still has what was there before. What is held is runs of rows that
+mostly at once: of the last two steps each member still has what was there before. Pinned contents are runs of rows that
 never change, and costs references only.
 """
 
@@ -84,14 +84,14 @@ class Pins:
         return max(pin.first, self._floor, step)
 
     async def runs(self, name: str, step: int) -> _Held:
-        """What the tables of a pin are before a step, as they lie; waits until the member has come there.
+        """Return the tables of a pin before a step, as they are stored; waits until the member has reached it.
 
         Later steps can still be read. Raises NotPinned.
         """
         return (await self._reached(name, step)).held[step]
 
     async def rows(self, name: str, step: int) -> Mapping[str, Sequence[pa.RecordBatch] | None]:
-        """What the tables of a pin are before a step; waits until the member has come there. Raises NotPinned."""
+        """Return the tables of a pin before a step; waits until the member has reached it. Raises NotPinned."""
         pin = await self._reached(name, step)
         async with pin.turn:
             if pin.chosen is None:

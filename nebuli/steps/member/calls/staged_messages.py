@@ -1,4 +1,4 @@
-"""What a member is asked of pushes that are brought in pieces, and what it answers; see `call_messages`."""
+"""Questions to a member about pushes in pieces, and its answers; see `call_messages`."""
 
 from __future__ import annotations
 

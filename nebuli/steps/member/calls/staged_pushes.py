@@ -1,4 +1,4 @@
-"""Pushes that are brought in pieces: by many, who each stage some, and one who has all of it logged at once."""
+"""Pushes in pieces: many clients each stage some, and one has all of it logged at once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nebuli.steps.member.member import Member
 
 MOST_BYTES = 1 << 30
-"""Of one push: all of it is in memory when it is logged, and when its step is made."""
+"""The bound on one push: all of it is in memory when it is logged, and when its step is made."""
 _AT_ONCE = 4
 """So many pieces are read at once."""
 
@@ -27,7 +27,7 @@ _AT_ONCE = 4
 class StagedPushes:
     """Answers for the log of one member; ``room`` waits until that takes more rows for an input.
 
-    What waits is not in memory but in the store, and not read before its turn: one push at a time.
+    Waiting pushes are not in memory but in the store, and not read before their turn: one push at a time.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class StagedPushes:
         self._member = member
         self._room = room
         self._turns = {handle: asyncio.Lock() for handle in member.log.schemas}
-        """Who waits for room is alone with its input: what comes behind finds how much there is then."""
+        """A push that waits for room is the only one of its input: later ones then find how much there is."""
         self._reading = asyncio.Lock()
 
     async def answered(self, asked: staged.Stage | staged.PushStaged | staged.DropStaged) -> ask.Answer:
@@ -70,9 +70,10 @@ class StagedPushes:
             return await self._passed(name, asked.sequence) or staged.Lost(error.piece)
 
     async def _passed(self, name: str, number: int) -> staged.Passed | None:
-        """Whether a number, or one after it, is logged.
+        """True if a number, or one after it, is logged.
 
-        Not before it is durable: who hears of it stages nothing, and if it failed, what others staged was half of it.
+        Not before it is durable: a client that learns of it stages nothing, and if it failed, half of the rows were
+        staged.
         """
         log = self._member.log
         try:
@@ -83,7 +84,7 @@ class StagedPushes:
     async def _push(self, asked: staged.PushStaged) -> ask.Answer:
         """Once it is logged, all that was staged for it is forgotten: also what attempts have left that lost.
 
-        What was logged before is known by its number alone: the pieces are gone then.
+        A push logged before is known by its number alone: its pieces are gone.
         """
         log, name, number = self._member.log, ask.log_name(asked.handle, asked.producer), asked.sequence
         earliest = log.last
@@ -137,7 +138,7 @@ class StagedPushes:
         try:
             rows = await self._rows(asked)
         except (ValueError, OSError) as error:
-            return ask.CouldNot(f"what is staged cannot be read: {error}")
+            return ask.CouldNot(f"staged rows cannot be read: {error}")
         is_new = number >= log.next_sequence(name)
         await log.push_later(asked.handle, rows, producer=name, number=number)
         if is_new and rows.num_rows:

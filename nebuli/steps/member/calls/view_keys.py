@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from nebuli.steps.member.member import Member
 
 MOST_BYTES = 48 << 20
-"""So much is answered at once, at most: with what others add it goes to whoever has asked, as one answer."""
+"""Bound on one answer: with those of others it goes to the client as one answer."""
 _FEW = 256
 """So few keys take less time than it takes to hand them to another thread and wait for it."""
 
 
 async def looked_up(member: Member, asked: LookUp | LookUpPinned) -> ask.Answer:
-    """What a member answers. Steps go on meanwhile."""
+    """Return a member's answer. Steps continue meanwhile."""
     pins = member.pins
     if asked.view not in member.circuit.views:
         return ask.CouldNot(f"{asked.view} is no view")

@@ -1,4 +1,4 @@
-"""A checksum of rows in their order, in whatever pieces they come."""
+"""A checksum of rows in their order, in any pieces."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _Column:
             return
         values = _plain(values)
         if values.null_count:
-            # What stands under a null is anything.
+            # The value under a null is undefined.
             nulls = np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))
             self._nulls.update((nulls + self._rows).tobytes())
             values = values.fill_null(0 if pa.types.is_integer(values.type) else "")

@@ -45,7 +45,7 @@ def _is_full(member: Member) -> bool:
 
 
 async def feed_all(member: Member, feeds: Sequence[Feed], *, external: bool) -> None:
-    """Read all sources to their ends, then say so; a source that cannot be read, or logged, fails the member.
+    """Read all sources to their ends, then report it; a source that cannot be read, or logged, fails the member.
 
     ``external``: some inputs are pushed into by others, and do not end with the sources.
     """

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class LeftOut(NamedTuple):
-    """Rows of an input in a step; ``unfit``: only those that a `Trial` tells are unfit, and otherwise all."""
+    """Rows of an input in a step; ``unfit``: only those that a `Trial` finds unfit, and otherwise all."""
 
     step: int
     input: str
@@ -32,7 +32,7 @@ class LeftOut(NamedTuple):
 
 
 class LeftOutRows:
-    """What of the rows of ``plan``'s inputs is left out by these rules, the same wherever it is worked out."""
+    """The rows of ``plan``'s inputs that these rules leave out, the same wherever it is computed."""
 
     def __init__(self, plan: SteppedPlan, rules: Iterable[LeftOut] = ()) -> None:
         self._plan = plan
@@ -72,7 +72,7 @@ class LeftOutRows:
 
 
 def rules_for(plan: SteppedPlan, failed: FailedStep) -> list[LeftOut]:
-    """Rules for a step that failed: the rows that fail on their own, if the operator tells them; otherwise all."""
+    """Rules for a step that failed: the rows that fail on their own, if the operator identifies them; otherwise all."""
     unfit = failed.operator in Trial(plan).tried
     return [LeftOut(failed.step, input_, unfit) for input_ in failed.inputs]
 
@@ -80,7 +80,7 @@ def rules_for(plan: SteppedPlan, failed: FailedStep) -> list[LeftOut]:
 async def rows_of_step(
     log: InputLog, readings: ReplayableSources, step: int
 ) -> dict[str, list[pa.RecordBatch]]:
-    """What was logged for a step, and what sources have for it, by input; only inputs with rows.
+    """Return the logged rows of a step, and the sources' rows for it, by input; only inputs with rows.
 
     Raises InputError, StorageError.
     """

@@ -32,12 +32,12 @@ _NAMED = 5
 
 
 def may_be_pattern(physical: PhysicalSource) -> bool:
-    """Whether its path reads like a pattern, wherever it is looked up."""
+    """True if its path looks like a pattern, in any folder."""
     return isinstance(physical, CsvSource | ParquetSource) and glob.has_magic(physical.path)
 
 
 def is_pattern(physical: PhysicalSource, directory: Path) -> bool:
-    """Whether its path stands for all files that match it. A file that has just that name is no pattern."""
+    """True if its path stands for all files that match it. A file that has just that name is no pattern."""
     return (
         isinstance(physical, CsvSource | ParquetSource)
         and may_be_pattern(physical)
@@ -61,11 +61,13 @@ def matching(physical: PhysicalSource, directory: Path) -> list[PhysicalSource]:
 
 
 def own_feeds(feeds: Sequence[Feed], place: StorePlace, directory: Path) -> list[Feed]:
-    """What a member reads itself: of a pattern its share of the files that match, each as a source of its own.
+    """Return the sources that a member reads itself.
+
+    For a pattern, its share of the matching files, each as its own source.
 
     A file is the member's by a hash of its path, so that each file is exactly one member's although every member looks
-    for itself, and a moment later than the others. What was found first stays, at ``place``: a file that comes later
-    is not read, whichever process of the member looks. Raises InputError where no file matches, Damaged, OSError.
+    for itself, and a moment later than the others. The first result stays, at ``place``: a later file is not read, even
+    by another process of the member. Raises InputError where no file matches, Damaged, OSError.
     """
     shared = [feed for feed in feeds if feed.share is not None]
     if not shared:
@@ -93,7 +95,7 @@ async def look_anew_before_first_step(place: StorePlace) -> None:
 
 
 class NewFiles:
-    """Files that match a member's patterns, and were not there when it looked for them first: nobody reads them.
+    """Files that match a member's patterns, and were not there when it looked for them first: they are not read.
 
     To be asked now and then; each is warned of once, by the member whose it would be. ``place`` has what was found.
     """
@@ -110,7 +112,7 @@ class NewFiles:
             return
         kept = _kept_paths(self._notes)
         for feed in self._shared:
-            with suppress(InputError):  # those that there were are gone, which is their reader's to say
+            with suppress(InputError):  # earlier ones are gone, which their reader reports
                 new = sorted({*_own_paths(feed, self._directory)} - {*kept.get(feed.name, ())} - self._said)
                 if new:
                     self._warn(_path(feed.source.physical), new)
@@ -119,8 +121,8 @@ class NewFiles:
         self._said.update(new)
         more = f", and {len(new) - _NAMED} more" if len(new) > _NAMED else ""
         _log.warning(
-            "%s: files match that came after the query had begun, and are not read: %s%s; register the query anew to "
-            "read all files, or append to those that it reads",
+            "%s: files match that came after the query had begun, and are not read: %s%s; register the query "
+            "again to read all files, or append to those that it reads",
             pattern,
             ", ".join(new[:_NAMED]),
             more,
@@ -143,7 +145,7 @@ def _is_own(path: str, share: Share) -> bool:
 
 
 def pattern_of(name: str) -> tuple[str, int] | None:
-    """Of the name of a file's feed that of its pattern's, and the number that says whose share it is.
+    """Return, for the name of a file's feed, that of its pattern's, and the number of the share.
 
     None: it cannot be one.
     """
@@ -163,7 +165,7 @@ def _kept_paths(notes: Notes) -> dict[str, list[str]]:
         return unsealed(notes.read(_LIST) or b"")
     except ValueError as error:
         raise Damaged(
-            f"{kept} does not say which files the member reads: {error}; restore the folder from a copy"
+            f"{kept} does not list the files that the member reads: {error}; restore the folder from a copy"
         ) from error
 
 

@@ -29,7 +29,7 @@ class PolledSource(Generic[S]):
         self.source = make(self._wake)
 
     def _wake(self) -> None:
-        """Called by the source, from whatever thread."""
+        """Called by the source, from any thread."""
         self._loop.call_soon_threadsafe(self._woken.set)
 
     async def open(self) -> None:
@@ -49,7 +49,7 @@ class PolledSource(Generic[S]):
                 return batch
 
     async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call it on a thread. A call that is cancelled goes on there, and is asked to end."""
+        """Call it on a thread. A cancelled call continues there, and is asked to end."""
         async with self._turn:
             self._asked = self._threads.submit(function, *arguments)
             try:
@@ -59,7 +59,7 @@ class PolledSource(Generic[S]):
                 raise
 
     def close(self) -> None:
-        """Close it, once nobody is in it."""
+        """Close it, once no call is in it."""
         if self._asked is None or self._asked.done():
             self._close()
         else:

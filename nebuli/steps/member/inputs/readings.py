@@ -91,13 +91,13 @@ class ReplayableSources:
         return sum(each.waiting_bytes for each in self)
 
     async def passages(self) -> Mapping[str, Passage]:
-        """What the next step is to have of each; and what of time, where something is dated."""
+        """Return the passage of each for the next step; and its time, if something is dated."""
         dated = await self.times.passages()
         others = {key: each.passage() for key, each in self._readings.items() if key not in dated}
         return {**others, **dated}
 
     async def rows(self, step: int) -> Mapping[str, Mapping[str, SourceRows]]:
-        """What a step that is fixed has of each, by input. Raises InputChanged, InputError, StepOutOfRange."""
+        """Return the rows of each in a fixed step, by input. Raises InputChanged, InputError, StepOutOfRange."""
         found: dict[str, dict[str, SourceRows]] = {}
         passages = await self._log.passages(step)
         if TIME in passages:
@@ -110,7 +110,7 @@ class ReplayableSources:
         return found
 
     def _is_awaited(self, feed: Feed) -> bool:
-        """Whether event time waits for a source at all: without a time of its own only for one that ends by itself."""
+        """True if event time waits for a source at all: without its own time, only for one that ends on its own."""
         return feed.input not in self._untimed or feed.source.physical.ends == "always"
 
     async def release(self, step: int) -> None:

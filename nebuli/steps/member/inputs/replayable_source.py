@@ -30,7 +30,7 @@ class _Pass:
 
     def __init__(self, feed: Feed, at: Address, threads: ThreadPoolExecutor) -> None:
         self.at = at
-        # What follows is not known before it is asked for: a file may have grown since.
+        # The next rows are not known before they are requested: a file may have grown since.
         self._end = replace(at, awaited=True)
         self._feed = feed
         self._read: deque[tuple[pa.RecordBatch, Address]] = deque()
@@ -53,9 +53,9 @@ class _Pass:
         return self._end.rows - self.at.rows
 
     async def next(self) -> tuple[pa.RecordBatch, Address] | None:
-        """The next rows, with the address behind them; None at the end. Raises InputError.
+        """Return the next rows, with the address after them; None at the end. Raises InputError.
 
-        Of what is dated that may be none, and the address is a later time.
+        For a dated source there may be no rows, and the address is a later time.
         """
         if not self._is_open:
             await self._polled.open()
@@ -86,7 +86,7 @@ class _Pass:
         return Passage(self.at, self._end, checksum(batch for batch, _ in self._read))
 
     def read_up_to(self, time: int) -> Passage:
-        """What waits up to a time: addresses are times."""
+        """Return the rows waiting up to a time: addresses are times."""
         batches = []
         rows = self.at.rows
         for batch, end in self._read:
@@ -120,7 +120,7 @@ class _Pass:
             self._polled.source.hasten()
 
     async def release(self, at: Address) -> None:
-        """Nobody will ask again for what is before that; one that is not open yet hears of it the next time."""
+        """Rows before that will not be requested again; a source that is not open yet is notified the next time."""
         if not self._is_open:
             return
         source = self._polled.source
@@ -178,7 +178,7 @@ class ReplayableSource:
     async def read(self, room: Callable[[], Awaitable[None]], arrived: Callable[[int], None]) -> None:
         """Read to the end, whenever there is room. Raises InputError.
 
-        ``arrived`` hears of each batch's rows, and of the end as if it were one, where event time waits for it.
+        ``arrived`` is called with each batch's rows, and for the end as if it were one, where event time waits for it.
         """
         while (found := await self._next()) is not None:
             await room()
@@ -194,11 +194,11 @@ class ReplayableSource:
         arrived(batch.num_rows)
 
     def _has_ended(self, arrived: Callable[[int], None]) -> None:
-        """What else is to be done at the end."""
+        """Finish the rest at the end."""
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether it is to be read on even where there is no room, as what waits there waits for it."""
+        """True if it is to be read even without room, as waiting rows wait for it."""
         return False
 
     async def _next(self) -> tuple[pa.RecordBatch, Address] | None:
@@ -215,7 +215,7 @@ class ReplayableSource:
         return monotonic() - self._asked_at >= self._idle_after_s
 
     def passage(self) -> Passage:
-        """What the next step is to have of it."""
+        """Return its passage for the next step."""
         return self._awaited(self._ahead.read())
 
     def _awaited(self, passage: Passage) -> Passage:
@@ -254,7 +254,7 @@ class ReplayableSource:
         return InputChanged(reads, passage.first.rows, passage.until.rows, found)
 
     async def release(self, at: Address) -> None:
-        """No state is kept that would be gone on from with what is before that."""
+        """No kept state needs rows before that."""
         await self._ahead.release(at)
 
     def leave_replay(self) -> None:

@@ -21,7 +21,7 @@ _LAST_ROWS = 64
 
 @dataclass(frozen=True, slots=True)
 class _Position:
-    """Behind so many ``rows``, of which the ``last`` ones have this checksum."""
+    """After so many ``rows``, of which the ``last`` ones have this checksum."""
 
     rows: int = 0
     last: int = 0
@@ -40,7 +40,7 @@ class RowPositions(Source):
     """``source``, with places in it that are rows; what it cannot skip it reads and drops.
 
     A source that is read up to a position is looked at there: it raises InputReplaced where it has fewer rows, or
-    others right before. ``reads`` says in messages what it is.
+    others right before. ``reads`` describes it in messages.
     """
 
     def __init__(self, source: Source, reads: str) -> None:
@@ -51,7 +51,7 @@ class RowPositions(Source):
         self._tail: pa.RecordBatch | None = None
 
     def seek(self, position: str) -> None:
-        """Begin behind so many rows."""
+        """Begin after so many rows."""
         self._start = _Position.from_text(position)
 
     @property
@@ -65,7 +65,7 @@ class RowPositions(Source):
         """A file stays as it is."""
 
     def open(self) -> None:
-        """Open it, behind what nobody wants."""
+        """Open it, after rows that are not needed."""
         self._source.open()
         if self._start.rows and isinstance(self._source, Skipping):
             self._source.skip(self._start.rows)
@@ -100,7 +100,7 @@ class RowPositions(Source):
         self._tail = few.take(pa.array(np.arange(few.num_rows)))  # the batch is not to stay for that
 
     def _check(self) -> None:
-        """The rows before the place where it is gone on are those that were there."""
+        """Check that the rows before the place of resumption are the earlier ones."""
         start = self._start
         assert self._tail is not None, "rows were read"
         last = self._tail.slice(self._tail.num_rows - start.last)

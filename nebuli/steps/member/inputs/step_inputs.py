@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class StepInputs:
-    """What ``log`` says that counts, with the rows that it has, and those that ``readings`` have.
+    """The input that counts by ``log``, with its rows, and those of ``readings``.
 
     Rows that are ``left_out`` of a step do not count.
     """
@@ -31,7 +31,7 @@ class StepInputs:
         self._last = log.last
 
     def leaves_out(self, step: int) -> bool:
-        """Whether rows are left out of a step."""
+        """True if rows are left out of a step."""
         return step in self._left_out
 
     def check_whose(self) -> None:
@@ -42,12 +42,12 @@ class StepInputs:
     async def of(
         self, step: int, *, replayed: bool, ended: bool
     ) -> tuple[Mapping[str, Sequence[pa.RecordBatch]], Mapping[str, Mapping[str, SourceRows]]]:
-        """What counts for a step, as a circuit takes it: Z-sets for each input, and what sources have besides.
+        """Return the input of a step, as a circuit takes it: Z-sets for each input, and the sources' rows.
 
         The next step is fixed by it, with all that has come in.
 
         ``replayed``: with nothing, as others had that step already. ``ended``: event time ends with it. That it counts
-        is durable, whatever becomes of this process. Raises StorageError, InputError; LogTaken as `check_whose`.
+        is durable, even if this process ends. Raises StorageError, InputError; LogTaken as `check_whose`.
         """
         self.check_whose()
         self._last = max(self._last, step + 1)  # also where it fails, and has happened

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from placement.stepped_plan import Feed
 
 BEAT_S = 1.0
-"""Where something is written at times, a step comes as often, also without rows: who reads it waits for its time."""
+"""If outputs have times, a step comes as often, also without rows: their readers wait for its time."""
 _HASTEN_S = 0.25
 """How long a step waits for a time of its own. Without one, its rows are written at the time of a later step."""
 
 
 class DatedReading(ReplayableSource):
-    """A source whose positions are times. Of each time it has all rows or none."""
+    """A source whose positions are times. For each time it has all rows or none."""
 
     def __init__(
         self,
@@ -62,18 +62,18 @@ class DatedReading(ReplayableSource):
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether others have read on further, so that their rows count only once this one has."""
+        """True if others have read further, so that their rows count only once this one has."""
         return self.times.waits_for(self)
 
     def newly_counted(self, at: int) -> int:
-        """How many rows there are up to a time, beside those that were counted before."""
+        """How many rows there are up to a time, in addition to those that were counted before."""
         rows = 0
         while self._uncounted and self._uncounted[0][0] <= at:
             rows += self._uncounted.popleft()[1]
         return rows
 
     def passage_up_to(self, at: int | None) -> Passage:
-        """What the next step is to have of it; nothing, if that has no time of its own."""
+        """Return its passage for the next step; nothing, if that has no time of its own."""
         here = self._ahead.at
         return self._awaited(Passage(here, here, 0) if at is None else self._ahead.read_up_to(at))
 
@@ -83,7 +83,7 @@ class DatedReading(ReplayableSource):
 
 
 class StepTimes:
-    """Of one member, which reads all that is dated and writes all that is; others have none to give.
+    """The times of one member, which reads all dated sources and writes all dated outputs; others have none.
 
     ``before`` is the time of the last step, 0 at first. Something ``is_written`` at them, or not.
     """
@@ -111,14 +111,14 @@ class StepTimes:
         return at if at >= begin else None
 
     def waits_for(self, reading: DatedReading) -> bool:
-        """Whether steps have no more rows until this one has read on: none of its own wait for the next one."""
+        """True if steps have no more rows until this one has read further: none of its own wait for the next one."""
         if reading.waiting_rows and self._complete() is not None:
             return False
         reached = [each.reached for each in self._readings if not each.has_ended]
         return reading.reached is None or reading.reached == min(each for each in reached if each is not None)
 
     def moved(self, arrived: Callable[[int], None]) -> None:
-        """A source has read on: ``arrived`` hears how many rows the next step could have that it could not before."""
+        """A source has read further: ``arrived`` is called with the number of additional rows for the next step."""
         self._moved.set()
         at = self._complete()
         if at is not None and (rows := sum(each.newly_counted(at) for each in self._readings)):
@@ -134,7 +134,7 @@ class StepTimes:
                 arrived(1)
 
     async def passages(self) -> Mapping[str, Passage]:
-        """What the next step is to have of each source, and its time, if it has one of its own."""
+        """Return the passage of each source for the next step, and its time, if it has its own."""
         at = self._complete()
         if self._is_written and (at is None or at <= self.before):
             at = await self._hastened()

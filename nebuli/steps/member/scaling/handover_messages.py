@@ -1,4 +1,4 @@
-"""What a member gives to one that follows it: a header, as the note of a message, and the bytes that it is about."""
+"""State that a member gives to its successor: a header, as the note of a message, and the bytes that it describes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RunsCount:
 
 @dataclass(frozen=True, slots=True)
 class OperatorNumbers:
-    """What operators keep beside rows, as JSON."""
+    """State of operators other than rows, as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class ProducersKnown:
-    """What is remembered of producers."""
+    """The records of producers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def header(given: Given) -> bytes:
 
 
 def read_header(note: bytes, sender: str) -> Given:
-    """What a message is about. Raises MalformedMessage, which names the sender."""
+    """Return the header of a message. Raises MalformedMessage, which names the sender."""
     return read(bytes(note), sender, _GIVEN.message)
 
 

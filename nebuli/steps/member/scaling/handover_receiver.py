@@ -1,6 +1,6 @@
 """Taking: a member that begins with what the members before it have given.
 
-Parts of the state are durable as they come. Which of them count is said at the end, with the step at which they do.
+Parts of the state are durable as they come. The end lists which of them count, with the step at which they do.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _OUTPUT_BYTES = 1 << 24
 
 
 async def has_taken(place: StorePlace) -> bool:
-    """Whether a member's store has what it was given. Raises StorageError."""
+    """True if a member's store has its handed-over state. Raises StorageError."""
     async with Store.at(place) as store:
         return await _is_there(SavedState(store.state_store(LOG)))
 
@@ -60,9 +60,9 @@ async def _is_there(state: SavedState) -> bool:
 async def take(
     order: MemberOrder, takeover: Takeover, receiver: ReceiverServer, listening: Callable[[], None]
 ) -> None:
-    """Take what the members before give, and have it durably, once; ``listening`` hears when they can give it.
+    """Take the state of the earlier members, and have it durably, once; ``listening`` is called when they can give it.
 
-    Waits for them without a deadline: whoever has begun this ends it. Raises MalformedMessage, StorageError,
+    Waits for them without a deadline: its starter ends it. Raises MalformedMessage, StorageError,
     NetChannelError; SourcesGone where it is given what none of its feeds reads.
     """
     async with Store.at(order.store) as store:
@@ -102,7 +102,7 @@ async def take(
         )
         standing = taking.together(standings)
         unread = {*standing.addresses} - {feed.name for feed in order.feeds} - {TIME}
-        if unread:  # now, while those before can go on
+        if unread:  # now, while the earlier members can continue
             raise SourcesGone(order.member, sorted(unread))
         await taking.log.stand(standing)
         await state.write(taking.saved(tables), standing.step)
@@ -110,13 +110,13 @@ async def take(
         for inbox, each in zip(inboxes, standings, strict=True):
             await inbox.ack(each.messages)
         for inbox in inboxes:
-            with suppress(EndOfChannel):  # until then who gives may be at what it has for another one
+            with suppress(EndOfChannel):  # until then the giver may be busy with another one
                 await inbox.recv()
             await inbox.close()
 
 
 class _Standing:
-    """What one of the members before has said; where its logs stand is the last that it says."""
+    """The messages of one of the earlier members; the position of its logs is the last one."""
 
     def __init__(self) -> None:
         self.messages = 0
@@ -148,7 +148,7 @@ class _Taking:
             try:
                 await self._take(given, data, heard)
             except (ValueError, OSError, KeyError) as error:
-                raise MalformedMessage(sender, f"gave what cannot be read as {given}: {error!r}") from error
+                raise MalformedMessage(sender, f"sent {given} that cannot be read: {error!r}") from error
             heard.messages = sequence + 1
             if heard.step is None:  # else it is acknowledged when all is durable
                 await inbox.ack(heard.messages)

@@ -31,17 +31,17 @@ class HandoverSender:
         self._working: asyncio.Task[None] | None = None
 
     async def give_ahead(self, layout: Layout, addresses: Sequence[str]) -> None:
-        """Give most of it to the members of a layout, each at its address, while steps go on.
+        """Give most of it to the members of a layout, each at its address, while steps continue.
 
-        They have that durably when this returns, and `give` gives the rest. Raises NotBetweenSteps where it is taken
-        back meanwhile; StorageError, NetChannelError.
+        They have that durably when this returns, and `give` gives the rest. Raises NotBetweenSteps if it is cancelled
+        meanwhile; StorageError, NetChannelError.
         """
         await self._do((await self._to(layout, addresses)).give_ahead())
 
     async def give(self, layout: Layout, addresses: Sequence[str]) -> int:
         """Give to each member of a layout what is to be its own, and was not given; the step that comes next.
 
-        All have it durably when this returns. Raises NotBetweenSteps, also where it is taken back meanwhile;
+        All have it durably when this returns. Raises NotBetweenSteps, also if it is cancelled meanwhile;
         StorageError, NetChannelError.
         """
         member = self._member
@@ -65,14 +65,14 @@ class HandoverSender:
             )
 
     async def take_back(self) -> None:
-        """Go on, as if nothing had been given; harmless where nothing was."""
+        """Continue, as if nothing had been given; harmless if nothing was."""
         working, self._working = self._working, None
         transfer, self._transfer = self._transfer, None
         held, self._held = self._held, AsyncExitStack()
         if working is not None:
             working.cancel()
             await asyncio.wait([working])
-        await held.aclose()  # who pushes does not wait until all that follow have heard of it
+        await held.aclose()  # pushes do not wait until all successors are notified
         if transfer is not None:
             await transfer.abort()
 
@@ -88,7 +88,7 @@ class HandoverSender:
         try:
             await asyncio.wait([working])
             if working.cancelled():
-                raise NotBetweenSteps(f"member {self._member.number} was told to go on")
+                raise NotBetweenSteps(f"member {self._member.number} was asked to continue")
             working.result()
         except BaseException:
             await self.take_back()

@@ -16,10 +16,10 @@ __all__ = ["Layout", "Takeover", "channel"]
 
 
 class Layout(BaseModel):
-    """The members that are to be there. ``sources`` and ``inputs`` say who reads them, where somebody does.
+    """The members that are to be there. ``sources`` and ``inputs`` name their readers, if there are any.
 
-    ``shares`` says the same of patterns: of each the members in the order of their shares. ``transfer`` is in the ids
-    of the channels, and in those of no other one.
+    ``shares`` does the same for patterns: for each, the members in the order of their shares. ``transfer`` is in the
+    ids of the channels, and in those of no other one.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -34,7 +34,7 @@ class Layout(BaseModel):
     def of(cls, plan: SteppedPlan, feeds: tuple[tuple[Feed, ...], ...]) -> Layout:
         """A new transfer to members of which these are what each reads."""
         each = [(feed, member) for member, some in enumerate(feeds) for feed in some]
-        # Who gives steps their times knows the last one.
+        # The member that gives steps their times knows the last one.
         reading = {member for feed, member in each if feed.source.physical.dated}
         dating = plan.homes.get(TIME, max(reading, default=None))
         dated = {} if dating is None else {TIME: dating}
@@ -53,7 +53,7 @@ class Layout(BaseModel):
         )
 
     def source(self, name: str) -> int | None:
-        """Who is to read a source on, if anybody is."""
+        """Return the member that is to continue a source, if there is one."""
         found = self.sources.get(name)
         pattern = pattern_of(name) if found is None else None
         if pattern is None or pattern[0] not in self.shares:
@@ -62,12 +62,12 @@ class Layout(BaseModel):
         return members[pattern[1] % len(members)]
 
     def producer(self, name: str) -> int:
-        """Who is to know what a producer has sent: one log checks its numbers."""
+        """Return the member that is to keep a producer's record: one log checks its numbers."""
         source = self.source(name)
         return owner(name, self.plan.members) if source is None else source
 
     def rows(self, handle: str, before: int) -> int:
-        """Who is to have rows that wait at the member ``before``."""
+        """Return the member for rows that wait at the member ``before``."""
         return self.inputs.get(handle, before % self.plan.members)
 
 

@@ -1,4 +1,4 @@
-"""`Transfer`: what a member has to those that follow it, over a channel to each, most of it while steps go on."""
+"""`Transfer`: the state of a member to its successors, over a channel to each, most of it while steps continue."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LITTLE = 1 << 23
 
 
 class Transfer:
-    """Begins its channels. What never changes, runs of state and the steps of outputs, is given once."""
+    """Begins its channels. Immutable data, runs of state and the steps of outputs, is given once."""
 
     def __init__(self, member: Member, layout: Layout, addresses: Sequence[str]) -> None:
         self.layout = layout
@@ -57,7 +57,7 @@ class Transfer:
 
     @property
     def is_of_this_epoch(self) -> bool:
-        """Whether the state that it gives is still the member's."""
+        """True if the state that it gives is still the member's."""
         return self._member.circuit is self._circuit
 
     async def give_ahead(self) -> None:
@@ -85,7 +85,7 @@ class Transfer:
 
     async def abort(self) -> None:
         """Those that follow get no more."""
-        why = f"member {self._member.number} does not give what it has"
+        why = f"member {self._member.number} does not hand over its state"
 
         async def leave(follower: SenderChannel) -> None:
             with suppress(NetChannelError):
@@ -163,7 +163,7 @@ class Transfer:
 
 
 def _part(standing: LogPosition, layout: Layout, before: int, member: int) -> LogPosition:
-    """What of a log's standing is another member's."""
+    """Return the part of a log's position that is another member's."""
     names = standing.producers.column("producer").to_pylist()
     known = pa.array([layout.producer(name) == member for name in names], pa.bool_())
     return LogPosition(

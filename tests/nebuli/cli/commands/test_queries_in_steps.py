@@ -118,8 +118,8 @@ def test_what_was_stopped_goes_on_when_it_is_started_again(fleet: Fleet) -> None
     again = fleet.run("checkpoint", id_)
     assert again.exit_code == 1
     assert again.error == (
-        f"query {id_} was stopped, and nothing is to be saved: its last checkpoint is at step {last:,}; 'nebuli start "
-        f"{id_}' goes on there"
+        f"query {id_} was stopped, and nothing is to be saved: its last checkpoint is at step {last:,}; "
+        f"'nebuli start {id_}' goes on there"
     )
     assert not fleet.out.exists()
     assert fleet.run("start", id_).exit_code == 0
@@ -218,7 +218,7 @@ def test_a_member_whose_state_is_gone_does_not_begin_anew(fleet: Fleet) -> None:
     fleet.begin_again(0)
     fleet.wait_for_state(id_, "failed")
     error = members(fleet, id_)["copy/member-1"]["error"]
-    assert f"{member} is gone, or empty, with what copy/member-1 has kept" in error
+    assert f"{member} , with the state of copy/member-1, is missing or empty" in error
     assert fleet.run("stop", id_).exit_code == 0
     (fleet.directory / "kept").rename(steps)
     assert fleet.run("start", id_).exit_code == 0
@@ -269,8 +269,8 @@ def test_what_has_failed_goes_on_when_it_is_started_again(make_fleet: MakeFleet)
     ended = fleet.run("checkpoint", id_)
     assert ended.exit_code == 1
     assert ended.error == (
-        f"query {id_} has finished, and nothing is to be saved: its last checkpoint is at step {step}, with all that "
-        f"was read"
+        f"query {id_} has finished, and nothing is to be saved: its last checkpoint is at step {step}, with "
+        f"all that was read"
     )
     file.write_text("n\n1\n2\nthree\n", "utf-8")
     started = fleet.run("start", id_)
@@ -285,8 +285,8 @@ def test_what_has_failed_goes_on_when_it_is_started_again(make_fleet: MakeFleet)
     assert failed["checkpoint"] == step
     ended = fleet.run("checkpoint", id_)
     assert ended.error == (
-        f"query {id_} has failed, and nothing is to be saved: its last checkpoint is at step {step}; 'nebuli status "
-        f"{id_}' says why, and 'nebuli start {id_}' goes on there"
+        f"query {id_} has failed, and nothing is to be saved: its last checkpoint is at step {step}; 'nebuli "
+        f"status {id_}' says why, and 'nebuli start {id_}' goes on there"
     )
     file.write_text("n\n1\n2\n3\n", "utf-8")
     started = fleet.run("start", id_)
@@ -437,8 +437,8 @@ def test_what_has_no_checkpoint_yet_is_said_to_begin(fleet: Fleet) -> None:
     ended = fleet.run("checkpoint", id_)
     assert ended.exit_code == 1
     assert ended.error == (
-        f"query {id_} was not started, and nothing is to be saved: it has no checkpoint yet; 'nebuli start {id_}' "
-        f"begins it"
+        f"query {id_} was not started, and nothing is to be saved: it has no checkpoint yet; 'nebuli start "
+        f"{id_}' begins it"
     )
     file = fleet.directory / "numbers.csv"
     file.write_text("n\nthree\n", "utf-8")

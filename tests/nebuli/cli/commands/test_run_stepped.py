@@ -148,8 +148,8 @@ def test_what_is_wrong_with_a_file_is_bad_input(case: Case) -> None:
     ended = case.run("--json")
     assert ended.exit_code == 2
     assert ended.error == (
-        "b.csv, line 2, column amount: 'ten' is no int64 (at member 0). When that is fixed, start the query again: it "
-        "goes on where it was"
+        "b.csv, line 2, column amount: 'ten' is no int64 (at member 0). When that is fixed, start the query "
+        "again: it continues where it was"
     )
     data = json.loads(ended.stdout)
     assert (data["exit_code"], data["error"]) == (2, ended.error)
@@ -351,7 +351,7 @@ def test_what_is_another_in_the_query_is_said_by_its_operators(case: Case) -> No
         ended = case.run("--members", "2")
         assert ended.exit_code == 1
         assert ended.error.endswith(
-            ". Run it as it was before, or give another --state, where it begins anew"
+            ". Run it as before, or give another --state, where it starts from scratch"
         )
         return ended.error
 
@@ -362,8 +362,8 @@ def test_what_is_another_in_the_query_is_said_by_its_operators(case: Case) -> No
     )
     dear = {"id": "dear", "type": "filter", "input": "sales", "predicate": "amount > 1"}
     assert refused(sales, dear, totals | {"input": "dear"}, out).startswith(
-        f"{state} query: operator dear (filter) is new; operator totals (aggregate) had input 'sales', and has 'dear'. "
-        "Run"
+        f"{state} query: operator dear (filter) is new; operator totals (aggregate) had input 'sales', and "
+        "has 'dear'. Run"
     )
     case.sources[0] = {"type": "CSV", "path": "a.csv", "nulls": ["-"]}
     assert refused(sales, totals, out).startswith(f"{state} list of sources: a.csv had nulls ")
@@ -378,8 +378,8 @@ def test_a_folder_whose_owner_is_not_known_any_more_is_left_as_it_is(case: Case)
     ended = case.run()
     assert ended.exit_code == 1
     assert ended.error == (
-        f"{claim} does not say whose state this is: it is gone, and what members have kept is there. Restore the "
-        "folder from a copy, or give another --state, where the query begins anew"
+        f"{claim} does not identify the query of this state: it is missing, and the state of members is "
+        "there. Restore the folder from a copy, or give another --state, where the query starts from scratch"
     )
     assert not claim.exists()
     claim.write_text(text, "utf-8")
@@ -405,15 +405,15 @@ def test_before_the_first_step_a_folder_is_nobodys(case: Case) -> None:
     [
         ("/proc/state", "No such file or directory"),
         ("a.csv", "it is a file"),
-        ("a.csv/state", "what should be a folder above it is a file"),
+        ("a.csv/state", "a parent of it is a file, not a folder"),
     ],
 )
 def test_a_folder_that_cannot_be_used_is_said_with_what_to_do(case: Case, state: str, why: str) -> None:
     ended = case.run(state=state)
     assert ended.exit_code == 2
     assert ended.error == (
-        f"the state folder {case.directory / state} cannot be used: {why}. Give --state a folder that can be made and "
-        "written, and the same one at the next run"
+        f"the state folder {case.directory / state} cannot be used: {why}. Give --state a folder that can be "
+        "made and written, and the same one at the next run"
     )
 
 
@@ -423,7 +423,10 @@ def test_a_port_in_use_is_bad_input(case: Case) -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         ended = case.run("--serve", address)
     assert ended.exit_code == 2
-    assert ended.error == f"--serve {address}: the port is in use; stop what listens there, or choose another"
+    assert (
+        ended.error
+        == f"--serve {address}: the port is in use; stop the process that listens there, or choose another"
+    )
 
 
 def test_a_folder_with_other_files_is_left_as_it_is(case: Case) -> None:
@@ -433,9 +436,9 @@ def test_a_folder_with_other_files_is_left_as_it_is(case: Case) -> None:
     ended = case.run(state=".")
     assert ended.exit_code == 2
     assert ended.error == (
-        f"{case.directory} has other files in it (a.csv, b.csv, query.json and 2 more), and what a query in steps "
-        f"keeps has a folder of its own: give --state one that is empty or not there yet, such as "
-        f"{case.directory}/state"
+        f"{case.directory} has other files in it (a.csv, b.csv, query.json and 2 more), and the state of a "
+        f"query in steps needs a folder of its own: give --state one that is empty or does not exist yet, "
+        f"such as {case.directory}/state"
     )
     (case.directory / "stderr.txt").unlink()
     assert {each: each.read_bytes() for each in case.directory.iterdir()} == before
@@ -449,7 +452,7 @@ def test_a_damaged_claim_is_said_with_what_to_do(case: Case) -> None:
     damaged = case.run()
     assert damaged.exit_code == 1
     assert (
-        "query.json does not say whose state this is: it is no JSON object. Restore the folder"
+        "query.json does not identify the query of this state: it is no JSON object. Restore the folder"
         in damaged.error
     )
 

@@ -150,7 +150,7 @@ def test_a_file_is_left_as_it_is_where_a_members_state_is_gone_or_older(case: Ca
     exchange(None)
     ended = case.run("--members", "2")
     assert (ended.exit_code, case.out.read_bytes()) == (1, before)
-    assert "member-0 is gone, or empty, with what that member has kept" in ended.stderr
+    assert "member-0, with the state of that member, is missing or empty" in ended.stderr
     shutil.copytree(copies[0] / "member-0", case.state / "member-0")
     ended = case.run("--members", "2")
     assert (ended.exit_code, case.out.read_bytes()) == (1, before)
@@ -208,8 +208,8 @@ def test_a_growing_file_that_is_not_as_it_was_is_left_alone(case: Case) -> None:
         ended = case.run()
         assert ended.exit_code == 1
         assert ended.error == (
-            f"out.csv {said}: it was changed since; put it back as it was, or move it away and begin anew with another "
-            f"state folder"
+            f"out.csv {said}: it was changed since; restore it, or move it away and start from scratch with "
+            f"another state folder"
         )
         assert case.out.read_bytes() == there
     case.out.unlink()
@@ -224,7 +224,7 @@ def test_a_growing_file_that_is_gone_is_written_anew_if_all_steps_are_kept(case:
     ended = case.run("--keep-output", "all")
     assert ended.exit_code == 0
     assert "out.csv is gone" in ended.stderr
-    assert "it is written anew, as all steps are kept" in ended.stderr
+    assert "it is written from scratch, as all steps are kept" in ended.stderr
     assert case.numbers() == list(range(ROWS))
 
 
@@ -239,7 +239,7 @@ def test_a_growing_file_that_is_emptied_behind_its_end_is_written_anew_while_mem
     case.out.write_bytes(b"")
     ended = case.run("--checkpoint-every", "0.3")
     assert ended.exit_code == 0, ended.stderr
-    assert "it is written anew, as all steps are kept" in ended.stderr
+    assert "it is written from scratch, as all steps are kept" in ended.stderr
     assert sorted(case.out.read_text("utf-8").splitlines()) == whole
 
 
@@ -304,7 +304,7 @@ def test_a_growing_file_that_is_elsewhere_or_empty_is_written_anew_only_if_all_s
             case.out.unlink()
             continue
         assert ended.exit_code == 0
-        assert "it is written anew, as all steps are kept" in ended.stderr
+        assert "it is written from scratch, as all steps are kept" in ended.stderr
         assert case.numbers() == list(range(2000))
         assert (case.directory / "out.csv").read_bytes() == there
         case.out.write_bytes(b"")
@@ -318,7 +318,7 @@ def test_another_sink_that_would_lack_steps_is_refused(case: Case) -> None:
     there = case.out.read_bytes()
     ended = case.run()
     assert ended.exit_code == 1
-    assert "the sink of out (CSV in mode final) has to be written from step 0 on" in ended.error
+    assert "the sink of out (CSV in mode final) has to be written from step 0" in ended.error
     assert case.out.read_bytes() == there
     case.sink["mode"] = "append"
     assert case.run().exit_code == 0

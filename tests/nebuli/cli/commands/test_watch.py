@@ -65,7 +65,7 @@ def test_a_query_that_lost_its_sink_begins_again_under_its_id(site: Site) -> Non
     begin(site, 1)
     ended = watching.end()
     assert ended.exit_code == 0, ended.stderr
-    assert "went the state of sink out: the query begins again, as deployment " in ended.stderr
+    assert "lost the state of sink out: the query begins again, as deployment " in ended.stderr
     assert site.out.read_text("utf-8").count("\n") == 1001
     assert site.status(id_)["state"] == "finished"
 
@@ -131,7 +131,7 @@ def test_without_a_watcher_what_was_lost_is_said_and_a_later_one_acts(site: Site
     begin(site, 1)
     site.wait_for_state(id_, "failed")
     errors = [each["error"] for each in site.status(id_)["fragments"]]
-    assert errors[1] == "its worker was started anew, and with the old one went the state of sink out"
+    assert errors[1] == "its worker was restarted, which lost the state of sink out"
     site.out.unlink()
     ended = watcher(site, id_).end()
     assert ended.exit_code == 0, ended.stderr
@@ -230,5 +230,6 @@ def test_what_cannot_be_replaced_is_named_after_a_while(site: Site) -> None:
     ended = watching.end()
     assert ended.exit_code == 1
     assert ended.error == (
-        f"worker {site.nodes[0]} does not answer; the query cannot be placed without it: source in is there only"
+        f"worker {site.nodes[0]} does not answer; the query cannot be placed without it: source in is there "
+        f"only"
     )

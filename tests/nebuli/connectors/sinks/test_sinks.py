@@ -75,7 +75,7 @@ def test_final_refuses_a_row_that_was_taken_back_and_never_given(target: Path) -
     sink = FinalSink(WholeFile(str(target), csv_rows))
     sink.open(SCHEMA)
     sink.write(zset(("a", 1, -1)))
-    with pytest.raises(DataflowError, match="taken back"):
+    with pytest.raises(DataflowError, match="retracted"):
         sink.finish()
     sink.abort("broken")
     assert names_in(target.parent) == []
@@ -212,7 +212,7 @@ def test_a_file_that_was_there_is_said_to_be_gone(target: Path, caplog: pytest.L
     file = GrowingFile(str(target), csv_rows)
     sink = AppendSink(file)
     sink.open(SCHEMA)
-    assert f"{target}: the 16 bytes that were there are gone" in caplog.text
+    assert f"{target}: its previous 16 bytes are deleted" in caplog.text
     caplog.clear()
     sink.write(zset(("a", 1, 1)))
     position = file.sync()

@@ -46,7 +46,7 @@ class Reading:
             if isinstance(found, pa.RecordBatch):
                 assert found.column("_weight").to_pylist() == [1] * found.num_rows
                 return list(found.column("n").to_pylist())
-            assert self._woken.wait(30), "it said LATER, and did not wake"
+            assert self._woken.wait(30), "it returned LATER, and did not wake"
 
     def take(self, count: int) -> list[int]:
         """So many numbers or more; all that come with the last of them."""
@@ -356,7 +356,7 @@ def test_a_stream_that_was_replaced_is_named_with_both_numbers(keeper: Keeper) -
     said = str(caught.value)
     assert f"message 2 of stream {old} comes next" in said
     assert f"stream {keeper.heads.stream}, up to message 5" in said
-    assert "begin the query anew; give the source a consumer" in said
+    assert "restart the query from scratch; give the source a consumer" in said
 
 
 def test_a_stream_that_is_replaced_while_it_is_read_is_noticed(keeper: Keeper) -> None:

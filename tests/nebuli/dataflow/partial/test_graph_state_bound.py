@@ -64,7 +64,7 @@ def test_what_is_full_fails_at_its_bound_and_not_before(name: str) -> None:
     )
     assert ("max_state_bytes of the operator" in str(error)) is not is_view
     assert "--max-state-bytes" in str(error)
-    assert "nebuli place says why it is full" in str(error)
+    assert "'nebuli place' explains why it is full" in str(error)
 
 
 @pytest.mark.parametrize("name", OPERATORS)

@@ -571,7 +571,7 @@ def test_what_a_stream_and_a_base_make_is_right() -> None:
 
 def test_what_comes_of_a_stream_is_kept_by_nobody() -> None:
     library = Library(Stream("stories", STORIES.columns))
-    with pytest.raises(DataflowError, match="what came of stories was not kept: add what reads it before"):
+    with pytest.raises(DataflowError, match="the rows of stories were not kept: add its readers first"):
         library.add([View("by_id", "stories", ("id",))])
 
 

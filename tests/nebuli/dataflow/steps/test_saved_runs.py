@@ -250,7 +250,7 @@ def test_state_of_another_circuit_is_refused() -> None:
     graph = everything()
     graph.add_sink(graph.add_filter("a", 0))
     other = SteppedCircuit(graph.plan(1), 0)
-    with pytest.raises(CircuitChanged, match=r"go on with the query .* begin anew") as caught:
+    with pytest.raises(CircuitChanged, match=r"continue with the query .* start from scratch") as caught:
         other.load(tables)
     assert isinstance(caught.value, StateUnusable)
     assert caught.value.running == other.fingerprint != caught.value.saved
@@ -316,7 +316,7 @@ def test_damaged_state_is_refused(damage: Callable[[Tables], None]) -> None:
     assert "aggregate6" in tables
     damage(tables)
     with pytest.raises(
-        StateDamaged, match=r"the saved state of (aggregate6|nobody) is damaged, at .*: .*; go on from"
+        StateDamaged, match=r"the saved state of (aggregate6|nobody) is damaged, at .*: .*; restore"
     ):
         SteppedCircuit(everything().plan(1), 0).load(tables)
 

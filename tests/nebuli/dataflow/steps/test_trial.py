@@ -93,7 +93,7 @@ def test_a_row_taken_back_is_unfit_if_it_reaches_a_sink_that_appends_through_ope
     members: int,
 ) -> None:
     plan = plan_of(operator, mode, members)
-    assert_tried(plan, rows_of(plan, *rows), "a row is taken back" if is_unfit and mode == "append" else None)
+    assert_tried(plan, rows_of(plan, *rows), "a row is retracted" if is_unfit and mode == "append" else None)
 
 
 @pytest.mark.parametrize(

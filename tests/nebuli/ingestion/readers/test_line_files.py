@@ -232,9 +232,9 @@ async def test_a_file_may_be_named_like_a_pattern(tmp_path: Path) -> None:
         (tmp_path / "1.json").write_bytes(b"2\n")
         assert (await asyncio.wait_for(reader.next(), 10)).part == str(path)
         path.unlink()
-        with pytest.raises(AddressGone, match="is not there any more: put it back"):
+        with pytest.raises(AddressGone, match="is gone: put it back"):
             await asyncio.wait_for(reader.next(), 10)
-    with pytest.raises(AddressGone, match="is not there any more: put it back"):
+    with pytest.raises(AddressGone, match="is gone: put it back"):
         async with opened(path, {str(path): 2}):
             pass
     async with opened(tmp_path / ("1*" * 200 + ".json")) as reader:
@@ -313,9 +313,9 @@ async def test_one_file_that_is_not_there_may_come_and_is_missed_once_it_was_rea
     async with opened(path) as reader:
         await reader.next()
         path.unlink()
-        with pytest.raises(AddressGone, match="up to byte 2, and is not there"):
+        with pytest.raises(AddressGone, match="up to byte 2, and is gone"):
             await asyncio.wait_for(reader.next(), 10)
-    with pytest.raises(AddressGone, match="up to byte 2, and is not there"):
+    with pytest.raises(AddressGone, match="up to byte 2, and is gone"):
         async with opened(path, {str(path): 2}):
             pass
 
@@ -369,7 +369,7 @@ async def test_a_last_line_without_its_end_is_waited_for_and_told_of_once(
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(reader.next(), 0.3)
         assert [
-            each for each in caplog.messages if "has 2 bytes behind its last line end" in each
+            each for each in caplog.messages if "has 2 bytes after its last line end" in each
         ] == caplog.messages
         assert len(caplog.messages) == 1
         with path.open("ab") as file:

@@ -218,7 +218,7 @@ async def test_an_instance_that_lacks_the_first_messages_says_so(
     )  # where a source begins that has let go of the others
     reading = asyncio.create_task(late._messages.run())
     try:
-        with pytest.raises(AddressGone, match="let go of them"):
+        with pytest.raises(AddressGone, match="released the first messages"):
             await asyncio.wait_for(late._messages.next(), 60)
     finally:
         reading.cancel()

@@ -141,5 +141,5 @@ async def test_where_it_cannot_be_noted_that_others_are_to_follow_the_members_co
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing has been begun, so that there is nothing to put right."""
-    with pytest.raises(NotScaled, match="it cannot be noted who is to follow: the disk is gone"):
+    with pytest.raises(NotScaled, match="the new members cannot be recorded: the disk is gone"):
         await scaled(tmp_path, 1, monkeypatch)

@@ -243,7 +243,8 @@ def test_a_port_in_use_is_one_line_and_exit_code_2(tmp_path: Path, option: str) 
         ended = command.end()
     assert ended.exit_code == 2
     assert ended.stderr == (
-        f"Error: {option} {addresses[option]}: the port is in use; stop what listens there, or choose another\n"
+        f"Error: {option} {addresses[option]}: the port is in use; stop the process that listens there, or "
+        f"choose another\n"
     )
 
 

@@ -244,7 +244,7 @@ def test_what_is_wrong_is_said(
     assert "secret" not in str(raised.value)
     frame = spark.createDataFrame([("a", 1)], "k STRING, n BIGINT").write.format("collection").mode("append")
     writer = frame.options(store=tmp_path / "store", collection="a")
-    with pytest.raises(Exception, match="has the times that its writers give"):
+    with pytest.raises(Exception, match="has times assigned by its writers"):
         writer.save()
 
 

@@ -50,7 +50,7 @@ def test_options_are_what_they_say() -> None:
         (HERE | {"output": "o", "tls.key": "k"}, "tls.certificate, tls.key and tls.authority together"),
         (
             {"circuit": "host", "output": "o"},
-            "takes HOST:PORT, or HOST:PORT/ID as nebuli status says it, not 'host'",
+            "takes HOST:PORT, or HOST:PORT/ID as nebuli status prints it, not 'host'",
         ),
     ],
 )

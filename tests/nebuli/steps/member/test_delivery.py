@@ -108,7 +108,7 @@ async def test_a_sink_that_has_more_than_the_log_is_left_as_it_is(log: OutputLog
     await (await log.delivered("out")).keep(SinkPosition(2, "CSV in mode append", "", 2))
     file.write_text('"n"\n0\n1\n', "utf-8")
     with pytest.raises(
-        BeyondEnd, match="the sink of out is at 2, and output log m ends at 1: the log has lost"
+        BeyondEnd, match="the sink of out is at 2, and output log m ends at 1: the end of the log is lost"
     ):
         await begun(log, growing(file))
     assert numbers(file) == [0, 1]
@@ -208,7 +208,7 @@ async def test_a_sink_that_has_to_begin_at_a_forgotten_step_is_refused(log: Outp
     await log.trim(3)
     target = CsvSink(name="out", type="CSV", path=str(file), mode="changes")
     with pytest.raises(
-        OutputForgotten, match=r"\(CSV in mode changes\) has to be written from step 0 on"
+        OutputForgotten, match=r"\(CSV in mode changes\) has to be written from step 0"
     ) as raised:
         await begun(log, target)
     assert raised.value.first == 3
@@ -368,8 +368,9 @@ async def test_a_lost_file_whose_steps_are_forgotten_is_an_error(
     lose(file)
     with pytest.raises(
         OutputGone,
-        match=rf"{file} is (empty|gone), and {len(there)} bytes had been written to it, all that came of the steps "
-        r"below 3, which are not kept any more .*: put it back as it was, or begin again with another state folder",
+        match=rf"{file} is (empty|gone), and {len(there)} bytes had been written to it, all that came of the "
+        r"steps below 3, which are not kept any more .*: put it back as it was, or begin again with another "
+        f"state folder",
     ):
         await begun(log, growing(file))
     assert not file.exists() or not file.read_bytes()

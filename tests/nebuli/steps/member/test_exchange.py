@@ -236,7 +236,7 @@ async def test_a_second_exchange_beside_the_first_is_refused_and_harms_nothing()
         exchanges = await world.opened()
         first = asyncio.create_task(exchanges[0].all_to_all(3, 1, [row(0, 0)] * 2))
         await asyncio.sleep(0)
-        with pytest.raises(ExchangeBusy, match=r"step 3, exchange 2 .* step 3, exchange 1 is going on"):
+        with pytest.raises(ExchangeBusy, match=r"step 3, exchange 2 .* step 3, exchange 1 is under way"):
             await exchanges[0].all_to_all(3, 2, [row(0, 0)] * 2)
         await exchanges[1].all_to_all(3, 1, [row(1, 0)] * 2)
         assert pairs(await first) == [(0, 0), (1, 0)]
@@ -249,7 +249,7 @@ async def test_what_is_no_next_exchange_is_refused_and_harms_nothing() -> None:
         await alone.all_to_all(3, 1, [None])
         for at in ((3, 1), (3, 0), (2, 9)):
             with pytest.raises(
-                ValueError, match=f"step {at[0]}, exchange {at[1]} is not behind step 3, exchange 1"
+                ValueError, match=f"step {at[0]}, exchange {at[1]} is not after step 3, exchange 1"
             ):
                 await alone.all_to_all(*at, [None])
         with pytest.raises(ValueError, match="2 parts for 1 members"):

@@ -61,7 +61,8 @@ async def test_members_at_different_steps_say_so_and_a_new_epoch_works_at_once()
             assert (wrong.member, wrong.address) == (1, world.addresses[1])
             assert (wrong.came, wrong.expected) == ((5, 2), (4, 0))
             assert str(wrong) == (
-                f"member 1 at {world.addresses[1]} sent step 5, exchange 2, where step 4, exchange 0 was due; {NEXT}"
+                f"member 1 at {world.addresses[1]} sent step 5, exchange 2, where step 4, exchange 0 was "
+                f"due; {NEXT}"
             )
         else:
             assert (wrong.came, wrong.expected) == ((4, 0), (5, 2))
@@ -396,7 +397,7 @@ async def test_a_member_where_nobody_listens_any_more_is_lost_and_all_others_nam
         ]:
             assert isinstance(error, PeerLost)
             assert error.member == 2
-            assert "nobody listens there any more" in str(error)
+            assert "nothing listens there any more" in str(error)
         assert isinstance(await failure_of(exchanges[2].all_to_all(2, 0, [None] * 4, senders={3})), PeerLeft)
         assert world.left == []
 

@@ -90,5 +90,5 @@ async def test_of_a_member_that_is_killed_all_others_know_at_once() -> None:
             told = await said(processes[number])
             assert (told["error"], told["member"]) == ("PeerLost", 1)
             assert f"member 1 at {listen[1]} is lost in step 3, exchange 0" in told["text"]
-            assert "nobody listens there any more" in told["text"]
+            assert "nothing listens there any more" in told["text"]
             assert told["at"] - killed < 4.5

@@ -331,7 +331,7 @@ def test_rows_and_replay_for_the_same_step_are_a_mistake() -> None:
     ],
 )
 def test_what_was_not_asked_for_is_a_mistake_that_names_the_member(message: say.FromMember) -> None:
-    with pytest.raises(ProtocolViolated, match="member 0 said "):
+    with pytest.raises(ProtocolViolated, match="member 0 sent "):
         running().hear(0, message)
 
 
@@ -339,7 +339,7 @@ def test_what_was_not_asked_for_is_a_mistake_that_names_the_member(message: say.
 def test_before_a_member_is_open_it_says_where_its_log_begins_and_no_rows(message: say.FromMember) -> None:
     """FT-PR-8: so it cannot report rows first, and replay the same step then."""
     driven = Driven().join([FRESH] * 2, last=3)
-    with pytest.raises(ProtocolViolated, match="member 0 said "):
+    with pytest.raises(ProtocolViolated, match="member 0 sent "):
         driven.hear(0, message)
 
 
@@ -680,7 +680,7 @@ def test_a_coordinator_after_one_that_has_recorded_the_end_does_nothing_but_dism
 
 
 def test_who_says_that_it_has_left_and_was_not_dismissed_is_mistaken() -> None:
-    with pytest.raises(ProtocolViolated, match="member 1 said Left"):
+    with pytest.raises(ProtocolViolated, match="member 1 sent Left"):
         running().hear(1, say.Left(1))
 
 

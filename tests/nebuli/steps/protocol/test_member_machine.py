@@ -168,7 +168,7 @@ def test_a_checkpoint_is_written_committed_or_dropped() -> None:
 )
 def test_what_does_not_follow_from_before_is_a_mistake(messages: list[say.FromCoordinator]) -> None:
     member, _ = open_at()
-    with pytest.raises(ProtocolViolated, match="the coordinator said "):
+    with pytest.raises(ProtocolViolated, match="the coordinator sent "):
         told(member, *messages)
 
 

@@ -59,7 +59,7 @@ def test_the_name_of_a_set_may_have_numbers_and_dashes() -> None:
 @pytest.mark.parametrize(
     ("environment", "what"),
     [
-        ({}, "NEBULI_MEMBERS is not set: it has the list of members"),
+        ({}, "NEBULI_MEMBERS is not set: set it to the list of members"),
         ({"NEBULI_MEMBERS": "a:1"}, "NEBULI_MEMBER is not set"),
         ({"NEBULI_MEMBERS": "a:1", "NEBULI_MEMBER": "x"}, "NEBULI_MEMBER is 'x', which is no number"),
         ({"NEBULI_MEMBERS": "a:1", "NEBULI_MEMBER": "1"}, "there are 1 members, and this is number 1"),

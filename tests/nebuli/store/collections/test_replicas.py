@@ -120,8 +120,8 @@ async def test_writers_that_differ_are_told_where(
     before = state(collections)
     with pytest.raises(
         ConflictingWrite,
-        match=rf"rendition r1 of collection sales has other rows at time 7 .* there alone is {there}, and here "
-        rf"alone {here}\. ",
+        match=rf"rendition r1 of collection sales has other rows at time 7 .* there alone is {there}, and "
+        rf"here alone {here}\. ",
     ) as raised:
         await other.write(sales, [(3, batch(("z", 0))), (7, batch(*rows)), (12, batch(("x", 1)))], 0, 20)
     assert (raised.value.name, raised.value.rendition, raised.value.time) == ("sales", "r1", 7)
@@ -179,7 +179,7 @@ async def test_of_two_that_differ_and_race_one_is_told(
 async def test_a_writer_that_goes_on_too_far_on_is_told(collections: Collections, sales: str) -> None:
     """ST-SH-5: times are of the write, and what lies before it is written."""
     await collections.write(sales, [], 0, 10)
-    with pytest.raises(UpperMismatch, match="is written below 10, and this writer goes on at 12"):
+    with pytest.raises(UpperMismatch, match="is written below 10, and this writer continues at 12"):
         await collections.write(sales, [(12, batch(("a", 1)))], 12, 13)
     for at in (9, 12):
         with pytest.raises(CollectionMisused, match=f"are at time {at}, and have to be from 10 to 11"):
@@ -222,7 +222,7 @@ async def test_a_replica_does_not_go_on_with_another_rendition_unasked(
     await other.handover(sales, "r2")
     for _ in range(2):
         with pytest.raises(
-            RenditionOver, match=r"writes rendition r1 of collection \w+, which is r2 from \d+ on"
+            RenditionOver, match=r"writes rendition r1 of collection \w+, which is r2 from \d+"
         ):
             await collections.write(sales, [(2, batch(("old", 2)))], 2, 3)
     await collections.write(sales, [(2, batch(("new", 2)))], 2, 3, rendition="r2")

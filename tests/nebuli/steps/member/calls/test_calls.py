@@ -153,7 +153,7 @@ async def test_a_handover_that_is_refused_leaves_the_sinks_as_they_were(
         done.append("opened")
 
     async def fail(*_: object) -> int:
-        raise NotBetweenSteps("it was told to go on")
+        raise NotBetweenSteps("it was asked to continue")
 
     async with called(tmp_path) as (members, inbox, line):
         inbox.before_handover, inbox.after_handover = close_sinks, open_sinks
@@ -163,7 +163,7 @@ async def test_a_handover_that_is_refused_leaves_the_sinks_as_they_were(
         assert done == []
         monkeypatch.setattr(inbox._giving, "check_between_steps", lambda: None)
         monkeypatch.setattr(inbox._giving, "give", fail)
-        with pytest.raises(StorageError, match="told to go on"):
+        with pytest.raises(StorageError, match="asked to continue"):
             await line.hand_over(layout, ("127.0.0.1:1",))
         assert done == [f"closed at {members.members[0].step}", "opened"]
 
@@ -211,7 +211,7 @@ async def test_a_malformed_question_or_answer_is_an_error_of_whoever_asked_and_o
         ):
             await line.next_sequence("a", "p")
         monkeypatch.setattr(ask, "encode_answer", lambda at, _: encode_answer(at, ask.Noted()))
-        with pytest.raises(StorageError, match=r"answered Noted\(\), which is none to what it was asked"):
+        with pytest.raises(StorageError, match=r"answered Noted\(\), which does not match the request"):
             await line.next_sequence("a", "p")
         monkeypatch.setattr(ask, "encode_answer", encode_answer)
         assert await line.push("z", "p", 0, data, 1.0) == ask.CouldNot(
