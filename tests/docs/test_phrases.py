@@ -1,13 +1,15 @@
-"""Pages are free of phrases that readers stumble over, each of which has a plainer one."""
+"""Pages and shipped code are free of phrases that readers stumble over, each of which has a plainer one."""
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.docs.markdown import PAGES, name_of, prose
+from tests.docs.markdown import PAGES, ROOT, name_of, prose
 
 PLAINER = {
     r"behind": "after, at, below",
@@ -19,7 +21,7 @@ PLAINER = {
     r"(?:no|some|any|every)body": "no process, a process, any process, all users",
     r"(?:say|says|said|saying) of": "report",
     r"(?:says|said|tells|told|hears|heard)": "reports, prints, returns, raises, is notified",
-    r"(?:go|goes|going|gone|went) on": "continue, resume",
+    r"(?:go|goes|going|gone|went) on(?! the wire\b)": "continue, resume",
     r"to and fro": "back and forth",
     r"(?:by itself|by themselves)": "automatically, alone",
     r"processor time": "CPU time",
@@ -37,6 +39,21 @@ LEFT = {
     "docs/protocol/wire.md",
 }
 
+# Names in code that are no prose: kinds of messages.
+NAMES = {"take back"}
+
+# Packages, whose messages, docstrings and comments are read.
+PACKAGES = sorted(
+    {
+        *(
+            ROOT / name
+            for name in ("netchannel", "placement", "spark_bridge", "topology", "examples", "distributions")
+        ),
+        *(path.parent for path in (ROOT / "nebuli").glob("*/__init__.py")),
+        ROOT / "nebuli",
+    }
+)
+
 _PHRASES = {re.compile(rf"\b(?:{phrase})\b", re.IGNORECASE): plainer for phrase, plainer in PLAINER.items()}
 _OPENING = re.compile(rf"(?:^(?:[-*|] |\d+\. )?|[.!?] )({'|'.join(OPENINGS)})\b")
 
@@ -47,9 +64,26 @@ def _sentences(page: Path) -> list[str]:
     return [re.sub(r"\]\([^)\s]+\)", "]", line) for line in lines]
 
 
-def _refused(page: Path) -> list[str]:
+def _code_sentences(package: Path) -> Iterator[str]:
+    """Strings with a space in a package's modules, one line each, without names and values; and comments."""
+    for path in package.glob("*.py") if package == ROOT / "nebuli" else package.rglob("*.py"):
+        text = path.read_text("utf-8")
+        for node in ast.walk(ast.parse(text)):
+            if (
+                isinstance(node, ast.Constant)
+                and isinstance(node.value, str)
+                and " " in node.value
+                and node.value not in NAMES
+            ):
+                yield re.sub(r"``?[^`]+``?", "`...`", " ".join(node.value.split()))
+        yield from (
+            re.sub(r"``?[^`]+``?", "`...`", each) for each in re.findall(r"(?m)(?:^|\s)# (.+)$", text)
+        )
+
+
+def _refused(lines: Iterable[str]) -> list[str]:
     found = []
-    for line in _sentences(page):
+    for line in lines:
         for phrase, plainer in _PHRASES.items():
             found += [f"{_around(line, match)} (plainer: {plainer})" for match in phrase.finditer(line)]
         found += [f"{_around(line, match)} (start with the subject)" for match in _OPENING.finditer(line)]
@@ -62,13 +96,18 @@ def _around(line: str, match: re.Match[str]) -> str:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if name_of(page) not in LEFT], ids=name_of)
 def test_no_sentence_of_a_page_has_a_refused_phrase(page: Path) -> None:
-    assert _refused(page) == []
+    assert _refused(_sentences(page)) == []
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=name_of)
+def test_no_message_docstring_or_comment_has_a_refused_phrase(package: Path) -> None:
+    assert _refused(_code_sentences(package)) == []
 
 
 @pytest.mark.parametrize("page", sorted(LEFT))
 def test_a_page_that_is_clean_leaves_the_list_of_those_to_rewrite(page: str) -> None:
     (path,) = [path for path in PAGES if name_of(path) == page]
-    assert _refused(path) != []
+    assert _refused(_sentences(path)) != []
 
 
 def test_no_page_for_users_is_left() -> None:
