@@ -300,7 +300,7 @@ class CircuitCalls:
         with as_circuit_errors():
             if not 1 <= members <= MOST_MEMBERS:
                 raise NotScaled(
-                    f"a circuit has from 1 to {MOST_MEMBERS} members, and not {members}: ask for as many"
+                    f"a circuit has from 1 to {MOST_MEMBERS} members, not {members}: ask for a number in this range"
                 )
             return await self.run.scale(members)
 

@@ -263,7 +263,11 @@ class ClientChannel:
         if not self._held_up:
             self._held_up = True
             self.core.warning_digest.warn(
-                now, "channel %s at %s has no room yet: %s; waiting on", self.id, self.to, printable(reason)
+                now,
+                "channel %s at %s has no room yet: %s; still waiting",
+                self.id,
+                self.to,
+                printable(reason),
             )
 
     def reached(self) -> None:
@@ -274,7 +278,7 @@ class ClientChannel:
     def _waits_on(self, now: float) -> None:
         self.core.warning_digest.warn(
             now,
-            "channel %s at %s gave no answer for %s s: %s; waiting on",
+            "channel %s at %s gave no answer for %s s: %s; still waiting",
             self.id, self.to, self.fault.retry, printable(self._last_failure),
         )  # fmt: skip
 

@@ -111,7 +111,7 @@ def planned(nodes: Iterable[PartialNode], known: Sequence[Path] = ()) -> Partial
     schemas: dict[str, Schema] = {}
     for node in nodes:
         if node.id in by_id:
-            raise UnfitNodes("two nodes have this id; give each once", node.id)
+            raise UnfitNodes("two nodes have this id; use each id once", node.id)
         for child in children_of(node):
             if child not in by_id or isinstance(by_id[child], Output):
                 raise UnfitNodes(

@@ -154,7 +154,7 @@ def collection_paths(stores: ServedStores) -> dict[str, Any]:
         },
         "/collections/{name}/handover": {
             "post": call(
-                "Have the collection be another rendition: the time from which it is.",
+                "Switch the collection to another rendition; the answer is the time of the switch.",
                 object_of(time=_WHOLE, rendition=_TEXT, durable=_DURABLE),
                 [
                     *own,

@@ -198,7 +198,7 @@ class Controller:
     # -- renditions
 
     async def new_rendition(self, name: str, rendition: str | None, shards: int) -> str:
-        """Make one that the collection is not yet, to be written from scratch; its name.
+        """Make a rendition, not yet current, to be written from scratch; returns its name.
 
         Raises CollectionUnknown, RenditionRefused.
         """

@@ -77,7 +77,7 @@ class Create:
         return None
 
     def again(self) -> Create:
-        """The same change, as it is."""
+        """Return the same change for another try: it has no state."""
         return self
 
 
@@ -95,7 +95,7 @@ class Drop:
         return gone.pack()
 
     def again(self) -> Drop:
-        """The same change, as it is."""
+        """Return the same change for another try: it has no state."""
         return self
 
 
@@ -198,7 +198,7 @@ class SetHolds:
         return packed_change(None, None, setting)
 
     def again(self) -> SetHolds:
-        """The same change, as it is."""
+        """Return the same change for another try: it has no state."""
         return self
 
 
@@ -234,7 +234,7 @@ class Compact:
         return replace(state, parts=alive, fence=max(state.fence, self.started + 1)).pack()
 
     def again(self) -> Compact:
-        """The same change, as it is."""
+        """Return the same change for another try: it has no state."""
         return self
 
 

@@ -312,7 +312,7 @@ class InboundChannel:
     def _waits_on(self, now: float) -> None:
         self.core.warning_digest.warn(
             now,
-            "channel %s had no sender for %s s (%s): %s; waiting on for number %d",
+            "channel %s had no sender for %s s (%s): %s; still waiting for number %d",
             self.id, self.fault.retry, printable(self.holder or "none ever came"),
             printable(self._last_failure), self.expected or 0,
         )  # fmt: skip

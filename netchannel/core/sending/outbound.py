@@ -58,7 +58,7 @@ class GroupTarget(NamedTuple):
 
 
 class Connection(Link):
-    """The data connection of a channel, as that sees it."""
+    """The data connection of a channel, from the channel's side."""
 
     attached = False
     held_back = False
@@ -514,7 +514,7 @@ class OutboundChannel(JobOwner):
     def _waits_on(self, now: float) -> None:
         self.core.warning_digest.warn(
             now,
-            "channel %s to %s had no connection for %s s: %s; waiting on, and keeping %d messages",
+            "channel %s to %s had no connection for %s s: %s; still waiting, with %d messages kept",
             self.id, self.to, self.fault.retry, printable(self.last_failure), self.head - self.acknowledged,
         )  # fmt: skip
 

@@ -123,7 +123,7 @@ async def test_it_is_asked_for_from_the_command_line(serve: Serve) -> None:
         said, _ = await process.communicate()
         assert (process.returncode, json.loads(said)) == (0, {"members": 2, "step": 0})
         assert len((await circuit.status()).members) == 2
-        with pytest.raises(NotScaled, match="from 1 to 64 members, and not 0"):
+        with pytest.raises(NotScaled, match="from 1 to 64 members, not 0"):
             await circuit.scale(0)
 
 

@@ -254,7 +254,7 @@ def test_a_receiver_that_is_away_is_waited_for_where_the_policy_says_so(
     asker = Asker(world, fault=FaultPolicy(retry=3.0, on_failure="wait"))
     asker.hold()
     world.pass_time(600)
-    (told,) = [text for text in caplog.messages if "waiting on" in text]
+    (told,) = [text for text in caplog.messages if "still waiting" in text]
     assert told.startswith("channel c at r:1 gave no answer for 3.0 s: ")
     assert "connection refused" in told
     world.receiver().services.offered["c"] = Counting()
@@ -280,8 +280,8 @@ def test_a_receiver_without_room_is_waited_for_and_given_up_only_when_it_is_gone
         world.run(lambda turn=turn: asker.told == turn + 1)
         service.refuses = "full"
     assert asker.errors == []
-    assert [text for text in caplog.messages if "waiting on" in text] == [
-        "channel c at r:1 has no room yet: not now; waiting on"
+    assert [text for text in caplog.messages if "still waiting" in text] == [
+        "channel c at r:1 has no room yet: not now; still waiting"
     ] * 2
     asker.hold()
     world.pass_time(60)

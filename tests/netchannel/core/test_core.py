@@ -589,7 +589,7 @@ def test_a_channel_that_waits_on_says_so_once_for_each_loss(caplog: pytest.LogCa
     sent: list[bytes] = []
 
     def warnings() -> list[str]:
-        return [text for text in caplog.messages if "waiting on" in text or "is not attached" in text]
+        return [text for text in caplog.messages if "still waiting" in text or "is not attached" in text]
 
     for _ in range(2):
         world.run(lambda: producer.channel.state is SenderState.ATTACHED)
