@@ -250,8 +250,9 @@ def test_what_is_to_run_free_has_one_sink_and_is_a_tree():
         "runs free: make it a query of its own, or run it in steps (nebuli run --stepped --state DIR)"
     )
     apart = query(F, W, op("sink", "s", input="f", sink="out"), op("sink", "s2", input="w", sink="log"))
-    with pytest.raises(MultipleSinks, match="sink s2: a second sink in addition to sink s; expected exactly "
-    "one"):
+    with pytest.raises(
+        MultipleSinks, match="sink s2: a second sink in addition to sink s; expected exactly one"
+    ):
         check(apart, TOPOLOGY)
 
 
