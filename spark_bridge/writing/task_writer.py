@@ -78,7 +78,7 @@ class Rows:
             raise SchemaConflict(
                 "the rows have no columns, and PySpark does not hand over how many there are: select one"
             )
-        check_names(target, "the rows to write", "rename one of them")
+        check_names(target, "the DataFrame", "rename one of them")
         if options.key_columns is not None:
             check_key(target, options.key_columns)
         settle()

@@ -71,7 +71,7 @@ def test_frames_that_the_receiver_has_are_left_out() -> None:
     assert largest_message(whole) == 30
     for number, first, begins in ((7, 7, 0), (9, 7, 0), (10, 10, 1), (12, 10, 1), (13, 13, 2), (15, 13, 2)):
         assert from_number(whole, 7, number) == (first, b"".join(frames[begins:]))
-    with pytest.raises(ValueError, match="16 is behind"):
+    with pytest.raises(ValueError, match="16 is after"):
         from_number(whole, 7, 16)
     parts = memoryview(b"".join(b"".join(each) for each in cut(Kind.PART, bytes(3_000_000), b"", 5, 0)))
     assert from_number(parts, 5, 5) == (5, parts)

@@ -313,7 +313,7 @@ async def test_who_is_not_acknowledged_any_more_says_so() -> None:
             await outbox.attached()
             for connection in made:
                 connection.abort()
-            with pytest.raises(ChannelBroken, match=r"sent to it is not acknowledged \(\[Errno 110\]"):
+            with pytest.raises(ChannelBroken, match=r"sent to it are not acknowledged \(\[Errno 110\]"):
                 await outbox.flush()
     finally:
         unregister("unheard")

@@ -64,12 +64,12 @@ async def test_a_batch_is_what_its_offsets_say(server, start, end, found):
 @pytest.mark.parametrize(
     ("start", "end", "said", "found"),
     [
-        (NOT_THERE, "latest", "startingOffsets says stream old, and the server has stream new", [2, 3, 4, 5]),
-        ({"stream": "old", "seq": 99}, "latest", "startingOffsets says stream old", [2, 3, 4, 5]),
-        ("earliest", NOT_THERE, "endingOffsets says stream old, and the server has stream new", [2, 3, 4, 5]),
+        (NOT_THERE, "latest", "startingOffsets names stream old, and the server has stream new", [2, 3, 4, 5]),
+        ({"stream": "old", "seq": 99}, "latest", "startingOffsets names stream old", [2, 3, 4, 5]),
+        ("earliest", NOT_THERE, "endingOffsets names stream old, and the server has stream new", [2, 3, 4, 5]),
         ("beginning", "latest", "messages 0 to 1 of new were freed", [2, 3, 4, 5]),
         ({"stream": None, "seq": 0}, "latest", "messages 0 to 1 of new were freed", [2, 3, 4, 5]),
-        (1, "latest", "startingOffsets says 1, and the server has 2 to 6", [2, 3, 4, 5]),
+        (1, "latest", "startingOffsets has 1, and the server has 2 to 6", [2, 3, 4, 5]),
     ],
 )
 async def test_what_is_lost_is_an_error_or_the_read_goes_on_with_all_that_is_kept(
@@ -86,9 +86,9 @@ async def test_what_is_lost_is_an_error_or_the_read_goes_on_with_all_that_is_kep
 @pytest.mark.parametrize(
     ("start", "end", "said"),
     [
-        (7, "latest", "startingOffsets says 7 for channel 'rows', which has messages 2 to 6"),
-        ("earliest", 7, "endingOffsets says 7 for channel 'rows', which has messages 2 to 6"),
-        (5, 3, "endingOffsets says 3 for channel 'rows', and startingOffsets 5"),
+        (7, "latest", "startingOffsets has 7 for channel 'rows', which has messages 2 to 6"),
+        ("earliest", 7, "endingOffsets has 7 for channel 'rows', which has messages 2 to 6"),
+        (5, 3, "endingOffsets has 3 for channel 'rows', and startingOffsets has 5"),
     ],
 )
 async def test_what_cannot_be_a_range_is_refused(server, start, end, said):
@@ -119,7 +119,7 @@ async def test_filters_and_a_time_to_start_at_become_ranges(server):
         assert planned([GreaterThanOrEqual(("_sequence",), 9)]) == []
         with pytest.raises(DataLost, match="messages 0 to 1 of new were freed"):
             planned([high])
-        with pytest.raises(DataLost, match="a filter says 1, and the server has 2 to 6"):
+        with pytest.raises(DataLost, match="a filter has 1, and the server has 2 to 6"):
             planned([GreaterThanOrEqual(("_sequence",), 1)])
         past = [LessThan(("_timestamp",), between)]
         assert planned(past, startingOffsets="earliest") == [(2, 6)]

@@ -106,6 +106,6 @@ def test_a_beginning_that_the_stream_has_not_got_to_is_refused(starting):
     """SP-OPT-1."""
     heads = Heads("s", 5, 9, 90, 900, False, None)
     with pytest.raises(
-        OptionError, match=r"startingOffsets says 10 for channel 'c', which has messages 5 to 9"
+        OptionError, match=r"startingOffsets has 10 for channel 'c', which has messages 5 to 9"
     ):
         initial("c", starting, heads, "h")

@@ -141,7 +141,7 @@ def test_a_schema_that_is_given_may_say_what_options_say(schema, options):
             OptionError,
             "columns has a, b, and the given schema has b, a of the channel:",
         ),
-        (GIVEN, {"columns": "b"}, OptionError, "columns says b, and the schema .* of the channel b, a:"),
+        (GIVEN, {"columns": "b"}, OptionError, "columns has b, and the given schema .* of the channel:"),
         (
             GIVEN,
             {"includeMetadata": "true"},

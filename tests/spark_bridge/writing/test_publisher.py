@@ -120,10 +120,10 @@ def test_two_columns_of_a_name_are_not_written(tmp_path):
     given = write_options({"endpoint": "h:1", "channels": "out"}, "batch write")
     n = StructField("n", LongType())
     for rows, said in (
-        (StructType([n, n]), "what is written has 2 columns 'n'"),
+        (StructType([n, n]), "the DataFrame has 2 columns 'n'"),
         (
             StructType([StructField("s", ArrayType(StructType([n, n])))]),
-            "'s' within the rows to write has 2 columns 'n'",
+            "'s' within the DataFrame has 2 columns 'n'",
         ),
     ):
         with pytest.raises(SchemaConflict, match=said):

@@ -71,7 +71,7 @@ def test_a_cluster_is_reached_from_the_address_that_leads_there() -> None:
 def test_java_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     with pytest.raises(
-        FragmentError, match="members in Spark need Java 17 or later, and there is none at /nowhere"
+        FragmentError, match="members in Spark need Java 17 or later, and there is no Java at /nowhere"
     ):
         SparkHome(None, HERE, HERE)
 

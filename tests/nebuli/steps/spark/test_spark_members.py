@@ -70,7 +70,7 @@ async def test_a_stage_that_ends_four_times_while_nothing_is_done_ends_the_run(t
     case = Case(tmp_path)
     case.driver.says(*[Happened.FAILED] * ATTEMPTS, text="member 1: no space is left")
     with pytest.raises(
-        StageEnds, match=r"ended 4 times within 600 s.*At last: member 1: no space is left\. Mend"
+        StageEnds, match=r"ended 4 times within 600 s.*At last: member 1: no space is left\. Fix"
     ):
         await case.follow()
     assert case.driver.told.qsize() == ATTEMPTS

@@ -253,7 +253,7 @@ def test_what_is_acknowledged_is_deleted_attempt_by_attempt() -> None:
         store.acknowledge(part.end)
         assert part.sealed.path.name not in files.names(FOLDER)
         assert store.oldest == part.end
-    with pytest.raises(PositionLost, match=f"starts at {store.state.head}"):
+    with pytest.raises(PositionLost, match=f"start at {store.state.head}"):
         contents(store)
     assert store.disk_bytes == 0
     files.power_on()
