@@ -64,9 +64,19 @@ async def test_a_batch_is_what_its_offsets_say(server, start, end, found):
 @pytest.mark.parametrize(
     ("start", "end", "said", "found"),
     [
-        (NOT_THERE, "latest", "startingOffsets names stream old, and the server has stream new", [2, 3, 4, 5]),
+        (
+            NOT_THERE,
+            "latest",
+            "startingOffsets names stream old, and the server has stream new",
+            [2, 3, 4, 5],
+        ),
         ({"stream": "old", "seq": 99}, "latest", "startingOffsets names stream old", [2, 3, 4, 5]),
-        ("earliest", NOT_THERE, "endingOffsets names stream old, and the server has stream new", [2, 3, 4, 5]),
+        (
+            "earliest",
+            NOT_THERE,
+            "endingOffsets names stream old, and the server has stream new",
+            [2, 3, 4, 5],
+        ),
         ("beginning", "latest", "messages 0 to 1 of new were freed", [2, 3, 4, 5]),
         ({"stream": None, "seq": 0}, "latest", "messages 0 to 1 of new were freed", [2, 3, 4, 5]),
         (1, "latest", "startingOffsets has 1, and the server has 2 to 6", [2, 3, 4, 5]),
