@@ -23,6 +23,19 @@ def worker(directory: Path) -> Command:
     return command
 
 
+def test_what_an_interpreter_reads_as_it_begins_has_a_process_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if that test is the first to need the starter, as this one is where the module runs alone."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert not starter().can_start()
+    command = Command("--version", directory=tmp_path)
+    assert isinstance(command.process, subprocess.Popen)
+    assert command.end().exit_code == 0
+    monkeypatch.undo()
+    assert starter().can_start()
+
+
 @pytest.mark.parametrize(
     "arguments", [["--version"], ["validate", "nowhere.yaml"], ["nonsense"]], ids=lambda each: each[0]
 )
@@ -79,14 +92,3 @@ def test_a_program_is_one_that_an_interpreter_is_given(
     with process.stdout:
         assert (process.stdout.read(), process.wait()) == (own.stdout, own.returncode)
     assert own.returncode == 3
-
-
-def test_what_an_interpreter_reads_as_it_begins_has_a_process_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert starter().can_start()
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    assert not starter().can_start()
-    command = Command("--version", directory=tmp_path)
-    assert isinstance(command.process, subprocess.Popen)
-    assert command.end().exit_code == 0

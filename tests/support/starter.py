@@ -29,6 +29,10 @@ def _read_at_start() -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if key.startswith(_AT_START)}
 
 
+_AS_TESTS_BEGAN = _read_at_start()
+"""The starter's own: the test that needs it first may have others, which no other test has."""
+
+
 class Forked:
     """A command that was forked, with what `subprocess.Popen` has of it."""
 
@@ -88,12 +92,13 @@ class Starter:
     def __init__(self) -> None:
         name = f"netchannel-test-starter-{os.getpid()}"
         self._address = f"\0{name}"
-        self._read_at_start = _read_at_start()
+        environment = {key: value for key, value in os.environ.items() if not key.startswith(_AT_START)}
         Starter.begins = True
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.support.starter", name],
                 cwd=_ROOT,
+                env=environment | _AS_TESTS_BEGAN,
                 stdin=subprocess.PIPE,  # its end ends it
                 stdout=subprocess.PIPE,
             )
@@ -104,7 +109,7 @@ class Starter:
 
     def can_start(self) -> bool:
         """Whether a process of its own would begin in the same way."""
-        return self._read_at_start == _read_at_start()
+        return _read_at_start() == _AS_TESTS_BEGAN
 
     def start(self, arguments: list[str], stderr: int, environment: dict[str, str]) -> Forked:
         """A command, whose output is a pipe."""
