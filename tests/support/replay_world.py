@@ -166,6 +166,8 @@ class Play:
             self.sender, buffer=BufferPolicy(max_bytes=draw.choice([2_000, 200_000, 1 << 24]))
         )
         self.sent = 0
+        self.met: set[str] = set()
+        """The faults, with the state of the producer's channel at each."""
         self.core: ReceiverCore
         self.retainer: RetainedInbound
         self.restarts = 0
@@ -271,7 +273,9 @@ class Play:
 
     def fault(self) -> None:
         draw, world = self.draw, self.world
-        match draw.choice(["cut", "cut", "cut", "reader", "retainer", "crash", "stall"]):
+        kind = draw.choice(["cut", "cut", "cut", "reader", "retainer", "crash", "stall"])
+        self.met.add(f"{kind} while {self.producer.channel.state}")
+        match kind:
             case "cut" if world.ends:
                 world.cut(draw.choice(world.ends))
             case "reader":

@@ -49,7 +49,7 @@ class Violation(AssertionError):
     """A promise that was broken."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Report:
     """What there was in a run."""
 
