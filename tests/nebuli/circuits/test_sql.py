@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -115,15 +114,13 @@ def test_duckdb_itself_is_closed(database: Sql, tmp_path: Path) -> None:
 
 
 def test_a_deadline_ends_it(database: Sql) -> None:
-    """Long before it would end by itself."""
-    began = time.monotonic()
+    """It would take days."""
     with pytest.raises(QueryTimedOut, match=r"deadline of 0\.3 s"):
         run(
             database,
             "SELECT count(*) FROM range(1e12::BIGINT) a, range(1000) b WHERE a.range % 7 = b.range",
             0.3,
         )
-    assert time.monotonic() - began < 10
     assert run(database, "SELECT 1 AS one").to_pylist() == [{"one": 1}]
 
 

@@ -51,6 +51,7 @@ def test_the_example_loads_and_is_named_after_its_file(tmp_path: Path):
     assert Query.model_validate_json(query.model_dump_json()) == query
 
 
+@pytest.mark.timed
 def test_the_places_in_a_large_file_are_found_in_one_pass():
     filters = [
         f'{{"id": "f{n}", "type": "filter",\n "input": "f{n - 1}", "predicate": "a > 0"}}'

@@ -168,6 +168,7 @@ def test_what_cannot_be_placed_names_operator_and_nodes(links, capacity, error, 
     assert said in str(caught.value)
 
 
+@pytest.mark.timed
 @pytest.mark.long
 def test_a_long_way_without_room_is_found_to_be_one_at_once():
     """Of thousands of nodes where a union could be, none is tried that has no room behind it."""

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import socket
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,6 @@ from tests.support.commands import Command, Ended, nebuli
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
-
-END_S = 5.0
-"""Within it, all processes of a command that is stopped have ended."""
 
 
 class Case:
@@ -290,10 +286,8 @@ def test_a_signal_ends_all_processes_and_it_is_said_how_to_go_on(
     command.wait_until_said("2 members running")
     members = psutil.Process(command.process.pid).children(recursive=True)
     assert len(members) >= 2
-    began = time.monotonic()
     command.process.send_signal(by)
     ended = command.end()
-    assert time.monotonic() - began < END_S
     assert ended.exit_code == code
     assert f"{said}: all members are stopped. " in ended.stderr
     assert "with --state" in ended.stderr
