@@ -13,15 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from tests import everything, gate
+from tests import everything
 from tests.development.test_needs import ROOT, command_on, pytest_on
 from tests.everything import Part
 from tests.gate.__main__ import changed, parts, run
-from tests.gate.choice import is_named
+from tests.gate.choice import LEFT_OUT, is_named
 from tests.gate.failures import Failure, Record
+from tests.gate.left_out import row_of, table
 from tests.gate.steady import Run, steady
-
-LEFT_OUT = Path(gate.__file__).with_name("left_out.txt")
 
 
 @pytest.mark.parametrize(
@@ -48,6 +47,29 @@ def test_all_that_is_left_out_is_there_and_stands_in_order() -> None:
         path, *inner = line.partition("[")[0].split("::")
         assert Path(path).exists(), line
         assert all(name in Path(path).read_text("utf-8") for name in inner[:1]), line
+
+
+def test_each_line_is_in_a_row_of_the_table_of_what_the_gate_leaves_out() -> None:
+    lines = [line for line in LEFT_OUT.read_text("utf-8").splitlines() if not line.startswith("#")]
+    rows = table()
+    assert {row_of(line, (), rows) for line in lines} == {row for row in rows if row != ("timed",)}
+
+
+@pytest.mark.story
+@pytest.mark.processes(1)
+def test_the_table_has_the_numbers_of_tests_within_a_tenth() -> None:
+    """They are rounded, so that not every new test changes the page."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TESTS_")}
+    counted = [sys.executable, "-m", "tests.gate.left_out"]
+    ended = subprocess.run(
+        counted, cwd=ROOT, env=environment, capture_output=True, encoding="utf-8", check=True
+    )
+    lines = (line.strip().split(" ", 1) for line in ended.stderr.splitlines())
+    counts = {tuple(row.split(", ")): int(number) for number, row in lines}
+    rows = table()
+    assert counts.keys() == rows.keys()
+    wrong = {row: n for row, n in counts.items() if abs(rows[row] - n) > max(5, n / 10)}
+    assert not wrong
 
 
 @pytest.mark.processes(12)
