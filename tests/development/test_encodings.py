@@ -6,8 +6,6 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 FOLDERS = (
     *("benchmarks", "distributions", "examples", "nebuli", "netchannel", "placement", "pyspark_netchannel"),
@@ -71,9 +69,8 @@ def test_the_locale_decides_no_encoding() -> None:
     assert found == []
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
+def test_text_without_an_encoding_is_found() -> None:
+    for source in (
         "file.read_text()",
         "file.read_text(errors='replace')",
         "file.write_text(text)",
@@ -86,26 +83,6 @@ def test_the_locale_decides_no_encoding() -> None:
         "logging.FileHandler(file)",
         "subprocess.run(command, text=True)",
         "Popen(command, universal_newlines=True)",
-    ],
-)
-def test_text_without_an_encoding_is_found(source: str) -> None:
-    assert DOUBTFUL.search(source)
-    assert lines_without_encoding(source) == [1]
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "file.read_text('utf-8')",
-        "file.write_text(text, encoding='ascii')",
-        "file.open('rb')",
-        "with file.open(encoding='utf-8') as lines: pass",
-        "source.open()",
-        "archive.open(name)",
-        "os.fdopen(number, 'wb', 0)",
-        "subprocess.run(command, text=True, encoding='utf-8')",
-        "subprocess.run(command, **settings)",
-    ],
-)
-def test_bytes_and_named_encodings_are_not(source: str) -> None:
-    assert lines_without_encoding(source) == []
+    ):
+        assert DOUBTFUL.search(source)
+        assert lines_without_encoding(source) == [1]

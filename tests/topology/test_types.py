@@ -13,14 +13,14 @@ DOCUMENT = "logical: [{name: l, schema: [{name: a, type: %s}]}]\nnodes: [{addres
 
 
 @pytest.mark.parametrize("name", SQL_NAMES)
-@pytest.mark.parametrize("spelled", [str.lower, str.upper, str.title])
-def test_a_name_of_sql_is_the_type_that_it_has_in_duckdb(name: str, spelled: type[str]) -> None:
-    (logical,) = parse_topology(DOCUMENT % f"'{spelled(name)}'").logical
+def test_a_name_of_sql_is_the_type_that_it_has_in_duckdb(name: str) -> None:
     sql = {"timestamp": "timestamptz", "uint": "uinteger"}.get(name, name)  # a timestamp is an instant here
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         (field,) = connection.sql(f"SELECT CAST(NULL AS {sql}) AS a").to_arrow_table().schema
-    assert arrow_type(logical.columns[0].type) == field.type
+    for spelled in (name.lower(), name.upper(), name.title()):
+        (logical,) = parse_topology(DOCUMENT % f"'{spelled}'").logical
+        assert arrow_type(logical.columns[0].type) == field.type
 
 
 @pytest.mark.parametrize("type_", DataType)

@@ -7,19 +7,15 @@ import pytest
 
 from nebuli.cli.rows.collection_views import columns_from
 from topology import Column, DataType
-from topology.schema import SQL_NAMES
 
 
-@pytest.mark.parametrize(("name", "type_"), SQL_NAMES.items())
-def test_sql_names_of_types_are_understood_in_any_case(name: str, type_: DataType) -> None:
-    assert (
-        columns_from(f" n : {name.upper()} ") == columns_from(f"n:{name}") == (Column(name="n", type=type_),)
+def test_types_have_the_names_that_they_have_in_topology_files() -> None:
+    """`tests/topology/test_types.py` has all of them."""
+    columns = tuple(
+        Column(name=name, type=type_)
+        for name, type_ in (("a", DataType.INT64), ("b", DataType.FLOAT64), ("c", DataType.INT64))
     )
-
-
-@pytest.mark.parametrize("name", DataType)
-def test_own_names_of_types_are_themselves(name: DataType) -> None:
-    assert [each.type for each in columns_from(f"a: {name}, b: {name}")] == [name, name]
+    assert columns_from(" a : BIGINT ,b:Double Precision, c: int64") == columns
 
 
 @pytest.mark.parametrize(

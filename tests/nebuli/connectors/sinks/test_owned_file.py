@@ -101,7 +101,8 @@ OTHERS = [
     delete_the_folder,
 ]
 DAMAGES: list[Callable[[Path], None]] = [*IN_PLACE, *OTHERS]
-MODES: list[SinkMode] = ["append", "changes", "final"]
+MODES: list[SinkMode] = ["append", "final"]
+"""A file in mode changes is the one of append, with a column more."""
 
 
 @pytest.fixture(autouse=True)
@@ -165,7 +166,7 @@ def folder(tmp_path: Path) -> Path:
     ("type_", "mode", "then"),
     [
         *product(("csv", "parquet"), MODES, (write, finish)),
-        *product(("csv",), ("append", "changes"), (sync,)),
+        ("csv", "append", sync),
     ],
 )
 def test_a_damaged_file_is_an_error_of_whatever_comes_next(
@@ -183,12 +184,11 @@ def test_a_damaged_file_is_an_error_of_whatever_comes_next(
 
 
 @pytest.mark.parametrize("damage", IN_PLACE)
-@pytest.mark.parametrize("mode", ["append", "changes"])
 def test_a_damage_in_the_middle_of_a_write_is_not_covered_by_the_rest_of_it(
-    folder: Path, damage: Callable[[Path], None], mode: SinkMode, monkeypatch: pytest.MonkeyPatch
+    folder: Path, damage: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Written at its old place, the rest would give a file that was cut its old size, with a hole."""
-    written = Written(folder, "csv", mode)
+    written = Written(folder, "csv", "append")
     checked = written.output.__class__._check
 
     def check(output: object, place: Path) -> None:
@@ -224,20 +224,19 @@ def test_whatever_comes_to_the_path_of_a_result_a_clean_end_leaves_it_whole(
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("mode", ["append", "changes"])
 def test_a_file_that_a_later_run_does_not_find_as_it_was_is_not_gone_on_with(
-    folder: Path, damage: Callable[[Path], None], mode: SinkMode
+    folder: Path, damage: Callable[[Path], None]
 ) -> None:
     """But for a copy, which is no less, and for bytes behind the position, which no run has kept."""
-    written = Written(folder, "csv", mode)
+    written = Written(folder, "csv", "append")
     assert isinstance(written.output, Resumable)
     position = written.output.sync()
     written.sink.finish()
     damage(written.path)
-    output = output_of(target(written.path, "csv", mode))
+    output = output_of(target(written.path, "csv", "append"))
     assert isinstance(output, Resumable)
     output.resume(position)
-    sink = sink_over(output, mode)
+    sink = sink_over(output, "append")
     if damage in (extend, rename_over):
         sink.open(SCHEMA)
         sink.write(rows(ROWS, ROWS + 1))
