@@ -112,8 +112,11 @@ class LocalWorkers:
         self._clients = AsyncExitStack()
         self._workers: dict[str, LocalWorker] = {}
         self.trusts: dict[str, Trust] = {}
-        """The credentials shown to them, by node."""
-        self._state = tempfile.TemporaryDirectory(prefix="nebuli-run-")  # which no other user can enter
+        """What is shown to them, by node."""
+        self._state = tempfile.TemporaryDirectory(  # which no other user can enter
+            prefix="nebuli-run-",
+            ignore_cleanup_errors=True,  # a process that is killed may still write
+        )
         self._secret = Path(self._state.name) / "secret"
 
     @classmethod
@@ -236,19 +239,25 @@ class LocalWorkers:
         self._workers[node.address] = LocalWorker(node.address, process, client)
 
     async def _stop(self) -> None:
-        await self._clients.aclose()
-        for command in self._commands:
-            command.process.send_signal(signal.SIGTERM)
         try:
-            async with asyncio.timeout(_STOP_S):
-                await self._ended()
-        except TimeoutError:
+            await self._clients.aclose()
             for command in self._commands:
-                command.process.kill()
-            await self._ended()
+                command.process.send_signal(signal.SIGTERM)
+            try:
+                async with asyncio.timeout(_STOP_S):
+                    await self._ended()
+            except TimeoutError:
+                self._kill()
+                await self._ended()
+        finally:  # also after a cancel, which does not wait for the processes
+            self._kill()
+            for command in self._commands:
+                command.close()
+            self._state.cleanup()
+
+    def _kill(self) -> None:
         for command in self._commands:
-            command.close()
-        self._state.cleanup()
+            command.process.kill()
 
     async def _ended(self) -> None:
         """Wait for all processes, and until their last output is passed on."""

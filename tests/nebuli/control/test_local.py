@@ -8,6 +8,7 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
 from nebuli.control.errors import NodeUnreachable
@@ -85,3 +86,30 @@ async def test_a_worker_that_is_killed_before_it_is_ready_is_started_again(
         else:
             with pytest.raises(WorkerNotStarted, match="it was killed by SIGKILL before it was ready"):
                 await preparing
+
+
+@pytest.mark.processes
+def test_workers_start_after_some_whose_end_was_cancelled(tmp_path: Path) -> None:
+    """Also on another event loop, in the same program: both are forked from its one template."""
+    (address,) = free_addresses(1)
+
+    async def interrupted() -> tuple[int, Path]:
+        workers = await LocalWorkers([Node(address=address)], tmp_path).__aenter__()
+        leaving = asyncio.create_task(workers.__aexit__(None, None, None))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        await asyncio.wait([leaving])
+        assert leaving.cancelled()
+        return await workers._commands[0].process.pid, Path(workers._state.name)
+
+    async def next_ones(process: int) -> None:
+        async def has_ended() -> bool:
+            return not psutil.pid_exists(process)
+
+        await until_async(has_ended, "the worker before has ended")
+        async with LocalWorkers([Node(address=address)], tmp_path) as workers:
+            assert await workers.client(address).statuses() == []
+
+    process, secrets = asyncio.run(interrupted())
+    assert not secrets.exists()
+    asyncio.run(next_ones(process))
