@@ -58,7 +58,8 @@ class Spawned:
 class Spawner:
     """Asynchronous context in which the template at the other end of a socket can be asked for processes.
 
-    It may be entered several times at once, on one event loop.
+    It may be entered several times at once, on one event loop; on another one once that is closed, also if it was not
+    left there.
 
     If that is killed, this process kills all children by their pids, and calls ``lost``.
     """
@@ -68,6 +69,7 @@ class Spawner:
         self._template = template
         self._lost = lost
         self._children: dict[int, Spawned] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._entered = 0
         self.is_lost = False
         """True if the template has ended."""
@@ -83,8 +85,12 @@ class Spawner:
 
     def enter(self) -> None:
         """Enter the context, on a running event loop."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not None and self._loop.is_closed():  # a program may end a loop in the middle
+            self._loop, self._entered, self._children = None, 0, {}
         if not self._entered:
-            asyncio.get_running_loop().add_reader(self._template.fileno(), self._read)
+            self._loop = loop
+            loop.add_reader(self._template.fileno(), self._read)
         self._entered += 1
 
     def leave(self) -> None:
