@@ -53,6 +53,7 @@ class CircuitFigures:
             "paused": coordinator.paused,
             "epoch": coordinator.epoch,
             "next_step": coordinator.next_step,
+            "complete": coordinator.complete if coordinator.complete_is_known else None,
             "checkpoints": [{"version": each.version, "step": each.step} for each in coordinator.checkpoints],
             "operators": self._sums(),
             "members": members,
@@ -101,9 +102,9 @@ class CircuitFigures:
 
 def _lines(stats: Mapping[str, Any]) -> Iterator[str]:
     circuit = {"circuit": stats["name"]}
-    yield from _family(
-        "steps_total", "counter", "steps that all members have done", [(circuit, stats["next_step"])]
-    )
+    # Not of a coordinator that has only begun: less than before would count as a new counter.
+    made = [] if stats["complete"] is None else [(circuit, stats["complete"])]
+    yield from _family("steps_total", "counter", "steps that all members have done", made)
     yield from _family(
         "paused", "gauge", "whether no steps are to be made", [(circuit, int(stats["paused"]))]
     )

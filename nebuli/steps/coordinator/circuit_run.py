@@ -19,6 +19,7 @@ from nebuli.steps.coordinator.succession import GivenUp, given_ahead, handed_ove
 from nebuli.steps.errors import NotScaled
 from nebuli.steps.member.delivery import FOLLOWED
 from nebuli.steps.protocol.lockstep import Lockstep, Phase
+from nebuli.steps.protocol.made_steps import MadeSteps
 from nebuli.store.errors import StorageError
 
 if TYPE_CHECKING:
@@ -76,6 +77,8 @@ class CircuitRun(Generic[_Wanted]):
         self._observe = observe
         self._closes = closes
         self._shapes = SteppedCircuit(plan, 0).outputs
+        self._made = MadeSteps()
+        """The steps that all members have made, whichever they are."""
         self._now: Generation | None = None
         self._alone = asyncio.Lock()
         """Held while what runs is changed, or ended."""
@@ -256,6 +259,7 @@ class CircuitRun(Generic[_Wanted]):
             paused=known.paused,
             over=known.over,
             closes=self._closes or known.closes,
+            made=self._made,
         )
         generation.coordinate(lockstep, self._observe, self._record_end)
 

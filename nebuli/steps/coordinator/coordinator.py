@@ -147,6 +147,9 @@ class Coordinator:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._refuse([*self._requests], self._not_running())
+        # Those who have members rest, or give what they have, wait no more.
+        self._out_of_step.set()
+        self._astir.set()
 
     def _not_running(self) -> CheckpointNotMade:
         return CheckpointNotMade(self._lockstep.next_step, "the query does not run here any more, or yet")

@@ -85,8 +85,9 @@ class Lockstep:
     """The coordinator of ``members`` members, which it knows by their indices. Begins when its first epoch is claimed.
 
     ``over``: a coordinator before it has recorded that all have stopped there, and they are dismissed. ``closes``:
-    event time ends when all inputs have ended, and at the end of the run. `handle` raises CoordinationError if the
-    circuit cannot continue, and from then on for every event.
+    event time ends when all inputs have ended, and at the end of the run. ``made``: the steps that were made with
+    coordinators before it in this process. `handle` raises CoordinationError where the circuit cannot go on, and from
+    then on for every event.
     """
 
     def __init__(
@@ -97,14 +98,15 @@ class Lockstep:
         paused: bool = False,
         over: int | None = None,
         closes: bool = True,
+        made: MadeSteps | None = None,
     ) -> None:
         self.members = members
         self.phase = Phase.CLAIMING
         self.epoch = 0
-        self.next_step = 0
-        """The one that is issued next; in an epoch."""
-        self.made = MadeSteps()
-        """Those that all members have made, in any epoch."""
+        self.made = MadeSteps() if made is None else made
+        """Those that all members have made, in whatever epoch."""
+        self.next_step = self.made.complete
+        """The one that is issued next, in an epoch; before the first one, as far as this process knows."""
         self.paused = paused
         self.quiet = False
         """Paused, and all members have reported that nothing runs any more."""

@@ -62,6 +62,17 @@ class Traffic:
         raise AssertionError(f"{output} has ended")
 
 
+async def watch(circuit: Circuit) -> None:
+    """Check that the circuit, once it has begun, does not fall below what it has shown to be made, or saved."""
+    complete = saved = 0
+    while True:
+        status = await circuit.status()
+        assert status.caught_up or not complete
+        assert status.next_step >= saved
+        assert status.complete >= complete
+        complete, saved = status.complete, max((saved, *status.checkpoints))
+
+
 @pytest.mark.parametrize("numbers", [(4, 3), (1, 2)])
 async def test_a_circuit_goes_on_with_more_members_and_with_fewer(
     serve: Serve, numbers: tuple[int, ...]
@@ -73,6 +84,7 @@ async def test_a_circuit_goes_on_with_more_members_and_with_fewer(
     async with serve(members=2, settings=OFTEN) as here, Circuit(here.address) as circuit:
         traffic = Traffic(circuit, seed=1)
         async with asyncio.TaskGroup() as group:
+            watching = group.create_task(watch(circuit))
             for number in range(PRODUCERS):
                 group.create_task(traffic.produce(number))
             for output in ("rows", "totals"):
@@ -84,6 +96,7 @@ async def test_a_circuit_goes_on_with_more_members_and_with_fewer(
                 assert len((await circuit.status()).members) == members
                 assert len({psutil.Process(pid) for pid in (await circuit.status()).members}) == members
             await asyncio.sleep(0.5)
+            watching.cancel()
             traffic.enough.set()
         await circuit.shut_down()
     assert rows_of_sink(Path("totals.csv")) == totals(traffic.pushed)

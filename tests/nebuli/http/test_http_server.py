@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import pstats
+import re
 import signal
 import socket
 from pathlib import Path
@@ -63,24 +64,33 @@ async def test_stats_and_metrics_are_those_of_all_members(serve: Serve) -> None:
     async with serve() as served:
         await pushed(served)
         assert (await served.client.post("/checkpoint")).json()["step"] > 0
+        await served.push("a", "p6", 0, line("z", 6))  # in a step that is repeated from the checkpoint
+        await served.until("SELECT count(*) FROM rows", [[13]])
         before = (await served.client.get("/stats")).json()
-        assert before["operators"]["a"]["rows_in"] == 12
+        assert before["operators"]["a"]["rows_in"] == 13
         assert before["operators"]["totals"]["rows_out"] >= 2
         process = psutil.Process(before["members"][1]["pid"])
         process.send_signal(signal.SIGKILL)
         async with asyncio.timeout(60):
             while True:
                 after = (await served.client.get("/stats")).json()
+                text = (await served.client.get("/metrics")).text
+                assert counter(text, "steps_total", 'circuit="totals"') >= before["complete"]
                 new = after["members"][1]
                 if not new["away"] and new["pid"] != process.pid and after["phase"] == "running":
                     break
-        assert after["operators"]["a"]["rows_in"] >= 12, (
+        assert after["operators"]["a"]["rows_in"] >= 13, (
             "what the process that is gone had counted still counts"
         )
         text = (await served.client.get("/metrics")).text
-        assert 'nebuli_circuit_rows_in_total{circuit="totals",operator="a"} 12' in text
+        assert counter(text, "rows_in_total", 'circuit="totals",operator="a"') >= 13
         assert 'nebuli_circuit_member_waiting_rows{circuit="totals",member="2",host="127.0.0.1"} 0' in text
         assert 'nebuli_circuit_member_up{circuit="totals",member="1"} 1' in text
+
+
+def counter(metrics: str, name: str, labels: str) -> int:
+    (value,) = re.findall(rf"^nebuli_circuit_{name}{{{labels}}} (\d+)$", metrics, re.MULTILINE)
+    return int(value)
 
 
 async def test_metadata_has_the_plan_and_the_schemas(serve: Serve) -> None:

@@ -252,6 +252,18 @@ async def test_a_second_coordinator_fences_the_first(tmp_path: Path) -> None:
             assert not running(second).done()
 
 
+async def test_a_wait_for_its_members_ends_with_a_coordinator(tmp_path: Path) -> None:
+    """Else members that give what they have to others would wait for it forever."""
+    async with Members(pushed_query(2), tmp_path) as circuit, circuit.coordinated() as coordinator:
+        await until_running(coordinator)
+        await coordinator.rest()
+        waiting = asyncio.gather(coordinator.out_of_step(), coordinator.disturbed())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        running(coordinator).cancel()
+        await asyncio.wait_for(waiting, 30)
+
+
 async def test_whoever_says_what_is_no_message_is_left_and_nobody_else(tmp_path: Path) -> None:
     """The epoch goes on: the coordinator that is followed has another session."""
     async with Members(pushed_query(2), tmp_path) as circuit, circuit.coordinated() as coordinator:
