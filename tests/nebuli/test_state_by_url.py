@@ -202,7 +202,7 @@ async def test_other_members_go_on_and_what_those_before_have_kept_is_gone(here:
         await until_running(run, 1)
 
         async def has_stepped() -> bool:
-            return run.coordinator.next_step > 0
+            return run.coordinator.complete > 0
 
         await until_async(has_stepped, "a step")
     async with asyncio.timeout(120), LocalRun(in_steps(members=3), url, here, NOW) as run:

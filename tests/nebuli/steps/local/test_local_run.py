@@ -86,7 +86,7 @@ async def until_running(run: LocalRun, epoch: int) -> None:
 
 
 async def stepped(run: LocalRun) -> bool:
-    return run.coordinator.next_step > 0
+    return run.coordinator.complete > 0
 
 
 @pytest.mark.story
