@@ -10,9 +10,8 @@
     ├── LogIncomplete          a member's input log does not continue where the checkpoint ends
     ├── MembersDiffer          members do not run the same circuit, or not the same number of them
     ├── MemberFailed           a member cannot do it, and could not if it tried again
-    ├── CheckpointNotMade      a checkpoint was given up; steps continue
-    ├── NothingToSave          the circuit does not run: its state is in its last checkpoint
-    └── MembershipUnclear      the settings do not identify the members
+    ├── CheckpointNotMade      a checkpoint was given up; steps go on
+    └── NothingToSave          the circuit does not run: what it knows is in its last checkpoint
 """
 
 from __future__ import annotations
@@ -132,7 +131,3 @@ class NothingToSave(CoordinationError):
             case _:
                 last = f"its last checkpoint is at step {step:,}"
         super().__init__(f"{happened}, and nothing is to be saved: {last}{then}")
-
-
-class MembershipUnclear(CoordinationError):
-    """The settings do not identify the members."""
