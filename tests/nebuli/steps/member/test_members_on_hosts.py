@@ -47,13 +47,13 @@ def hosts(number: int) -> list[str]:
     return [f"127.100.{host + 1}.1" for host in range(number)]
 
 
-def numbers_query(members: int, *sources: str) -> SteppedQuery:
+def numbers_query(members: int, *sources: str, text: str = QUERY) -> SteppedQuery:
     """All numbers of these sources, which are settings in YAML."""
     lines = ["logical: [{name: numbers, schema: [{name: n, type: int64}]}]", "nodes:"]
     lines += ["  - address: 127.0.0.1:27900", "    sinks: [{name: out, type: CSV, path: out.csv}]"]
     lines += ["    physical:", *(f"      - {{logical: numbers, {source}}}" for source in sources)]
     topology = parse_topology("\n".join(lines), "topology.yaml")
-    return stepped_query(parse_query(QUERY, "numbers", "query.json"), topology, members)
+    return stepped_query(parse_query(text, "numbers", "query.json"), topology, members)
 
 
 def written(folder: Path) -> Counter[int]:
@@ -120,7 +120,7 @@ async def test_a_source_that_cannot_be_divided_is_read_at_one_of_three_hosts(her
 
 
 async def test_six_partitions_are_divided_over_three_hosts(here: Path) -> None:
-    """FT-LB-4: two each, no one twice, all of them."""
+    """FT-LB-2, FT-LB-4: two each, no one twice, all of them; the file at their end has all rows once."""
     for part in range(6):
         lines = "\n".join(map(str, range(100 * part, 100 * part + 100)))
         (here / f"part-{part}.csv").write_text(f"n\n{lines}\n", "utf-8")
@@ -131,6 +131,24 @@ async def test_six_partitions_are_divided_over_three_hosts(here: Path) -> None:
     async with asyncio.timeout(120), LocalRun(numbers, here / "state", here, NOW, hosts=hosts(3)) as run:
         await run.until_ended()
     assert written(here) == Counter(range(600))
+
+
+async def test_rows_that_two_connectors_bring_are_counted_once(here: Path) -> None:
+    """FT-LB-3: equal rows meet at one of three hosts, whichever read them: 500 and not 1000."""
+    operators = """
+    {"operators": [
+      {"id": "numbers", "type": "source", "logical": "numbers"},
+      {"id": "once", "type": "distinct", "input": "numbers"},
+      {"id": "all", "type": "aggregate", "input": "once", "by": [], "aggregates": {"n": "count(*)"}},
+      {"id": "out", "type": "sink", "input": "all", "sink": "out"}
+    ]}
+    """
+    for part in range(2):
+        (here / f"part-{part}.csv").write_text("n\n" + "\n".join(map(str, range(500))) + "\n", "utf-8")
+    counting = numbers_query(3, *(f"type: CSV, path: part-{part}.csv" for part in range(2)), text=operators)
+    async with asyncio.timeout(120), LocalRun(counting, here / "state", here, NOW, hosts=hosts(3)) as run:
+        await run.until_ended()
+    assert written(here) == Counter([500])
 
 
 # -- who is killed
