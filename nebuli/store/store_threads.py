@@ -44,13 +44,19 @@ class StoreThreads:
         return await asyncio.get_running_loop().run_in_executor(self._blobs, call, *arguments)
 
     async def close(self, last: Callable[[], None]) -> None:
-        """Call ``last`` when all that was begun is done; after it nothing can be."""
+        """Call ``last`` when all that was begun is done; after it nothing can be.
+
+        After a cancel ``last`` is called all the same, perhaps before all is done.
+        """
         if self._closed:
             return
         self._closed = True
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(None, self._blobs.shutdown)
-        await self._ordered.end_with(last)
+        try:
+            await loop.run_in_executor(None, self._blobs.shutdown)
+        finally:
+            ended = self._ordered.end_with(last)
+        await asyncio.shield(ended)  # what is cancelled before it began is not called
 
 
 class _OneThread:

@@ -11,6 +11,7 @@ import pytest
 
 from nebuli.store.errors import StoreClosed
 from nebuli.store.store_threads import StoreThreads
+from tests.support.waiting import until_async
 
 
 @pytest.fixture
@@ -100,3 +101,26 @@ def test_a_loop_that_is_closed_meanwhile_is_told_nothing(monkeypatch: pytest.Mon
     ordered._thread.join(30)
     assert not ordered._thread.is_alive()
     assert not failed
+
+
+@pytest.mark.parametrize("waits_for", ["blobs", "what has an order"])
+async def test_an_end_that_is_cancelled_ends_all_the_same(waits_for: str) -> None:
+    threads = StoreThreads()
+    goes_on, ended = threading.Event(), threading.Event()
+    if waits_for == "blobs":
+        working = asyncio.ensure_future(threads.on_blobs(goes_on.wait, 30))
+    else:
+        working = asyncio.ensure_future(threads.in_order(goes_on.wait, 30))
+    await asyncio.sleep(0)
+    ending = asyncio.create_task(threads.close(ended.set))
+
+    async def waits() -> bool:
+        return threads._closed and (waits_for == "blobs" or not threads._ordered._asked.empty())
+
+    await until_async(waits, "it waits for its turn")
+    ending.cancel()
+    await asyncio.wait([ending])
+    assert ending.cancelled()
+    goes_on.set()
+    assert await asyncio.to_thread(ended.wait, 30)
+    assert await working
