@@ -142,10 +142,11 @@ class ExchangeLate(ExchangeFailed):
 class StepFailed(Exception):
     """A step cannot be computed, as its rows are such: it would fail again. ``inputs`` are those that reach the place.
 
-    ``step`` is None for sums that are beyond their range at the end: rows of any step may be the reason.
+    ``step`` is None for sums that are beyond their range at the end: rows of any step may be the reason. ``closes``:
+    event time ends with the step.
     """
 
-    def __init__(self, step: int | None, why: str, inputs: Sequence[str]) -> None:
+    def __init__(self, step: int | None, why: str, inputs: Sequence[str], *, closes: bool = False) -> None:
         self.step = step
         of = f"input{'' if len(inputs) == 1 else 's'} {', '.join(inputs)}"
         if step is None:
@@ -153,6 +154,12 @@ class StepFailed(Exception):
                 f"the result of {of} cannot be computed: {why}; or run the query again with rows that "
                 f"correct it: append them to the source's file, or push them (--serve), for example with "
                 f"negative weights"
+            )
+        elif closes:
+            super().__init__(
+                f"step {step} of {of} cannot be computed: {why}. It closes windows. To continue with them open, run "
+                f"the query again with --skip-step {step} (nebuli run, nebuli start), with rows that bring it back, "
+                f"and then with --close"
             )
         else:
             super().__init__(

@@ -181,6 +181,8 @@ class ProgressInSteps:
 
 
 def _skipped(left_out: SkippedRows) -> str:
+    if not left_out.input:
+        return f"step {left_out.step:,} leaves windows open, by --skip-step: close them by another run with --close"
     rows = "1 row" if left_out.rows == 1 else f"{left_out.rows:,} rows"
     text = (
         f"step {left_out.step:,} skips {rows} of input {left_out.input}, by --skip-step: see {left_out.file}"

@@ -39,7 +39,7 @@ class SkippedRows(NamedTuple):
 
     ``outputs`` had been written for the step by their members, while another one could not compute it: as all that
     is in an output, what came of the rows there stays. ``unfit``: these are the rows that fail on their own, and the
-    others count.
+    others count. Without ``input`` and ``file`` the step has no rows, and event time does not end with it.
     """
 
     step: int
@@ -92,6 +92,8 @@ class SkippedSteps:
             members = await _Members.of(query, stores)
             rows = {step: await members.unusable(step) for step in new}
         for step, (unfit, of_inputs) in rows.items():
+            if not of_inputs:
+                known.append(SkippedRows(step, "", 0, "", members.written(step)))
             for input_, batch in of_inputs.items():
                 file = await asyncio.to_thread(put_into_file, self._folder, step, input_, batch)
                 known.append(
@@ -132,12 +134,16 @@ class _Members:
     async def unusable(self, step: int) -> tuple[bool, dict[str, pa.RecordBatch]]:
         """Those rows of a step that fail on their own, by input, or else all, and which it is.
 
+        None of a step that has no rows, and that event time ends with.
+
         Raises StepNotSkipped, InputError, StorageError.
         """
         self._check(step)
         rows = await self._rows(step)
         if not rows:
-            raise StepNotSkipped(step, "it has no rows")
+            if not any([step in await log.ends() for log in self._logs]):
+                raise StepNotSkipped(step, "it has no rows")
+            return False, {}
         rules = [LeftOut(step, input_, unfit=True) for input_ in rows]
         unfit = LeftOutRows(self._query.plan, rules)
         found = {input_: _together(unfit.left_out(step, input_, parts)) for input_, parts in rows.items()}

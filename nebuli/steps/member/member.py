@@ -350,13 +350,15 @@ class Member:
     async def _step(self, step: int, *, replayed: bool, ended: bool) -> None:
         inputs, sources = await self._inputs.of(step, replayed=replayed, ended=ended)
         self.taken.set()
+        closes = ended and not self._inputs.keeps_time_open(step)
         try:
-            outputs = await self._exchanged(step, self._circuit.step(inputs, sources, ended=ended))
+            outputs = await self._exchanged(step, self._circuit.step(inputs, sources, ended=closes))
             self._check_sinks(step, outputs)
         except StateTooLarge:
             raise
         except DataflowError as error:
-            raise StepFailed(step, str(error), inputs_below(self._plan, error.operator)) from error
+            inputs_of_it = inputs_below(self._plan, error.operator)
+            raise StepFailed(step, str(error), inputs_of_it, closes=closes) from error
         if self._fails_late:  # before any output is visible
             if late := self.late:
                 raise RowsLate(late)
@@ -365,7 +367,8 @@ class Member:
         if self._outputs is not None:
             if TIME in self._outputs.schemas:
                 outputs = {**outputs, TIME: time_row(await self.readings.time(step))}
-            if step < self._outputs.last and self._inputs.leaves_out(step):
+            # Windows that were closed there, and now stay open, would come out again: they are compared.
+            if step < self._outputs.last and self._inputs.leaves_out(step) and closes == ended:
                 return  # what came of the rows that are left out stays there, and the run names the output
             await self._outputs.write(step, outputs)
 

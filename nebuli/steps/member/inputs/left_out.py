@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 
 class LeftOut(NamedTuple):
-    """Rows of an input in a step; ``unfit``: only those that a `Trial` finds unfit, and otherwise all."""
+    """Rows of an input in a step; ``unfit``: only those that a `Trial` finds unfit, and otherwise all.
+
+    No ``input``: the step has no rows, and event time does not end with it.
+    """
 
     step: int
     input: str
@@ -42,6 +45,10 @@ class LeftOutRows:
 
     def __contains__(self, step: int) -> bool:
         return step in self._rules
+
+    def whole(self, step: int) -> bool:
+        """Whether all rows of an input are left out of a step. Event time does not end with such a step."""
+        return not all(self._rules.get(step, {}).values())
 
     def inputs(self, step: int) -> Mapping[str, bool]:
         """The inputs of which rows are left out, each with whether these are the unfit ones alone."""

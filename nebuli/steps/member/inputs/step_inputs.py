@@ -34,6 +34,10 @@ class StepInputs:
         """True if rows are left out of a step."""
         return step in self._left_out
 
+    def keeps_time_open(self, step: int) -> bool:
+        """Whether event time does not end with a step, although the log has that."""
+        return self._left_out.whole(step)
+
     def check_whose(self) -> None:
         """Raise LogTaken where another process has fixed steps: what was read here is not what counts for them."""
         if self._log.last > self._last:

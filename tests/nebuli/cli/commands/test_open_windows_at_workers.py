@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -43,11 +44,11 @@ class Hours:
         fleet.start()
         self._id = ""
 
-    def append(self, *times: str) -> None:
+    def append(self, *times: str, n: int = 1) -> None:
         with self._file.open("a", encoding="utf-8") as file:
-            file.writelines(f"1,2024-01-01T{time}\n" for time in times)
+            file.writelines(f"{n},2024-01-01T{time}\n" for time in times)
 
-    def run(self, *options: str) -> dict[str, Any]:
+    def run(self, *options: str, state: str = "finished") -> dict[str, Any]:
         """To its end: its status then."""
         which = (
             [self._id] if self._id else ["--stepped", "--members", "3", self.fleet.topology, self.fleet.query]
@@ -55,7 +56,7 @@ class Hours:
         ended = self.fleet.run("start", *options, *which)
         assert ended.exit_code == 0, ended.stderr
         self._id = ended.stdout.strip()
-        status: dict[str, Any] = self.fleet.wait_for_state(self._id, "finished")
+        status: dict[str, Any] = self.fleet.wait_for_state(self._id, state)
         return status
 
     @property
@@ -93,3 +94,24 @@ def test_windows_stay_open_until_later_rows_or_close(make_fleet: MakeFleet, mode
     hours.append("03:10:00")
     assert late(hours.run("--close")) == 1
     assert hours.counts == {"00": 3, "02": 2, "03": 2}
+
+
+def test_a_step_that_cannot_close_windows_leaves_them_open_by_skip_step(make_fleet: MakeFleet) -> None:
+    """A sum is beyond its range, and rows of a later start bring it back."""
+    hours = Hours(make_fleet(), "final")
+    query = json.loads(json.dumps(QUERY))
+    query["operators"][2]["aggregates"] = {"sum": "sum(n)"}
+    hours.fleet.query.write_text(json.dumps(query), "utf-8")
+    hours.append("00:00:00", n=2**63 - 1)
+    hours.run()
+    hours.append("00:10:00")
+    errors = [each["error"] for each in hours.run("--close", state="failed")["fragments"]]
+    (step,) = {
+        found[1] for each in errors if (found := re.match(r"step (\d+) of .* It closes windows", each))
+    }
+    hours.append("00:20:00", n=-5)
+    hours.run("--skip-step", step)
+    assert hours.counts == {"00": 2**63 - 5}, "in a window that stays open"
+    hours.append("00:30:00", n=-1)
+    assert late(hours.run("--close")) == 0
+    assert hours.counts == {"00": 2**63 - 6}

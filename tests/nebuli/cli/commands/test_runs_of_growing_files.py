@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 import signal
 from pathlib import Path
 from random import Random
@@ -46,9 +47,9 @@ class Daily:
         (directory / "visits.csv").write_text("visitor,at\n", "utf-8")
         (directory / "names.csv").write_text("visitor,name\n", "utf-8")
 
-    def append(self, *times: str) -> None:
+    def append(self, *times: str, visitor: int = 1) -> None:
         with (self.directory / "visits.csv").open("a", encoding="utf-8") as file:
-            file.writelines(f"1,2024-01-01T{time}\n" for time in times)
+            file.writelines(f"{visitor},2024-01-01T{time}\n" for time in times)
 
     def arguments(self, *options: str) -> tuple[str | Path, ...]:
         logical = {
@@ -131,6 +132,34 @@ def test_after_close_rows_of_closed_windows_are_late_and_later_ones_are_not(dail
     daily.append("02:30:00", "04:00:00")
     assert "Warning: 2 late rows " in daily.ended("--close").stderr
     assert daily.counts == {"00": 1, "01": 1, "02": 2, "04": 1}
+
+
+BIGGEST = 2**63 - 1
+
+
+@pytest.mark.parametrize("members", ["1", "2"])
+def test_windows_whose_sum_is_beyond_its_range_stay_open_by_skip_step_and_close_later(
+    daily: Daily, members: str
+) -> None:
+    """The step that closes them has no rows, and is in the log: it would fail in each later run."""
+    daily.operators[2] |= {"aggregates": {"n": "sum(visitor)"}}
+    daily.append("03:00:00")
+    options = ("--members", members)
+    assert daily.run(*options) == open_windows(3, 4)
+    before = daily.counts
+    daily.append("03:10:00", visitor=BIGGEST)
+    closed = daily.ended(*options, "--close")
+    assert closed.exit_code == 2, closed.stderr
+    said = re.search(r"step (\d+) of input visits cannot be computed: .* --skip-step \1 ", closed.error)
+    assert said, closed.error
+    skipped = daily.ended(*options, "--skip-step", said[1])
+    assert (skipped.exit_code, "append them to the source's file" in skipped.error) == (2, True)
+    assert daily.counts == before, "the file stays"
+    daily.append("03:20:00", visitor=-5)
+    ended = daily.ended(*options, "--close")
+    assert f"step {said[1]} leaves windows open, by --skip-step" in ended.stderr
+    assert ended.stderr.endswith(" s  done\n")
+    assert daily.counts == {"03": BIGGEST - 4}
 
 
 def test_a_sink_that_is_appended_to_has_each_window_once_it_is_over(daily: Daily) -> None:
