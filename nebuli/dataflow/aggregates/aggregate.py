@@ -114,6 +114,12 @@ class Aggregate:
             ]
             yield from self._changes(keys, old, new)
 
+    def compute_arguments(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Give nothing and keep nothing, but raise what `push` raises for single rows."""
+        for part in self._parts:
+            part.values(batch)
+        yield from ()
+
     def fill(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Give the groups of the rows, of which none is there yet; without windows."""
         groups, keys = self._grouped(batch)

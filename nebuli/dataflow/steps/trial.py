@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from nebuli.dataflow.aggregates.aggregate import Aggregate
 from nebuli.dataflow.errors import DataflowError
 from nebuli.dataflow.operators import Stateless
 from nebuli.dataflow.steps.member_operators import built
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
 class Trial:
     """Operators from the inputs up to the first that keeps rows: what these give depends on a push's rows alone.
 
-    Sinks in mode ``append`` are among them, which take no row back. So rows that fail here fail in any step. A
-    circuit's own operators do not do, as an event time that begins below an operator moves with what it is given.
+    Sinks in mode ``append`` are among them, which take no row back, and the arguments of an aggregate. So rows that
+    fail here fail in any step. A circuit's own operators do not do, as an event time that begins below an operator
+    moves with what it is given.
     """
 
     def __init__(self, plan: SteppedPlan) -> None:
@@ -30,14 +32,17 @@ class Trial:
 
     @property
     def tried(self) -> frozenset[str]:
-        """The ids of operators and sinks whose failures are known of rows alone."""
+        """The ids of operators and sinks all of whose failures are known of rows alone."""
         found: set[str] = set()
         waiting = [self._nodes[input_] for input_ in self._inputs]
         while waiting:
             for reader, _ in waiting.pop().readers:
-                found.add(reader.id)
-                if isinstance(reader.operator, Stateless) and not isinstance(reader.plan, WindowOperator):
-                    waiting.append(reader)
+                if isinstance(reader.plan, BoundSink):
+                    found.add(reader.id)
+                elif isinstance(reader.operator, Stateless):
+                    found.add(reader.id)
+                    if not isinstance(reader.plan, WindowOperator):
+                        waiting.append(reader)
         return frozenset(found)
 
     def check(self, input_: str, rows: pa.RecordBatch) -> None:
@@ -53,6 +58,8 @@ class Trial:
             for reader, port in node.readers:
                 if isinstance(reader.plan, BoundSink):
                     check_sink(reader.plan, batch)
+                elif isinstance(reader.operator, Aggregate):
+                    reader.next_of(reader.operator.compute_arguments(batch))
                 elif isinstance(reader.operator, Stateless):
                     outputs = reader.operator.push(port, batch)
                     while (made := reader.next_of(outputs)) is not None:
