@@ -117,8 +117,11 @@ def refuse_unreadable(topology: Topology, file: str) -> None:
         )
 
 
-def refuse_overwritten(topology: Topology, query: Query, directory: Path) -> None:
-    """Raise ClickException if the query writes a file on this machine that it also reads, or writes it twice."""
+def refuse_overwritten(topology: Topology, query: Query, directory: Path, given: Iterable[str]) -> None:
+    """Raise ClickException if the query writes a file on this machine that it also reads, or writes it twice.
+
+    It reads what was ``given``, too: the files of the topology and the query, unless they are no files.
+    """
     from nebuli.connectors.errors import OutputError
     from nebuli.connectors.sinks.overwrites import check_files
     from nebuli.connectors.sinks.sink_locks import files_read
@@ -129,9 +132,14 @@ def refuse_overwritten(topology: Topology, query: Query, directory: Path) -> Non
     physical = [each for node in topology.nodes for each in node.physical if each.logical in logical]
     sinks = [each for node in topology.nodes for each in node.sinks if each.name in names]
     late = [each.late for each in query.operators if isinstance(each, WindowOperator) and each.late]
+    files = [
+        str(Path(each).resolve()) for each in given if each != STDIN and not isinstance(each, InlineStatement)
+    ]
     try:
         check_files(
-            files_read(physical), [*(file for sink in sinks for file in sink.files), *late], directory
+            [*files_read(physical), *files],
+            [*(file for sink in sinks for file in sink.files), *late],
+            directory,
         )
     except OutputError as error:
         raise click.ClickException(str(error)) from None

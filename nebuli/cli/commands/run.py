@@ -109,7 +109,9 @@ def run(
         if statement.is_explained:
             click.echo(explained(model, statement, seed, strategy, steps.members, stepped=steps.stepped))
             return ExitCode.DONE
-        options = _Options(topology, seed, strategy, on_loss, late, max_state_bytes, steps, as_json=as_json)
+        options = _Options(
+            topology, query, seed, strategy, on_loss, late, max_state_bytes, steps, as_json=as_json
+        )
         if statement.ordering is None:
             return _run_to_end(model, statement.query, options)
         if as_json:
@@ -129,6 +131,7 @@ class _Options(NamedTuple):
     """The options of a run."""
 
     topology: str
+    query: str
     seed: int
     strategy: StrategyName
     on_loss: str
@@ -148,7 +151,7 @@ def _run_to_end(model: Topology, plan: Query, options: _Options) -> int:
     from placement.plan import Late
 
     file, steps, late = Path(options.topology).resolve(), options.steps, options.late
-    refuse_overwritten(model, plan, file.parent)
+    refuse_overwritten(model, plan, file.parent, given=(options.topology, options.query))
     if steps.stepped:
         return run_in_steps(
             model,

@@ -10,6 +10,7 @@ import click
 import pytest
 
 from nebuli.cli.files import refuse_overwritten
+from nebuli.cli.query_argument import InlineStatement
 from placement import parse_query
 from topology import parse_topology
 
@@ -37,6 +38,7 @@ def refuse(directory: Path, *paths: str) -> None:
         parse_topology(json.dumps({"logical": [logical], "nodes": nodes}), "topology.yaml"),
         parse_query(json.dumps({"operators": operators}), "query"),
         directory,
+        given=[str(directory / "topology.yaml"), InlineStatement("topology.yaml")],
     )
 
 
@@ -61,6 +63,10 @@ def here(tmp_path: Path) -> Path:
         ),
         (("out.csv", "late.csv"), "late.csv is written by"),
         (("out.csv", "in.csv"), "in.csv is read by"),
+        (
+            ("out.csv", "new/../topology.yaml"),
+            r"new/\.\./topology.yaml, which is the same file as /.*, is read by",
+        ),
     ],
 )
 def test_two_sinks_of_one_file_are_refused(here: Path, paths: tuple[str, str], how: str) -> None:
