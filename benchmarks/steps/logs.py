@@ -6,9 +6,10 @@ import asyncio
 import os
 import tempfile
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,7 @@ from benchmarks.work import Result, Work
 from nebuli.steps.logs.input_log import InputLog
 from nebuli.steps.logs.output_log import OutputLog
 from nebuli.store import Store
+from nebuli.store.ordering import sqlite
 
 from .circuits import rows_of
 from .percentiles import percentiles
@@ -40,6 +42,21 @@ async def _input_log(store: Store, work: Work) -> AsyncIterator[InputLog]:
 
 async def durable_steps(work: Work, _: str) -> Result:
     """Rows are pushed, count for a step, and are given out by it; ``p50_ms`` is that of the last two together."""
+    with _unchecked() if work.options.get("unchecked") else nullcontext():
+        return await _durable_steps(work)
+
+
+@contextmanager
+def _unchecked() -> Iterator[None]:
+    """Logs without the checksums of their entries and the notes of their ends."""
+    with (
+        patch.object(sqlite, "checksum", lambda *_: 0),
+        patch.object(sqlite.NotedEnds, "note", lambda *_: None),
+    ):
+        yield
+
+
+async def _durable_steps(work: Work) -> Result:
     pushes, fixes, writes = [], [], []
     with tempfile.TemporaryDirectory() as folder:
         async with Store.at(folder) as store, _input_log(store, work) as log:

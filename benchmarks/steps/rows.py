@@ -28,6 +28,7 @@ ROW, ROWS = "1 row a step", "1 000 rows a step"
 ONE, FOUR = "one exchange", "four exchanges"
 KILLED = "in the middle of the flights query"
 MORE, FEWER = "from 2 to 4", "from 4 to 2"
+CHECKED, UNCHECKED = "with checks", "without"
 FOUR_MEMBERS = "four members"
 FIRST, SECOND = "the first one", "the second one, 1 200 steps later"
 Options = Mapping[str, Any]
@@ -107,6 +108,15 @@ STEP_ROWS = (
         ("p50_ms", "p99_ms", "fix_p50_ms", "write_p50_ms", "push_p50_ms"),
         Within(2, "p50_ms", ROWS),
         Within(2, "p50_ms", ROW),
+        options={"steps": 1_000},
+        quick={"steps": 100},
+    ),
+    _row(
+        "the checks of a durable step",
+        ("", "durable_steps"),
+        _alone(LOGS, {UNCHECKED: {"rows": 1, "unchecked": True}, CHECKED: {"rows": 1}}),
+        ("p50_ms", "p99_ms"),
+        AtMost(1.05, UNCHECKED, "p50_ms", CHECKED),
         options={"steps": 1_000},
         quick={"steps": 100},
     ),
