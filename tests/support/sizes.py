@@ -24,11 +24,16 @@ def examples(number: int) -> int:
     return max(min(number, _FEWEST), number // _DRAWN_ONE_IN)
 
 
+def in_full(number: int) -> int:
+    """How many examples to draw, of ``number``; all of them wherever all places are tried."""
+    return max(min(number, _FEWEST), number // ONE_IN)
+
+
 def seeds(all_: Sequence[T]) -> Sequence[T]:
     """Those of all seeds, or of what is as good as them, that are tried: evenly spread, the first among them."""
     return all_[::_DRAWN_ONE_IN]
 
 
 def some(all_: Sequence[T]) -> Sequence[T]:
-    """Those of all places that are tried: evenly spread, the first among them."""
+    """Those of all places that are tried, or of seeds none of which is left out: evenly spread, with the first."""
     return all_[::ONE_IN]

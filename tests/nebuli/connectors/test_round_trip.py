@@ -20,7 +20,7 @@ from nebuli.connectors.sinks import tcp_output
 from nebuli.connectors.sinks.outputs import csv_file, parquet_file
 from nebuli.connectors.sources import csv_source, parquet_source, tcp_source
 from nebuli.dataflow.types import arrow_schema
-from tests.support.sizes import examples
+from tests.support.sizes import in_full
 from topology import Column, CsvSink, CsvSource, DataType, ParquetSink, ParquetSource, TcpSink, TcpSource
 
 ODD_TEXTS = ["", '"', '""', ",", "\n", "\r", "\r\n", "\0", " ", "\ufeff", "\\N", "NA", "nan"]
@@ -168,7 +168,7 @@ SIZES = st.lists(st.integers(2, 60) | st.just(1 << 18), min_size=1, max_size=4)
 
 
 @given(kind=st.sampled_from(KINDS), data=st.data(), sizes=SIZES, null=st.sampled_from(["", "\\N", "NA"]))
-@settings(max_examples=examples(2000), deadline=None)
+@settings(max_examples=in_full(2000), deadline=None)
 def test_what_a_sink_writes_its_source_reads_back(
     kind: str, data: st.DataObject, sizes: list[int], null: str
 ) -> None:

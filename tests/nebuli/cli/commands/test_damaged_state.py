@@ -12,7 +12,7 @@ import yaml
 
 from tests.support.commands import Ended, nebuli
 from tests.support.damaging import damaged
-from tests.support.sizes import seeds
+from tests.support.sizes import some
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
 
@@ -61,7 +61,7 @@ def _run(folder: Path) -> Ended:
 def test_damage_ends_with_an_error_that_names_the_file_or_the_result_is_right(
     ended: Path, block: int, tmp_path: Path
 ) -> None:
-    for seed in seeds(range(block * _EACH, (block + 1) * _EACH)):
+    for seed in some(range(block * _EACH, (block + 1) * _EACH)):
         shutil.rmtree(tmp_path / "place", ignore_errors=True)
         folder = shutil.copytree(ended, tmp_path / "place")
         with (folder / "a.csv").open("a", encoding="utf-8") as file:

@@ -14,7 +14,7 @@ from nebuli.circuits import CircuitShutDown
 from nebuli.circuits.circuit_calls import CircuitCalls
 from nebuli.rpc.status import FragmentState
 from tests.support.coordinator_fragments import circuit_of, running, until_final, until_running
-from tests.support.sizes import seeds
+from tests.support.sizes import some
 from tests.support.told_members import Members, numbers, pushed_query, rows, until
 
 TRIALS = range(50)
@@ -83,7 +83,7 @@ async def result(members: Members) -> Counter[int]:
 
 @pytest.mark.parametrize("phase", ["begun", "running", "paused", "started again"])
 async def test_each_row_whose_push_has_returned_is_in_the_result(phase: str, tmp_path: Path) -> None:
-    for trial in seeds(TRIALS):
+    for trial in some(TRIALS):
         async with pushed(tmp_path / str(trial), phase, trial) as (members, pushing, calls):
             await calls.shut_down()
             with pytest.raises(CircuitShutDown, match="nothing of this push was kept; run its query again"):
@@ -94,7 +94,7 @@ async def test_each_row_whose_push_has_returned_is_in_the_result(phase: str, tmp
 
 async def test_rows_that_are_pushed_meanwhile_are_refused_or_in_the_result(tmp_path: Path) -> None:
     """Whether a push comes before the end or after it is open; the two do not contradict each other."""
-    for trial in seeds(TRIALS):
+    for trial in some(TRIALS):
         async with pushed(tmp_path / str(trial), "running", trial) as (members, pushing, calls):
             refused = asyncio.create_task(pushing.until_refused())
             await asyncio.sleep(0.002 * (trial % 7))
@@ -105,7 +105,7 @@ async def test_rows_that_are_pushed_meanwhile_are_refused_or_in_the_result(tmp_p
 
 
 async def test_a_member_that_is_lost_meanwhile_comes_back_with_its_rows(tmp_path: Path) -> None:
-    for trial in seeds(TRIALS):
+    for trial in some(TRIALS):
         async with pushed(tmp_path / str(trial), "running", trial) as (members, pushing, calls):
             await calls.shut_down()
             await asyncio.sleep(0.002 * (trial % 11))
