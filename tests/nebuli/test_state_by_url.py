@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import re
 import select
 import shutil
 import signal
@@ -11,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import psycopg
+import pyarrow as pa
 import pytest
 
 from nebuli.node.records import FragmentRecord, Records, StateUnusable
@@ -160,6 +163,31 @@ def checkpoints(url: StoreUrl) -> int:
             return (await store.state_store(LOG).versions())[-1]
 
     return asyncio.run(asked())
+
+
+def test_rows_that_cannot_be_computed_are_put_next_to_the_topology(tmp_path: Path, url: StoreUrl) -> None:
+    """The steps that are skipped are known by the state: another command that continues skips them, too."""
+    (tmp_path / "sales-0.csv").write_text("shop,amount\na,1\nb,0\na,4\n", "utf-8")
+    (tmp_path / "sales-1.csv").write_text("shop,amount\nc,2\n", "utf-8")
+    (tmp_path / "topology.yaml").write_text(TOPOLOGY, "utf-8")
+    query = json.loads(QUERY)
+    query["operators"][1] |= {"aggregates": {"sales": "count(*)", "amount": "sum(8 // amount)"}}
+    (tmp_path / "query.json").write_text(json.dumps(query), "utf-8")
+    files = tmp_path / "topology.yaml", tmp_path / "query.json"
+    run = ("run", *files, "--stepped", "--members", "2", "--state", str(url), "--json")
+    failed = nebuli(*run, directory=tmp_path)
+    assert failed.exit_code == 2, failed.stderr
+    said = re.search(r"step (\d+) of input sales cannot be computed: .* --skip-step \1 ", failed.error)
+    assert said, failed.error
+    for options in (("--skip-step", said[1]), ()):
+        ended = nebuli(*run, *options, directory=tmp_path)
+        assert ended.exit_code == 0, ended.stderr
+        (skipped,) = json.loads(ended.stdout)["skipped_rows"]
+        assert skipped["file"] == str(tmp_path / f"skipped-{said[1]}-sales.arrow")
+    with pa.ipc.open_file(skipped["file"]) as rows:
+        assert rows.read_all().select(["shop", "amount"]).to_pylist() == [{"shop": "b", "amount": 0}]
+    _, *lines = (tmp_path / "totals.csv").read_text("utf-8").replace('"', "").splitlines()
+    assert sorted(lines) == ["a,2,10", "c,1,4"]
 
 
 async def test_ways_that_fail_now_and_then_change_nothing(here: Path, unsteady_url: StoreUrl) -> None:

@@ -14,7 +14,7 @@ import pytest
 from nebuli.circuits import Circuit
 from nebuli.circuits.errors import CircuitFailed, WrongRows
 from tests.nebuli.circuits.conftest import batch, zset
-from tests.support.commands import Command, nebuli
+from tests.support.commands import Command, Ended, nebuli
 from tests.support.ports import free_addresses
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
@@ -180,3 +180,42 @@ def test_a_step_is_left_out_in_steps_only(options: list[str | Path], tmp_path: P
     assert ended.exit_code == 2
     assert "--skip-step " in ended.error
     assert "add --stepped" in ended.error
+
+
+SUMS = """
+{"operators": [
+  {"id": "sales", "type": "source", "logical": "sales"},
+  {"id": "sums", "type": "aggregate", "input": "sales", "by": ["shop"], "aggregates": {"amount": "sum(amount)"}},
+  {"id": "small", "type": "sink", "input": "sums", "sink": "small"}
+]}
+"""
+BIGGEST = 2**63 - 1
+
+
+async def test_a_sum_beyond_its_range_ends_no_query_and_may_come_back_in_a_later_run(
+    options: list[str | Path], tmp_path: Path
+) -> None:
+    """A run that ends meanwhile leaves the file as it was, and says what to do."""
+    (tmp_path / "query.json").write_text(SUMS, "utf-8")
+    (tmp_path / "small.csv").write_text("before\n", "utf-8")
+    (address,) = free_addresses(1)
+
+    async def run(*pushes: pa.RecordBatch) -> Ended:
+        command = Command(*options, "--serve", address, directory=tmp_path)
+        await asyncio.to_thread(command.wait_until_said, "running")
+        async with asyncio.timeout(60), Circuit(address, deadline_s=30.0) as circuit:
+            for rows in pushes:
+                number = await circuit.next_sequence("sales", "p")
+                await circuit.push("sales", rows, producer="p", sequence=number)
+            await circuit.status()
+            await circuit.shut_down()
+        return await asyncio.to_thread(command.end)
+
+    ended = await run(*[batch(("a", 1))] * 5, batch(("a", BIGGEST)), batch(("b", 7)))
+    assert ended.exit_code == 2, ended.stderr
+    assert f"the sum {BIGGEST + 5} is beyond the range of int64" in ended.error
+    assert "push them (--serve), with negative weights" in ended.error
+    assert (tmp_path / "small.csv").read_text("utf-8") == "before\n"
+    ended = await run(zset(*[("a", 1, -1)] * 5))
+    assert ended.exit_code == 0, ended.stderr
+    assert (tmp_path / "small.csv").read_text("utf-8").splitlines()[1:] == [f'"a",{BIGGEST}', '"b",7']

@@ -492,3 +492,27 @@ def test_in_steps_members_are_shown_and_that_views_are_full(tmp_path: Path):
     ):
         refused = nebuli("place", *options, "t.yaml", "q.json", cwd=tmp_path)
         assert (refused.returncode, why in refused.stderr) == (2, True), refused.stderr
+
+
+@pytest.mark.parametrize("engine", ["spark", "embedded"])
+def test_an_engine_for_all_nodes_takes_a_master_that_the_topology_has_for_spark(tmp_path: Path, engine: str):
+    document = {
+        "logical": [{"name": "t", "schema": [{"name": "n", "type": "int64"}]}],
+        "nodes": [
+            {
+                "address": "127.0.0.1:29411",
+                "master": "local[2]",
+                "physical": [{"logical": "t", "type": "CSV", "path": "t.csv"}],
+                "sinks": [{"name": "out", "type": "Print"}],
+            }
+        ],
+    }
+    operators = [op("source", "t", logical="t"), op("sink", "o", input="t", sink="out")]
+    (tmp_path / "topology.yaml").write_text(json.dumps(document), "utf-8")
+    (tmp_path / "query.json").write_text(json.dumps({"operators": operators}), "utf-8")
+    ended = nebuli("place", "topology.yaml", "query.json", "--engine", engine, cwd=tmp_path)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "127.0.0.1:29411" in ended.stdout
+    refused = nebuli("place", "topology.yaml", "query.json", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "a master is Spark's, and this node has another engine" in refused.stderr
