@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nebuli.circuits import Circuit
+    from nebuli.control.local_queries import collect, run
     from nebuli.ingestion.source_client import Sources
     from nebuli.store.collections.collections import Collections
     from nebuli.views import Views
+    from placement.relation import Relation, source
 
 # gRPC has handlers for forks, as uvloop does them, which run in children that only ever exec: one that aborts there, or
 # waits forever, is no member. It looks at this once, when it is used first.
@@ -18,10 +20,14 @@ __version__ = "0.1.0"
 _HOMES = {
     "Circuit": "nebuli.circuits",
     "Collections": "nebuli.store.collections.collections",
+    "Relation": "placement.relation",
     "Sources": "nebuli.ingestion.source_client",
     "Views": "nebuli.views",
+    "collect": "nebuli.control.local_queries",
+    "run": "nebuli.control.local_queries",
+    "source": "placement.relation",
 }
-__all__ = ["Circuit", "Collections", "Sources", "Views"]
+__all__ = ["Circuit", "Collections", "Relation", "Sources", "Views", "collect", "run", "source"]
 
 
 def __getattr__(name: str) -> Any:

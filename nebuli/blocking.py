@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     import netchannel
+    from nebuli.control.local_queries import Given, TopologyFile
     from nebuli.store.store import Store
     from nebuli.store.store_url import StoreUrl
 
-__all__ = ["Circuit", "Collections", "Views"]
+__all__ = ["Circuit", "Collections", "Views", "collect", "run"]
 
 _ENDS_WITHIN_S = 5.0
 """Seconds that tasks have to end once they are cancelled."""
@@ -255,3 +256,27 @@ class Views(_Blocking[view_client.Views]):
     describe = _waiting(view_client.Views.describe)
     statuses = _waiting(view_client.Views.statuses)
     add = _waiting(view_client.Views.add)
+
+
+def collect(topology: TopologyFile, query: Given) -> pa.Table:
+    """`nebuli.collect`, which returns the rows of a query, from any thread: it waits for them."""
+    from nebuli.control import local_queries  # only here: clients need none of it
+
+    return _once(local_queries.collect(topology, query))
+
+
+def run(topology: TopologyFile, query: Given) -> None:
+    """`nebuli.run`, which runs a query with a sink, from any thread: it waits for its end."""
+    from nebuli.control import local_queries  # as above
+
+    _once(local_queries.run(topology, query))
+
+
+def _once(work: Coroutine[Any, Any, _Result]) -> _Result:
+    """Run a coroutine on a loop of its own, also where the thread has a running one, as in a notebook."""
+    thread = _Thread("nebuli-query")
+    thread.start()
+    try:
+        return thread.wait(work)
+    finally:
+        thread.end()

@@ -123,24 +123,13 @@ def refuse_overwritten(topology: Topology, query: Query, directory: Path, given:
     It reads what was ``given``, too: the files of the topology and the query, unless they are no files.
     """
     from nebuli.connectors.errors import OutputError
-    from nebuli.connectors.sinks.overwrites import check_files
-    from nebuli.connectors.sinks.sink_locks import files_read
-    from placement.plan import SinkOperator, SourceOperator, WindowOperator
+    from nebuli.connectors.sinks.sink_locks import check_query_files
 
-    logical = {each.logical for each in query.operators if isinstance(each, SourceOperator)}
-    names = {each.sink for each in query.operators if isinstance(each, SinkOperator)}
-    physical = [each for node in topology.nodes for each in node.physical if each.logical in logical]
-    sinks = [each for node in topology.nodes for each in node.sinks if each.name in names]
-    late = [each.late for each in query.operators if isinstance(each, WindowOperator) and each.late]
     files = [
         str(Path(each).resolve()) for each in given if each != STDIN and not isinstance(each, InlineStatement)
     ]
     try:
-        check_files(
-            [*files_read(physical), *files],
-            [*(file for sink in sinks for file in sink.files), *late],
-            directory,
-        )
+        check_query_files(topology, query, directory, files)
     except OutputError as error:
         raise click.ClickException(str(error)) from None
 

@@ -41,7 +41,7 @@ def parse_query(text: str, name: str = "query", file: str | None = None) -> Quer
     unknown = unknown_operators(_with_policies(data), outlines)
     mistakes += [marks.mistake(path, message, at_key=True) for path, message in unknown]
     try:
-        query = Query.model_validate(data, context=Origin(_sanitized(name), marks))
+        query = Query.model_validate(data, context=Origin(sanitized(name), marks))
     except ValidationError as error:
         mistakes += validation_mistakes(error, Query, marks)
     except InvalidQuery:
@@ -52,7 +52,7 @@ def parse_query(text: str, name: str = "query", file: str | None = None) -> Quer
     raise InvalidQuery(in_file_order(mistakes))
 
 
-def _sanitized(name: str) -> str:
+def sanitized(name: str) -> str:
     """A name that is safe in the names of channels: other characters become dashes, 60 at most."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:60] or "query"
 

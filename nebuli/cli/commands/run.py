@@ -17,11 +17,11 @@ import click
 
 from nebuli.cli.bounds import FilePath, max_state_bytes
 from nebuli.cli.exits import ExitCode, end_on_termination
-from nebuli.cli.late_report import LateReport, uncounted
 from nebuli.cli.placement_options import engine_option, seed_option, strategy_option, warn_of_endless
 from nebuli.cli.query_argument import query_argument
 from nebuli.cli.rows.view_rows import how_to_read
 from nebuli.cli.stepped.run_in_steps import Steps, run_in_steps, step_options
+from nebuli.control.late_report import LateReport, uncounted
 from nebuli.log_output import is_quiet
 from nebuli.rpc.conventions import VIEWS_AT
 

@@ -80,9 +80,9 @@ def _tell_data(event: str, text: str) -> None:
 
 async def _watching(query: DeployedQuery, patience_s: float, tell: Callable[[str, str], None]) -> int:
     from nebuli.cli.files import parsed, say_changed
-    from nebuli.cli.late_report import LateReport
     from nebuli.control.deployed_queries import Workers
     from nebuli.control.errors import NodeUnreachable, QueryFailed, QueryLost
+    from nebuli.control.late_report import LateReport
     from nebuli.control.supervision import Supervisor
     from nebuli.rpc.worker_client import WorkerRefused
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nebuli.cli.late_report import rows_are
 from nebuli.connectors.errors import fill_in_times, without_time
+from nebuli.control.late_report import rows_are
 from nebuli.dataflow.progress import spelled
 from nebuli.log_output import is_quiet
 from nebuli.steps.protocol import events as ev

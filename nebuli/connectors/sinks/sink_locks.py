@@ -25,16 +25,18 @@ from nebuli.connectors.errors import OutputError, SinkInUse, unwritable
 from nebuli.connectors.sinks.outputs import make_folder
 from nebuli.connectors.sinks.overwrites import check_files
 from nebuli.connectors.sinks.used_files import Holder, UsedFiles
-from placement.plan import BoundSink, BoundSource, WindowOperator
+from placement.plan import BoundSink, BoundSource, SinkOperator, SourceOperator, WindowOperator
 from placement.stepped_plan import AnyFragment, MemberFragment
 from topology import CsvSource, ParquetSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from placement import Query
+    from topology import Topology
     from topology.connectors import SourceConnector
 
-__all__ = ["SinkLock", "files_of", "take_all", "take_files"]
+__all__ = ["SinkLock", "check_query_files", "files_of", "take_all", "take_files"]
 
 _log = logging.getLogger(__name__)
 
@@ -91,6 +93,22 @@ def _read_by(fragment: AnyFragment) -> list[str]:
 def files_read(physical: Iterable[SourceConnector]) -> list[str]:
     """The files that sources read, of which some are patterns."""
     return [each.path for each in physical if isinstance(each, CsvSource | ParquetSource)]
+
+
+def check_query_files(
+    topology: Topology, query: Query, directory: Path, files: Iterable[str] = ()
+) -> None:
+    """Raise SinkIsSource if a query writes a file of this machine that it also reads, or writes it twice.
+
+    ``files`` are read, too: those of the topology and the query.
+    """
+    logical = {each.logical for each in query.operators if isinstance(each, SourceOperator)}
+    names = {each.sink for each in query.operators if isinstance(each, SinkOperator)}
+    physical = [each for node in topology.nodes for each in node.physical if each.logical in logical]
+    sinks = [each for node in topology.nodes for each in node.sinks if each.name in names]
+    late = [each.late for each in query.operators if isinstance(each, WindowOperator) and each.late]
+    written = [*(file for sink in sinks for file in sink.files), *late]
+    check_files([*files_read(physical), *files], written, directory)
 
 
 def take_all(

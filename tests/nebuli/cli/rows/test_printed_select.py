@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nebuli.cli.rows.printed_select import explained, print_rows, sort_indices, with_sink
+from nebuli.cli.rows.printed_select import explained, print_rows, with_sink
+from nebuli.control.selected_rows import sort_indices
 from placement import InvalidQuery, read_statement
 from tests.nebuli.dataflow import oracle
 from tests.placement.statements import odd_tables

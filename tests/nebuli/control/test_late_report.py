@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from nebuli.cli.late_report import LateReport
 from nebuli.connectors.errors import RowsWithoutTime
+from nebuli.control.late_report import LateReport
 from nebuli.rpc.status import FragmentState, FragmentStatus
 from placement.plan import SparkEngine
 from tests.nebuli.dataflow.windowed import fragment, source, window

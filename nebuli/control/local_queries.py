@@ -1,0 +1,151 @@
+"""Queries of a program from start to end, with a local worker process for each node."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from nebuli.connectors.sinks.sink_locks import check_query_files
+from nebuli.control.deployment import Active, deploy, fragments_of
+from nebuli.control.late_report import LateReport
+from nebuli.control.local import LocalWorkers
+from nebuli.control.selected_rows import endless_source, kept_in, ordered, with_reached_sink
+from nebuli.control.supervision import Policy, Supervisor
+from nebuli.rpc.ids import new_query
+from placement import InvalidQuery, Query, Statement, parse_query, read_statement
+from placement.plan import ViewOperator
+from placement.relation import Relation
+from placement.statements.statement import PRINTED
+from topology import Mistake, Topology, load_topology
+from topology.mistakes import read_text
+
+__all__ = ["Given", "TopologyFile", "collect", "run"]
+
+_log = logging.getLogger(__name__)
+
+TopologyFile = str | os.PathLike[str]
+"""The name of a topology's file."""
+Given = str | os.PathLike[str] | Relation | Query
+"""A query: its text in SQL or JSON, the path of its file, or as it was built."""
+
+
+async def collect(topology: TopologyFile, query: Given) -> pa.Table:
+    """Run a query without a sink on local workers, one for each node, and return its rows.
+
+    ``topology`` is the path of its file. ``query`` is a SELECT, the path of a file with one, or a `Relation`. Rows come
+    in the order of ORDER BY, and in any order without.
+
+    Raises TopologyError, InvalidQuery and PlacementError before anything runs, then QueryFailed, QueryLost, WorkerDied
+    or WorkerNotStarted. A cancelled call ends all workers before it returns.
+    """
+    file, model = _loaded(topology)
+    has_no_sink = isinstance(query, Relation) and not query.is_sink
+    if isinstance(query, Relation) and has_no_sink:
+        query = query.sink(PRINTED).named("output")
+    statement = _statement(model, query)
+    plan, ordering = statement.query, statement.ordering
+    if statement.is_explained:
+        statement.check_run(model)
+    if ordering is None and not has_no_sink:
+        root = plan.operators[-1]
+        raise InvalidQuery(
+            [Mistake(f"{root.type} {root.id} takes the rows: leave it out, or call nebuli.run", _name(query))]
+        )
+    with TemporaryDirectory(prefix="nebuli-") as folder:
+        rows = Path(folder) / "rows.parquet"
+        model = with_reached_sink(model, plan, kept_in(rows))
+        if endless := endless_source(model, plan):
+            raise InvalidQuery(
+                [
+                    Mistake(
+                        f"{endless} may not end, so the rows are never complete: write them to a sink",
+                        _name(query),
+                    )
+                ]
+            )
+        await _run(model, file, plan)
+        table = pq.read_table(rows)
+    return (
+        table if ordering is None else ordered(table, ordering).select(table.column_names[: ordering.width])
+    )
+
+
+async def run(topology: TopologyFile, query: Given) -> None:
+    """Run a query with a sink on local workers, one for each node; return when the sink has all rows.
+
+    ``topology`` and ``query`` are as for `collect`, with a sink: an INSERT, a file, or a `Relation` whose `sink` was
+    called. Paths in the topology are relative to its directory. Raises as `collect`, and OutputError if the query
+    would overwrite a file that it reads.
+    """
+    file, model = _loaded(topology)
+    statement = _statement(model, query)
+    statement.check_run(model)
+    for number, each in enumerate(statement.query.operators):
+        if isinstance(each, ViewOperator):
+            message = f"view {each.id}: views are served by nebuli run and by workers: run the query there"
+            raise InvalidQuery([statement.query.mistake(("operators", number), message)])
+    check_query_files(model, statement.query, file.parent, [str(file)])
+    await _run(model, file, statement.query)
+
+
+def _loaded(topology: TopologyFile) -> tuple[Path, Topology]:
+    """Read a topology, and return its absolute path with it. Raises TopologyError."""
+    return Path(topology).absolute(), load_topology(topology)
+
+
+def _statement(topology: Topology, query: Given) -> Statement:
+    """Read a query as the command line does. Raises InvalidQuery."""
+    match query:
+        case Query():
+            return Statement(query)
+        case Relation():
+            return Statement(query.query())
+        case str():
+            text, name, is_sql = query, "query", not query.lstrip().startswith("{")
+        case _:
+            found = read_text(Path(query))
+            if isinstance(found, Mistake):
+                raise InvalidQuery([found])
+            text, name, is_sql = found, Path(query).stem, Path(query).suffix.lower() == ".sql"
+    if is_sql:
+        return read_statement(text, topology, name, _name(query))
+    return Statement(parse_query(text, name, _name(query)))
+
+
+def _name(query: Given) -> str | None:
+    """The file that messages name."""
+    return os.fspath(query) if isinstance(query, os.PathLike) else None
+
+
+async def _run(topology: Topology, file: Path, query: Query) -> None:
+    """Run a query to its end, and log late rows."""
+    deployment = new_query()
+    fragments = fragments_of(query, topology, 0, deployment, say=_log.info)
+    active = Active(deployment, (), fragments)
+    late = LateReport()
+    async with LocalWorkers.of(topology, file, {each.node for each in fragments}) as workers:
+        supervisor = Supervisor(
+            active,
+            query,
+            topology,
+            workers,
+            seed=0,
+            policy=Policy.FAIL,
+            patience_s=0.0,
+            say=_log.info,
+            report=late.report,
+            moved=lambda active: None,
+        )
+
+        async def work() -> None:
+            await deploy(active, workers)
+            await supervisor.watch()
+
+        await workers.guard(work())
+    for text in late.warnings():
+        _log.warning(text)
