@@ -16,6 +16,7 @@ from uuid import uuid4
 import uvloop
 
 import netchannel
+from netchannel.cli.progress_line import ProgressLine
 from netchannel.cli.row_files import FileUnusable, Output, read_batches, suffix_of
 
 if TYPE_CHECKING:
@@ -147,10 +148,14 @@ async def _send(given: argparse.Namespace, secret: str | None) -> int:
         channel = sender.register_channel(given.to.channel, to=given.to.address)
         batches = read_batches(given.file)
         _KEPT.append(batches)
-        while (batch := await _next_of(batches)) is not None:
-            await channel.send(batch)
-            rows, messages = rows + batch.num_rows, messages + 1
-        await channel.close()
+        with ProgressLine() as line:
+            line.show(f"waiting for {given.to.address}")
+            while (batch := await _next_of(batches)) is not None:
+                await channel.send(batch)
+                rows, messages = rows + batch.num_rows, messages + 1
+                acknowledged = channel.statistics().acknowledged
+                line.show(f"{rows:,} rows sent, messages: {messages:,}, acknowledged: {acknowledged:,}")
+            await channel.close()
     sys.stderr.write(f"{rows:,} rows acknowledged, messages: {messages:,}\n")
     return _DONE
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import replace
@@ -19,6 +20,7 @@ from nebuli.cli.bounds import FilePath, max_state_bytes
 from nebuli.cli.exits import ExitCode, end_on_termination
 from nebuli.cli.placement_options import engine_option, seed_option, strategy_option, warn_of_endless
 from nebuli.cli.query_argument import query_argument
+from nebuli.cli.row_progress import RowProgress
 from nebuli.cli.rows.view_rows import how_to_read
 from nebuli.cli.stepped.run_in_steps import Steps, run_in_steps, step_options
 from nebuli.control.late_report import LateReport, uncounted
@@ -196,7 +198,7 @@ def _run_to_end(model: Topology, plan: Query, options: _Options) -> int:
     active = Active(deployment, (), fragments)
     if options.as_json:
         _refuse_print(active)
-    progress = _Progress(active.fragments)
+    progress = _Progress(active.fragments, shows_rows=not (_prints(active) and sys.stdout.isatty()))
     settings = _Run(
         model,
         plan,
@@ -218,13 +220,18 @@ def _run_to_end(model: Topology, plan: Query, options: _Options) -> int:
 
 
 def _refuse_print(active: Active) -> None:
-    from topology import PrintSink
-
-    sink = active.root.operators[-1]
-    if isinstance(getattr(sink, "target", None), PrintSink):
+    if _prints(active):
+        sink = active.root.operators[-1]
         raise click.UsageError(
             f"--json and the sink {sink.id} (Print) both write to standard output: remove one of them"
         )
+
+
+def _prints(active: Active) -> bool:
+    """Whether a worker writes the rows to standard output."""
+    from topology import PrintSink
+
+    return isinstance(getattr(active.root.operators[-1], "target", None), PrintSink)
 
 
 class _Run(NamedTuple):
@@ -300,7 +307,8 @@ async def _run(settings: _Run, progress: _Progress) -> None:
         work = _deploy(settings, workers, progress)
         # With policy FAIL the guard ends the query on a worker's death; else the supervisor finds workers that do not
         # answer.
-        await (workers.guard(work) if settings.policy is Policy.FAIL else work)
+        with progress.rows:
+            await (workers.guard(work) if settings.policy is Policy.FAIL else work)
     if settings.says_late:
         for text in progress.late.warnings():
             click.echo(f"Warning: {text}", err=True)
@@ -446,15 +454,25 @@ class ServesNowhere(Exception):
 
 
 class _Progress:
-    """The progress on standard error: a line for each change of a fragment, and one every few seconds."""
+    """The progress on standard error: a line for each change of a fragment, and one every few seconds.
 
-    def __init__(self, fragments: Sequence[AnyFragment]) -> None:
+    On a terminal, ``rows`` is the line below them: the rows that were read, instead of a line every few seconds.
+    """
+
+    def __init__(self, fragments: Sequence[AnyFragment], *, shows_rows: bool) -> None:
+        self.rows = RowProgress("starting", shown=shows_rows)
         self._began = time.monotonic()
         self._statuses: dict[str, tuple[str, FragmentStatus]] = {}
         self.late = LateReport()
         self._begin(fragments)
 
     def _begin(self, fragments: Sequence[AnyFragment]) -> None:
+        from placement.plan import BoundSource
+
+        self._fragments = len(fragments)
+        self._reading = {
+            each.id for each in fragments if any(isinstance(one, BoundSource) for one in each.operators)
+        }
         self._said: dict[str, tuple[tuple[str, str], float]] = {}
         self._widths = tuple(
             max(map(len, column)) for column in zip(*((f.id, f.node) for f in fragments), strict=True)
@@ -490,10 +508,11 @@ class _Progress:
         """Print a fragment's status if it has changed."""
         self._statuses[fragment.id] = fragment.node, status
         self.late.report(fragment, status)
+        self._show_rows()
         now = time.monotonic()
         said, when = self._said.get(fragment.id, (("", ""), 0.0))
         news = (status.state, status.phase or said[1])  # nothing changes between two phases
-        if news == said and (status.state.is_final or now - when < _PROGRESS_S):
+        if news == said and (status.state.is_final or self.rows.is_shown or now - when < _PROGRESS_S):
             return
         self._said[fragment.id] = (news, now)
         id_width, node_width = self._widths
@@ -502,6 +521,13 @@ class _Progress:
         self.say(
             f"{fragment.id:<{id_width}}  {fragment.node:<{node_width}}  {status.state:<8}  {what}".rstrip()
         )
+
+    def _show_rows(self) -> None:
+        """Show the rows that the sources have given, and how many fragments have finished."""
+        statuses = [status for _, status in self._statuses.values()]
+        finished = sum(status.state.is_final for status in statuses)
+        rows = sum(status.rows_in for id_, (_, status) in self._statuses.items() if id_ in self._reading)
+        self.rows.update(rows, f"{finished} of {_count(self._fragments, 'fragment')} finished, read")
 
 
 def _count(number: int, noun: str) -> str:

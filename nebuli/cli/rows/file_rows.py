@@ -47,6 +47,20 @@ def rows_of(file: str, columns: Schema) -> Iterator[Iterator[pa.RecordBatch]]:
             raise click.ClickException(said.replace(path, "<stdin>") if file == STDIN else said) from None
 
 
+def row_count(file: str) -> int | None:
+    """Return the number of rows of a file that has it in its metadata, as Parquet does."""
+    import pyarrow as pa
+
+    if Path(file).suffix.lower() != ".parquet":
+        return None
+    import pyarrow.parquet as pq
+
+    try:
+        return int(pq.read_metadata(file).num_rows)
+    except (OSError, pa.ArrowException):  # which the reader reports, with the reason
+        return None
+
+
 def _batches(path: str, columns: Schema) -> Iterator[pa.RecordBatch]:
     """Yield all rows of a file of any format, in batches of the same size."""
     import pyarrow as pa

@@ -21,6 +21,7 @@ import netchannel
 from netchannel.cli import row_files as files
 from netchannel.cli.row_files import FileUnusable, Output, read_batches
 from tests.support.ports import free_addresses
+from tests.support.terminals import on_terminal
 from tests.support.waiting import wait_for
 
 ROWS = pa.table({"n": pa.array([1, 2, 3], pa.int64()), "word": ["a", 'b "c"', "é"]})
@@ -225,3 +226,20 @@ def test_bad_input_is_exit_code_2(arguments: list[str], said: str) -> None:
     assert done.returncode == 2
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.processes
+def test_a_sender_on_a_terminal_shows_how_far_it_is(tmp_path: Path) -> None:
+    write(ROWS, tmp_path / "rows.csv")
+    (address,) = free_addresses(1)
+    with subprocess.Popen(
+        [sys.executable, "-m", "netchannel", "recv", f"{address}/c"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ):
+        send = [sys.executable, "-m", "netchannel", "send", "rows.csv", f"{address}/c"]
+        code, drawn = on_terminal(send, tmp_path)
+    assert code == 0, drawn
+    first, *_ = drawn.split("\r\x1b[K")[1:]
+    assert first == f"waiting for {address}"
+    assert drawn.endswith("\r\x1b[K3 rows acknowledged, messages: 1\r\n")

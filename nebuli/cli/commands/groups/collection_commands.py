@@ -15,6 +15,7 @@ from nebuli.cli.bounds import FilePath, state_place, store_option
 from nebuli.cli.exits import ExitCode, code_of_storage, end_on_termination
 from nebuli.cli.files import STDIN
 from nebuli.cli.placement_text import table
+from nebuli.cli.row_progress import RowProgress
 from nebuli.cli.rows.collection_views import cells, columns_from, columns_of, shown
 from nebuli.cli.rows.printed_rows import how_many, print_rows
 from nebuli.cli.rows.times import instant, read_time
@@ -439,12 +440,12 @@ async def _inserted(
     collections: Collections, name: str, file: str, producer: str | None
 ) -> tuple[int | None, int]:
     """Insert the rows of a file, and return the time at which all are visible, and their number."""
-    from nebuli.cli.rows.file_rows import rows_of
+    from nebuli.cli.rows.file_rows import row_count, rows_of
     from nebuli.store.errors import SequencePassed
 
     columns = columns_of(name, (await collections.describe(name)).schema)
     at, rows = None, 0
-    with rows_of(file, columns) as batches:
+    with rows_of(file, columns) as batches, RowProgress("inserted", row_count(file)) as progress:
         for number, batch in enumerate(batches):
             rows += batch.num_rows
             try:
@@ -453,6 +454,7 @@ async def _inserted(
                 )
             except SequencePassed:  # this batch and later ones were inserted before
                 at = None
+            progress.update(rows)
     if rows and at is None:
         raise click.ClickException(
             f"producer {producer} has inserted more rows into collection {name} than {file} has: give each file a "
