@@ -171,6 +171,10 @@ class Circuit(_Blocking[circuits.Circuit]):
         client = circuits.Circuit(address, secret=secret, tls=tls, deadline_s=deadline_s)
         super().__init__(client, _Thread("nebuli-circuit"))
 
+    def _repr_html_(self) -> str:
+        """As `nebuli.Circuit` is shown in a notebook."""
+        return self._client._repr_html_()
+
     @property
     def address(self) -> str:
         """Where the circuit is served."""

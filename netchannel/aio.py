@@ -62,6 +62,10 @@ class SenderChannel:
         self._thread = thread
         self._channel = channel
 
+    def _repr_html_(self) -> str:
+        """As `netchannel.SenderChannel._repr_html_`."""
+        return self._thread.call(self._channel._repr_html_)
+
     @property
     def id(self) -> str:
         """As `netchannel.SenderChannel.id`."""
@@ -223,6 +227,10 @@ class ReceiverChannel:
         except EndOfChannel:
             raise StopAsyncIteration from None
 
+    def _repr_html_(self) -> str:
+        """As `netchannel.ReceiverChannel._repr_html_`."""
+        return self._thread.call(self._channel._repr_html_)
+
     @property
     def id(self) -> str:
         """As `netchannel.ReceiverChannel.id`."""
@@ -283,6 +291,10 @@ class RetainedChannel:
     def __init__(self, thread: services.ServiceThread, channel: retained_channels.RetainedChannel) -> None:
         self._thread = thread
         self._channel = channel
+
+    def _repr_html_(self) -> str:
+        """As `netchannel.RetainedChannel._repr_html_`."""
+        return self._thread.call(self._channel._repr_html_)
 
     @property
     def id(self) -> str:

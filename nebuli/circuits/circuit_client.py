@@ -7,6 +7,7 @@ import math
 import time
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -106,6 +107,15 @@ class Circuit:
         self._deadline_s = deadline_s
         self._channel: grpc.aio.Channel
         self._stub: Any
+
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows: its inputs and outputs, known once it is entered."""
+        rows = "".join(
+            f"<tr><th>{side}</th><td>{escape(name)}</td><td>{escape(', '.join(map(_column, schema)))}</td></tr>"
+            for side, schemas in (("input", self.inputs), ("output", self.outputs))
+            for name, schema in schemas.items()
+        )
+        return f"<table><caption>Circuit {escape(self.address)}</caption>{rows}</table>"
 
     async def __aenter__(self) -> Self:
         """Connect, once the circuit is there. Raises CircuitUnreachable, CircuitDenied, CertificateError."""
@@ -381,3 +391,7 @@ def _rows(batch: pa.RecordBatch | pa.Table) -> bytes:
 
 def _schema(rows: wire.Rows) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(rows.schema))
+
+
+def _column(field: pa.Field) -> str:
+    return f"{field.name}: {field.type}"

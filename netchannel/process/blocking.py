@@ -61,6 +61,10 @@ class BlockingSenderChannel:
         self._thread = thread
         self._channel = channel
 
+    def _repr_html_(self) -> str:
+        """As `netchannel.SenderChannel._repr_html_`."""
+        return self._thread.call(self._channel._repr_html_)
+
     @property
     def id(self) -> str:
         """As `netchannel.SenderChannel.id`."""
@@ -229,6 +233,10 @@ class BlockingReceiverChannel:
             raise TypeError(f"channel {self.id!r} has the codec bytes: its messages are no Arrow batches")
         return pyarrow.RecordBatchReader.from_batches(schema, self).__arrow_c_stream__(requested_schema)
 
+    def _repr_html_(self) -> str:
+        """As `netchannel.ReceiverChannel._repr_html_`."""
+        return self._thread.call(self._channel._repr_html_)
+
     @property
     def id(self) -> str:
         """As `netchannel.ReceiverChannel.id`."""
@@ -289,6 +297,10 @@ class BlockingRetainedChannel:
     def __init__(self, thread: services.ServiceThread, channel: retained_channels.RetainedChannel) -> None:
         self._thread = thread
         self._channel = channel
+
+    def _repr_html_(self) -> str:
+        """As `netchannel.RetainedChannel._repr_html_`."""
+        return self._thread.call(self._channel._repr_html_)
 
     @property
     def id(self) -> str:

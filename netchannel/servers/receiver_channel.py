@@ -10,7 +10,7 @@ from netchannel.statistics import ReceiverChannelStatistics
 from netchannel.values import Message, Position, check_given
 from netchannel.wire.codec import ArrowDecoder
 
-from .identity import shown
+from .identity import shown, shown_in_html
 from .retained_channels import retained_statistics
 from .waiter import Changes, wait_for_farewell
 
@@ -40,6 +40,10 @@ class ReceiverChannel:
 
     def __repr__(self) -> str:
         return shown(self, repr(self.id), str(self._core.state))
+
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows: its state and counters."""
+        return shown_in_html(self, self.id, self.statistics())
 
     @property
     def id(self) -> str:

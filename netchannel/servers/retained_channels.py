@@ -18,7 +18,7 @@ from netchannel.values import CloseReport, Heads, check_given, with_article
 from netchannel.wire.codec import CodecName, make_decoder, make_encoder
 from netchannel.wire.frames import NOTE_LIMIT
 
-from .identity import shown
+from .identity import shown, shown_in_html
 from .waiter import Changes, wait_for_farewell
 
 if TYPE_CHECKING:
@@ -81,6 +81,10 @@ class RetainedChannel:
 
     def __repr__(self) -> str:
         return shown(self, repr(self.id), str(self._core.channel.state))
+
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows: its state and counters."""
+        return shown_in_html(self, self.id, self.statistics())
 
     @property
     def id(self) -> str:
@@ -221,6 +225,10 @@ class RetainedSenderChannel:
 
     def __repr__(self) -> str:
         return shown(self, repr(self.id), _state_of(self.core))
+
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows: its state and counters."""
+        return shown_in_html(self, self.id, self.statistics())
 
     @property
     def id(self) -> str:

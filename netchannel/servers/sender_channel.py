@@ -17,7 +17,7 @@ from netchannel.statistics import SenderChannelStatistics
 from netchannel.values import CloseReport, check_given
 from netchannel.wire.frames import SHARED_FROM
 
-from .identity import shown
+from .identity import shown, shown_in_html
 from .retained_channels import check_note
 from .waiter import Changes
 
@@ -72,6 +72,10 @@ class SenderChannel:
 
     def __repr__(self) -> str:
         return shown(self, repr(self.id), str(self.core.state))
+
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows: its state and counters."""
+        return shown_in_html(self, self.id, self.statistics(), self.core.to)
 
     @property
     def id(self) -> str:

@@ -33,6 +33,7 @@ import math
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
+from html import escape
 from itertools import product
 from random import Random
 from typing import TYPE_CHECKING
@@ -75,6 +76,16 @@ class Placement:
     reasons: Mapping[str, str]
     paths: Mapping[str, tuple[str, ...]]
     note: str = ""
+
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows: that of `nebuli place`, with nodes and reasons."""
+        rows = [("operator", "type", "node", "why")]
+        rows += [
+            (key, each.type, self.nodes[key], self.reasons[key]) for key, each in self.plan.operators.items()
+        ]
+        head, *body = ["".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows]
+        head = head.replace("td>", "th>")
+        return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in body)}</table>"
 
 
 def place_bottom_up(plan: BoundPlan, topology: Topology, seed: int = 0) -> Placement:

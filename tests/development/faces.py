@@ -408,7 +408,10 @@ def _class(of: Wrapped, template: str) -> str:
     methods = {name: text for name, text in by_hand.items() if name.startswith("__")}
     methods |= {name: _attribute(of, name, kind) for name, kind in _attributes(node) if name not in left_out}
     for each in node.body:
-        if isinstance(each, Function) and not each.name.startswith("_") and each.name not in left_out:
+        is_public = isinstance(each, Function) and (
+            each.name == "_repr_html_" or not each.name.startswith("_")
+        )
+        if is_public and each.name not in left_out:
             methods[each.name] = by_hand.get(each.name) or _method(of, each)
     methods = {**methods, **by_hand}
     return f"class {of.name}{_head(of)}\n\n" + textwrap.indent("\n\n".join(methods.values()), "    ") + "\n"

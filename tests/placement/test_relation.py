@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from collections.abc import Callable
 from typing import Any
@@ -197,3 +198,18 @@ def test_each_call_of_a_chain_has_its_own_line() -> None:
 def test_another_thing_than_a_relation_is_no_input() -> None:
     with pytest.raises(TypeError, match=r"expected a relation, got 'u': start one with nebuli\.source"):
         source("t").join("u", on="k")  # type: ignore[arg-type] - that is the point
+
+
+def test_a_placement_is_a_table_in_a_notebook() -> None:
+    placed = placement.place(source("t").filter("x < 1").named("a<b").sink("out").query(), TOPOLOGY)
+    head, *rows = (
+        placed._repr_html_().removeprefix("<table><tr>").removesuffix("</tr></table>").split("</tr><tr>")
+    )
+    assert head == "<th>operator</th><th>type</th><th>node</th><th>why</th>"
+    expected = [
+        (key, each.type, placed.nodes[key], placed.reasons[key])
+        for key, each in placed.plan.operators.items()
+    ]
+    assert len(expected) == 3
+    assert [html.unescape(row)[4:-5].split("</td><td>") for row in rows] == [[*each] for each in expected]
+    assert "<td>a&lt;b</td><td>filter</td>" in rows[1]
