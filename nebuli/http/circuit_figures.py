@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from nebuli.http.prometheus_text import family
+from nebuli.http.prometheus_text import family, summary
 from nebuli.store.errors import StorageError
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ class CircuitFigures:
             "next_step": coordinator.next_step,
             "complete": coordinator.complete if coordinator.complete_is_known else None,
             "checkpoints": [{"version": each.version, "step": each.step} for each in coordinator.checkpoints],
+            "timings": coordinator.timings(),
             "operators": self._sums(),
             "members": members,
         }
@@ -109,6 +110,35 @@ def _lines(stats: Mapping[str, Any]) -> Iterator[str]:
         "paused", "gauge", "whether no steps are to be made", [(circuit, int(stats["paused"]))]
     )
     yield from _family("epoch", "gauge", "how often members were restarted", [(circuit, stats["epoch"])])
+    timings = stats["timings"]
+    for name, text in (("step", "steps"), ("checkpoint", "checkpoints")):
+        yield from summary(
+            f"nebuli_circuit_{name}_duration_seconds",
+            f"how long {text} of the coordinator's process took",
+            [(circuit, timings[f"{name}s"], timings[f"{name}_seconds"])],
+        )
+    single: tuple[tuple[str, Kind, str, str], ...] = (
+        (
+            "failed_checkpoints_total",
+            "counter",
+            "checkpoints that a member could not write",
+            "failed_checkpoints",
+        ),
+        (
+            "checkpoint_age_seconds",
+            "gauge",
+            "time since the last checkpoint of the process",
+            "checkpoint_age_seconds",
+        ),
+        ("input_lag_seconds", "gauge", "how long the oldest row in no step has waited", "input_lag_seconds"),
+    )
+    for name, kind, text, value in single:
+        series = [] if timings[value] is None else [(circuit, timings[value])]
+        yield from _family(name, kind, text, series)
+    behind = stats["next_step"] - max((each["step"] for each in stats["checkpoints"]), default=0)
+    yield from _family(
+        "checkpoint_lag_steps", "gauge", "steps after the last checkpoint", [(circuit, behind)]
+    )
     for name, text in _COUNTED.items():
         series = [({**circuit, "operator": key}, each[name]) for key, each in stats["operators"].items()]
         yield from _family(f"{name}_total", "counter", f"{text} an operator, at all members", series)

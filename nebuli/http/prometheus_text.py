@@ -19,8 +19,20 @@ def family(
     yield f"# HELP {name} {text}"
     yield f"# TYPE {name} {kind}"
     for labels, value in series:
-        said = ",".join(f'{key}="{_escaped(each)}"' for key, each in labels.items())
-        yield f"{name}{{{said}}} {value}"
+        yield f"{name}{_shown(labels)} {value}"
+
+
+def summary(name: str, text: str, series: Sequence[tuple[Mapping[str, str], float, float]]) -> Iterator[str]:
+    """The lines of a metric of which the number and the sum are known, by its labels."""
+    yield f"# HELP {name} {text}"
+    yield f"# TYPE {name} summary"
+    for labels, count, total in series:
+        yield f"{name}_count{_shown(labels)} {count}"
+        yield f"{name}_sum{_shown(labels)} {total}"
+
+
+def _shown(labels: Mapping[str, str]) -> str:
+    return "{" + ",".join(f'{key}="{_escaped(each)}"' for key, each in labels.items()) + "}"
 
 
 def _escaped(text: str) -> str:

@@ -111,6 +111,22 @@ class Coordinator:
         """Those that all members have."""
         return self._lockstep.checkpoints
 
+    def timings(self) -> dict[str, float | None]:
+        """How long steps and checkpoints of this process took, in seconds, and how long rows and a checkpoint are due.
+
+        ``checkpoint_age`` is None before the first checkpoint.
+        """
+        now, of = asyncio.get_running_loop().time(), self._lockstep.timings
+        return {
+            "steps": of.steps,
+            "step_seconds": of.step_seconds,
+            "checkpoints": of.checkpoints,
+            "checkpoint_seconds": of.checkpoint_seconds,
+            "failed_checkpoints": of.failed_checkpoints,
+            "checkpoint_age_seconds": None if of.checkpoint_at is None else now - of.checkpoint_at,
+            "input_lag_seconds": self._lockstep.input_lag(now),
+        }
+
     @property
     def paused(self) -> bool:
         """True if no steps are to be made."""

@@ -61,6 +61,7 @@ from nebuli.steps.protocol.events import (
 )
 from nebuli.steps.protocol.made_steps import MadeSteps
 from nebuli.steps.protocol.recovery import common_checkpoint
+from nebuli.steps.protocol.timings import Timings
 from nebuli.steps.protocol.triggers import CheckpointNow, Situation, StepNow, WaitUntil, decide
 from nebuli.steps.protocol.two_phases import TwoPhases
 
@@ -107,6 +108,8 @@ class Lockstep:
         """Those that all members have made, in whatever epoch."""
         self.next_step = self.made.complete
         """The one that is issued next, in an epoch; before the first one, as far as this process knows."""
+        self.timings = Timings()
+        """How long they and the checkpoints took."""
         self.paused = paused
         self.quiet = False
         """Paused, and all members have reported that nothing runs any more."""
@@ -299,6 +302,7 @@ class Lockstep:
                 self._stepping.remove(member)
                 if not self._stepping:
                     self.made.reached(self.next_step)
+                    self.timings.stepped(self._now - self._stepped_at)
             case say.Prepared(_, attempt):
                 self._prepared(member, attempt)
             case say.NotPrepared(_, attempt, why):
@@ -357,6 +361,11 @@ class Lockstep:
             self._ask_pause()
 
     # -- running
+
+    def input_lag(self, now: float) -> float:
+        """For how many seconds the oldest row that is in no step yet has waited."""
+        rows, since = self._arrivals.waiting(self.next_step)
+        return max(now - since, 0.0) if any(rows) else 0.0
 
     def _situation(self) -> Situation:
         rows, since = self._arrivals.waiting(self.next_step)
@@ -434,6 +443,7 @@ class Lockstep:
             return
         failed.not_prepared(member)
         self._round = None
+        self.timings.failed_checkpoints += 1
         self._tell_all(say.GiveUp(self.epoch, attempt))
         self._orders.append(
             CheckpointFailed(failed.step, f"member {member} could not write it: {why}", failed.requests)
@@ -447,6 +457,8 @@ class Lockstep:
             self._round = None
             self._keep(made.step)
             self._trim()
+            assert self._checkpoint_at is not None
+            self.timings.saved(self._checkpoint_at, self._now)
             self._orders.append(CheckpointMade(made.step, made.requests))
 
     def _keep(self, step: int) -> None:

@@ -86,6 +86,11 @@ async def test_stats_and_metrics_are_those_of_all_members(serve: Serve) -> None:
         assert counter(text, "rows_in_total", 'circuit="totals",operator="a"') >= 13
         assert 'nebuli_circuit_member_waiting_rows{circuit="totals",member="2",host="127.0.0.1"} 0' in text
         assert 'nebuli_circuit_member_up{circuit="totals",member="1"} 1' in text
+        timings = before["timings"]
+        assert timings["steps"] >= 6
+        assert 0 < timings["step_seconds"] < 60
+        assert (timings["checkpoints"], timings["failed_checkpoints"]) == (1, 0)
+        assert 'nebuli_circuit_checkpoint_duration_seconds_count{circuit="totals"} 1' in text
 
 
 def counter(metrics: str, name: str, labels: str) -> int:

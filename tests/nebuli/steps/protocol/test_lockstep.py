@@ -376,6 +376,33 @@ def step(driven: Driven) -> None:
     driven.hear_all(say.Stepped(1, at))
 
 
+def test_steps_and_checkpoints_are_timed_until_the_last_member_has_them() -> None:
+    driven = running()
+    driven.now = 10.0
+    driven.hear(0, say.Received(1, 0, 1))  # which begins the step
+    assert driven.lockstep.input_lag(12.0) == 0.0, "the rows are in a step"
+    driven.now = 10.5
+    driven.hear(0, say.Stepped(1, 0))
+    assert driven.lockstep.timings.steps == 0
+    driven.now = 12.0
+    driven.hear(0, say.Received(1, 1, 1))
+    assert driven.lockstep.input_lag(12.75) == 0.75, "the step before is not over"
+    driven.hear(1, say.Stepped(1, 0))
+    timings = driven.lockstep.timings
+    assert (timings.steps, timings.step_seconds) == (1, 2.0)
+    driven.hear_all(say.Stepped(1, 1))
+    driven.now = 20.0
+    driven.happen(ev.CheckpointAsked(1))
+    driven.now = 20.25
+    driven.hear_all(say.Prepared(1, 1))
+    assert (timings.checkpoints, timings.checkpoint_at) == (0, None)
+    driven.hear_all(say.Committed(1, 1))
+    assert (timings.checkpoints, timings.checkpoint_seconds, timings.checkpoint_at) == (1, 0.25, 20.25)
+    driven.happen(ev.CheckpointAsked(2))
+    driven.hear(0, say.NotPrepared(1, 2, "no room"))
+    assert (timings.failed_checkpoints, timings.checkpoints) == (1, 1)
+
+
 def test_each_checkpoint_is_the_next_version_and_input_goes_below_the_older_one() -> None:
     driven = running()
     for version in range(1, 6):
