@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from nebuli.ingestion.source_client import Sources
     from nebuli.store.collections.collections import Collections
     from nebuli.views import Views
-    from placement.relation import Relation, source
+    from placement.query_builder import Relation, source
 
 # gRPC has handlers for forks, as uvloop does them, which run in children that only ever exec: one that aborts there, or
 # waits forever, is no member. It looks at this once, when it is used first.
@@ -20,12 +20,12 @@ __version__ = "0.1.0"
 _HOMES = {
     "Circuit": "nebuli.circuits",
     "Collections": "nebuli.store.collections.collections",
-    "Relation": "placement.relation",
+    "Relation": "placement.query_builder",
     "Sources": "nebuli.ingestion.source_client",
     "Views": "nebuli.views",
     "collect": "nebuli.control.local_queries",
     "run": "nebuli.control.local_queries",
-    "source": "placement.relation",
+    "source": "placement.query_builder",
 }
 __all__ = ["Circuit", "Collections", "Relation", "Sources", "Views", "collect", "run", "source"]
 

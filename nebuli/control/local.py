@@ -112,7 +112,7 @@ class LocalWorkers:
         self._clients = AsyncExitStack()
         self._workers: dict[str, LocalWorker] = {}
         self.trusts: dict[str, Trust] = {}
-        """What is shown to them, by node."""
+        """The credentials shown to them, by node."""
         self._state = tempfile.TemporaryDirectory(  # which no other user can enter
             prefix="nebuli-run-",
             ignore_cleanup_errors=True,  # a process that is killed may still write

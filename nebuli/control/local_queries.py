@@ -19,7 +19,7 @@ from nebuli.control.supervision import Policy, Supervisor
 from nebuli.rpc.ids import new_query
 from placement import InvalidQuery, Query, Statement, parse_query, read_statement
 from placement.plan import ViewOperator
-from placement.relation import Relation
+from placement.query_builder import Relation
 from placement.statements.statement import PRINTED
 from topology import Mistake, Topology, load_topology
 from topology.mistakes import read_text

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.docs.markdown import ROOT
 
 DOCKERFILE = ROOT / "Dockerfile"
@@ -30,6 +32,7 @@ def instructions(text: str) -> list[tuple[str, str]]:
     ]
 
 
+@pytest.mark.processes(1)
 def test_the_linter_finds_nothing() -> None:
     text = DOCKERFILE.read_text("utf-8")
     assert linted(text) == []

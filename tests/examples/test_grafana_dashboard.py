@@ -18,7 +18,7 @@ from tests.docs.markdown import ROOT
 DASHBOARD = json.loads((ROOT / "examples" / "monitoring" / "grafana-dashboard.json").read_text("utf-8"))
 PANELS = [each for each in DASHBOARD["panels"] if each["type"] != "row"]
 STATS: dict[str, Any] = {
-    "name": "q", "paused": False, "epoch": 1, "next_step": 7, "checkpoints": [{"version": 1, "step": 5}],
+    "name": "q", "paused": False, "epoch": 1, "next_step": 7, "complete": 7, "checkpoints": [{"version": 1, "step": 5}],
     "timings": {
         "steps": 7, "step_seconds": 0.5, "checkpoints": 1, "checkpoint_seconds": 0.25, "failed_checkpoints": 2,
         "checkpoint_age_seconds": 3.5, "input_lag_seconds": 0.0,

@@ -12,7 +12,7 @@ import pytest
 
 from tests.gate.choice import LEFT_OUT, is_named, names
 
-PAGE = Path(__file__).parents[2] / "docs" / "development" / "machine.md"
+PAGE = Path(__file__).parents[2] / "docs" / "development" / "tests.md"
 TITLE = "## Tests that the gate leaves to make test-all"
 
 Groups = tuple[str, ...]

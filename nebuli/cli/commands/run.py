@@ -228,7 +228,7 @@ def _refuse_print(active: Active) -> None:
 
 
 def _prints(active: Active) -> bool:
-    """Whether a worker writes the rows to standard output."""
+    """True if a worker writes the rows to standard output."""
     from topology import PrintSink
 
     return isinstance(getattr(active.root.operators[-1], "target", None), PrintSink)

@@ -95,9 +95,7 @@ def files_read(physical: Iterable[SourceConnector]) -> list[str]:
     return [each.path for each in physical if isinstance(each, CsvSource | ParquetSource)]
 
 
-def check_query_files(
-    topology: Topology, query: Query, directory: Path, files: Iterable[str] = ()
-) -> None:
+def check_query_files(topology: Topology, query: Query, directory: Path, files: Iterable[str] = ()) -> None:
     """Raise SinkIsSource if a query writes a file of this machine that it also reads, or writes it twice.
 
     ``files`` are read, too: those of the topology and the query.

@@ -77,7 +77,7 @@ nodes:
     assert "1 worker ready" in drawn
     assert drawn.rstrip().endswith("done")
     assert "finished, read" not in on_terminal([*NEBULI, "--quiet", *query], tmp_path)[1]
-    piped = subprocess.run([*NEBULI, *query], cwd=tmp_path, capture_output=True, text=True, check=True)
+    piped = subprocess.run([*NEBULI, *query], cwd=tmp_path, capture_output=True, encoding="utf-8", check=True)
     assert "finished, read" not in piped.stderr
     assert "\x1b" not in piped.stderr
     subprocess.run(

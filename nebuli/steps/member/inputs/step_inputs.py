@@ -35,7 +35,7 @@ class StepInputs:
         return step in self._left_out
 
     def keeps_time_open(self, step: int) -> bool:
-        """Whether event time does not end with a step, although the log has that."""
+        """True if event time does not end with a step, although the log has that."""
         return self._left_out.whole(step)
 
     def check_whose(self) -> None:

@@ -66,7 +66,7 @@ class Relation:
 
     @property
     def is_sink(self) -> bool:
-        """Whether it writes to a sink, and has no rows itself."""
+        """True if it writes to a sink, and has no rows itself."""
         return self._operator.type == "sink"
 
     def filter(self, predicate: str) -> Relation:

@@ -11,7 +11,7 @@ import pytest
 
 import placement
 from placement import InvalidQuery, Query, parse_query, parse_statement
-from placement.relation import Relation, source
+from placement.query_builder import Relation, source
 from tests.placement.statements.generator import Generator
 from tests.placement.statements.odd_tables import TOPOLOGY
 from tests.placement.statements.plans import plan
