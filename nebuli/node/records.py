@@ -103,7 +103,7 @@ class Records:
                 f"{path} is not a fragment's record: give the worker its own --state, a folder that is empty "
                 f"or does not exist yet"
             )
-        return StateUnusable(f"{path} is no fragment's record: {error}; remove it")
+        return StateUnusable(f"{path} is not a fragment's record: {error}; remove it")
 
     def save(self, record: FragmentRecord) -> None:
         """Keep a record, durably when this returns. Raises OSError."""

@@ -185,8 +185,8 @@ async def test_where_a_node_has_the_only_source_it_cannot_be_replaced(tmp_path: 
         with pytest.raises(QueryLost) as caught:
             await query.finish(query.kill_at("source", 1))
     assert str(caught.value) == (
-        f"worker {nodes['source']} does not answer; the query cannot be placed without it: source numbers is "
-        f"there only"
+        f"worker {nodes['source']} does not answer; the query cannot be placed without it: source numbers is only "
+        f"there"
     )
     assert not (tmp_path / "out.parquet").exists()
 

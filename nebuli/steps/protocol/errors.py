@@ -10,7 +10,7 @@
     ├── LogIncomplete          a member's input log does not continue where the checkpoint ends
     ├── MembersDiffer          members do not run the same circuit, or not the same number of them
     ├── MemberFailed           a member cannot do it, and could not if it tried again
-    ├── CheckpointNotMade      a checkpoint was given up; steps go on
+    ├── CheckpointNotMade      a checkpoint was given up; steps continue
     └── NothingToSave          the circuit does not run: what it knows is in its last checkpoint
 """
 

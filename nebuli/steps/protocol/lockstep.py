@@ -87,7 +87,7 @@ class Lockstep:
 
     ``over``: a coordinator before it has recorded that all have stopped there, and they are dismissed. ``closes``:
     event time ends when all inputs have ended, and at the end of the run. ``made``: the steps that were made with
-    coordinators before it in this process. `handle` raises CoordinationError where the circuit cannot go on, and from
+    coordinators before it in this process. `handle` raises CoordinationError if the circuit cannot continue, and from
     then on for every event.
     """
 

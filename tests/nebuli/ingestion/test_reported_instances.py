@@ -225,7 +225,7 @@ async def test_what_others_let_go_of_while_an_instance_begins_is_no_error_unless
                     return each.instance == "other" and (each.health == "running" or each.error is not None)
 
                 found = await said(sources, is_known, "how the other one fares")
-    said_so = [each.getMessage() for each in caplog.records if "begun anew" in each.getMessage()]
+    said_so = [each.getMessage() for each in caplog.records if "restarted from scratch" in each.getMessage()]
     assert all("source sales, instance other: " in each for each in said_so)
     if times == 3:
         assert (found.health, found.error, found.last_error, len(said_so)) == ("running", None, None, 3)

@@ -309,7 +309,7 @@ def test_in_steps_the_other_mistakes_stay_mistakes():
         (3, text.splitlines()[2].index('"delay +') + 1)
     ]
     with pytest.raises(
-        RetractingPlan, match=r"^q\.json:4:53: sink s: 'log' at b:1 appends, and aggregate a retracts rows"
+        RetractingPlan, match=r"^q\.json:4:53: sink s: 'log' at b:1 appends, and aggregate a retracts"
     ):
         check_stepped(parse_query(text.replace("+ 1", "> 1"), file="q.json"), TOPOLOGY)
 

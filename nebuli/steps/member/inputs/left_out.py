@@ -47,7 +47,7 @@ class LeftOutRows:
         return step in self._rules
 
     def whole(self, step: int) -> bool:
-        """Whether all rows of an input are left out of a step. Event time does not end with such a step."""
+        """Return True if all rows of an input are left out of a step. Event time does not end with such a step."""
         return not all(self._rules.get(step, {}).values())
 
     def inputs(self, step: int) -> Mapping[str, bool]:

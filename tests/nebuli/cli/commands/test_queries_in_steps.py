@@ -119,7 +119,7 @@ def test_what_was_stopped_goes_on_when_it_is_started_again(fleet: Fleet) -> None
     assert again.exit_code == 1
     assert again.error == (
         f"query {id_} was stopped, and nothing is to be saved: its last checkpoint is at step {last:,}; "
-        f"'nebuli start {id_}' goes on there"
+        f"'nebuli start {id_}' continues there"
     )
     assert not fleet.out.exists()
     assert fleet.run("start", id_).exit_code == 0
@@ -286,7 +286,7 @@ def test_what_has_failed_goes_on_when_it_is_started_again(make_fleet: MakeFleet)
     ended = fleet.run("checkpoint", id_)
     assert ended.error == (
         f"query {id_} has failed, and nothing is to be saved: its last checkpoint is at step {step}; 'nebuli "
-        f"status {id_}' says why, and 'nebuli start {id_}' goes on there"
+        f"status {id_}' shows why, and 'nebuli start {id_}' continues there"
     )
     file.write_text("n\n1\n2\n3\n", "utf-8")
     started = fleet.run("start", id_)

@@ -230,6 +230,6 @@ def test_what_cannot_be_replaced_is_named_after_a_while(site: Site) -> None:
     ended = watching.end()
     assert ended.exit_code == 1
     assert ended.error == (
-        f"worker {site.nodes[0]} does not answer; the query cannot be placed without it: source in is there "
-        f"only"
+        f"worker {site.nodes[0]} does not answer; the query cannot be placed without it: source in is only "
+        f"there"
     )

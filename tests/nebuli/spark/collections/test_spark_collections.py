@@ -194,7 +194,7 @@ def test_a_stream_follows_a_handover(spark, store: Collections, tmp_path: Path) 
     assert store.describe("a").holds["spark/spark"].time > held
     plain = streamed(spark, tmp_path, "a", startingTime=at).writeStream.format("noop")
     query = plain.option("checkpointLocation", str(tmp_path / "plain")).trigger(availableNow=True).start()
-    with pytest.raises(Exception, match=r"collection a takes back \[?\{'k': .*changes=true"):
+    with pytest.raises(Exception, match=r"collection a retracts \[?\{'k': .*changes=true"):
         query.awaitTermination(200)
     store.drop("a")
     store.create("a", SCHEMA)

@@ -79,7 +79,7 @@ def test_rows_that_are_only_added_are_read_plainly_and_others_refused(spark, fil
     assert plain.columns == ["shop", "amount"]
     assert Counter(map(tuple, plain.collect())) == all_rows(PUSHES)
     taken_back = reader(spark.read, filled, "totals", appendOnly=True).load()
-    with pytest.raises(Exception, match=r"RowTakenBack: .*output totals: step \d+ takes back {'shop': "):
+    with pytest.raises(Exception, match=r"RowTakenBack: .*output totals: step \d+ retracts {'shop': "):
         taken_back.collect()
 
 

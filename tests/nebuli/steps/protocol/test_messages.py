@@ -76,7 +76,7 @@ def test_one_side_does_not_take_what_the_other_one_says(message: say.FromCoordin
         (["joined", 1, 2, "i", "f", "a", [[1, 0], [2, 0], [3, 0]], 0, 0], "not one version or two"),
         (["joined", 1, 2, "i", "f", "a", [[1]], 0, 0], "no version and step"),
         (["joined", 1, 2, "i", "f", "a", 7, 0, 0], "checkpoints of 'joined' is '7', no array"),
-        ({"stepped": 1}, "no array: run coordinator and members with the same version"),
+        ({"stepped": 1}, "no array: run coordinator"),
         ([], "no array that begins with a kind"),
         ([7, 1], "no array that begins with a kind"),
     ],
