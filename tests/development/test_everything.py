@@ -51,9 +51,9 @@ def test_all_is_run_and_passes(folder: Path, capsys: pytest.CaptureFixture[str])
     assert ran(folder) == ALL
     tests, spark, timed = (folder / "ran").read_text("utf-8").splitlines()[-3:]
     assert re.fullmatch(
-        r"python -m pytest --passed \S+ --numprocesses 7 --dist loadgroup -m not \(spark or timed\)", tests
+        r"python -m pytest --passed=\S+ --numprocesses 7 --dist loadgroup -m not \(spark or timed\)", tests
     )
-    assert re.match(r"python -m pytest --passed \S+ --numprocesses 5 ", spark)
+    assert re.match(r"python -m pytest --passed=\S+ --numprocesses 5 ", spark)
     assert timed == "python -m pytest -m timed"
     assert results(capsys.readouterr().out) == [
         "style, types and imports: passed",

@@ -313,7 +313,7 @@ def test_a_graph_is_no_query_to_run_free(verb: str, tmp_path: Path):
     assert (ended.returncode, ended.stdout) == (2, "")
     first, *_ = ended.stderr.splitlines()
     assert first.partition("q.json:")[2] == (
-        "4:3: sink b: a second sink beside sink a; expected exactly one, for a query that runs free: "
+        "4:3: sink b: a second sink in addition to sink a; expected exactly one, for a query that runs free: "
         "make it a query of its own, or run it in steps (nebuli run --stepped --state DIR)"
     )
 
