@@ -32,7 +32,7 @@ def instructions(text: str) -> list[tuple[str, str]]:
     ]
 
 
-@pytest.mark.processes(1)
+@pytest.mark.processes(2)
 def test_the_linter_finds_nothing() -> None:
     text = DOCKERFILE.read_text("utf-8")
     assert linted(text) == []
