@@ -132,13 +132,12 @@ async def _until_there(sources: Sources, folder: Path) -> None:
     """Until the collection is complete up to a time at which all of the file was available."""
     size = (folder / FILE).stat().st_size
     entry = await sources.entry(SOURCE)
-    while True:
-        remap = await Remap.opened(sources.store, entry.remap, sources.collections.clock)
-        upper, addresses, _ = await remap.recorded()
-        if sum(addresses.get("data", {}).values()) == size:
-            await sources.collections.written(SOURCE, entry.rendition, upper - 1)
-            return
+    remap = await Remap.opened(sources.store, entry.remap, sources.collections.clock)
+    await remap.begin(0)
+    while sum(remap.last.get("data", {}).values()) != size:
         await asyncio.sleep(LOOK_S)
+        await remap.look()
+    await sources.collections.written(SOURCE, entry.rendition, remap.upper - 1)
 
 
 def _written() -> int:

@@ -246,7 +246,7 @@ class Stage:
             written[self._target.collection] += [
                 (timed.time, rows) for rows in changes.output if rows.num_rows
             ]
-            if self._errors is not None and (wrong := undecoded_rows(messages)).num_rows:
+            if self._errors is not None and (wrong := undecoded_rows(messages)) is not None:
                 written[self._errors].append((timed.time, wrong))
             for name, batches in changes.states.items():
                 written[self._target.state(name)] += [(timed.time, rows) for rows in batches if rows.num_rows]
@@ -267,15 +267,17 @@ class Stage:
             ) from error
 
 
-def undecoded_rows(messages: Mapping[str, Sequence[Messages]]) -> pa.RecordBatch:
-    """The messages of which no rows could be made, as rows of the collection of errors."""
+def undecoded_rows(messages: Mapping[str, Sequence[Messages]]) -> pa.RecordBatch | None:
+    """The messages of which no rows could be made, as rows of the collection of errors; None: there are none."""
     rows = [
         (source, some.part, each.address, each.error, each.payload)
         for source, all_of_it in messages.items()
         for some in all_of_it
         for each in some.undecoded
     ]
-    columns = zip(*rows, strict=True) if rows else [()] * len(ERROR_COLUMNS)
+    if not rows:
+        return None
+    columns = zip(*rows, strict=True)
     return insertions(
         pa.RecordBatch.from_arrays(
             [pa.array(column, field.type) for column, field in zip(columns, ERROR_COLUMNS, strict=True)],
