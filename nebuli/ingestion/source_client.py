@@ -202,11 +202,21 @@ class Sources:
         return None
 
     async def instances(self, name: str) -> list[InstanceStatus]:
-        """Return the last reports of its instances, also of those that have ended within the last day."""
-        texts = (await self._instances.read()).items()
-        found = [InstanceStatus.of_text(text) for _, text in texts]
+        """Return the last reports of its instances, also of those that have ended within the last day.
+
+        An instance of this host that was killed has ended, too, without a report.
+        """
+        found = [InstanceStatus.of_text(text) for text in (await self._instances.read()).values()]
+        here = socket.gethostname()
         return sorted(
-            (each for each in found if each.source == name), key=lambda each: (each.host, each.instance)
+            (
+                replace(each, health="ended", error=None)
+                if each.host == here and not is_running(each.pid)
+                else each
+                for each in found
+                if each.source == name
+            ),
+            key=lambda each: (each.host, each.instance),
         )
 
     async def supervisors(self) -> list[SupervisorStatus]:

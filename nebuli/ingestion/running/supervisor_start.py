@@ -9,7 +9,6 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nebuli.processes import is_running
 from nebuli.store.collections.clock import now_ms
 
 from .supervised_process import end_process
@@ -67,7 +66,7 @@ async def started(
             )
         pid = holder.pid if holder is not None else None
         instances = [each for each in await sources.instances(source) if _is_here(each)]
-        living = [each for each in instances if each.is_living(now_ms()) and is_running(each.pid)]
+        living = [each for each in instances if each.is_living(now_ms())]
         said = [each.error for each in living]
         said += [each.last_error for each in instances if _has_failed(each, begun)]
         if wrong := next((each for each in said if each is not None), None):
