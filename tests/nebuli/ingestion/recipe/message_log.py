@@ -24,7 +24,6 @@ class MessageLog:
     parts: dict[str, list[tuple[int, tuple[str, int]]]] = field(default_factory=dict)
     trimmed: dict[str, int] = field(default_factory=dict)
     is_away: bool = False
-    opened: list[Addresses] = field(default_factory=list)
 
     def add(self, part: str, rows: Sequence[tuple[str, int]], skip: int = 0) -> None:
         messages = self.parts.setdefault(part, [])
@@ -60,7 +59,6 @@ class LogReader(SourceReader):
     async def open(self, at: Mapping[str, int]) -> None:
         self._check()
         self._at = dict(at)
-        self._log.opened.append(dict(at))
         for part, address in at.items():
             if address < self._log.trimmed.get(part, 0):
                 raise AddressGone(

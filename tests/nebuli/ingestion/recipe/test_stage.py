@@ -1,10 +1,10 @@
-"""The recipe step by step: where an instance begins, and what is done with what is written already."""
+"""A stage whose source lacks messages, or whose decoder waits; for kills see ``test_recipe_under_faults``."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from nebuli import Collections
 from nebuli.ingestion.attempts import Told
 from nebuli.ingestion.decoding.decoder import Decoder, Facts
 from nebuli.ingestion.decoding.typed_columns import TypedColumns
-from nebuli.ingestion.errors import AddressGone, IngestionError, SourceAway, SourceConflict
+from nebuli.ingestion.errors import AddressGone, IngestionError, SourceAway
 from nebuli.ingestion.message_addresses import Messages
 from nebuli.ingestion.readers.seen_files import SeenFiles
 from nebuli.ingestion.recipe import timed_messages
@@ -24,7 +24,6 @@ from nebuli.ingestion.recipe.reclocking import Remap
 from nebuli.ingestion.recipe.stage import Stage, Target
 from nebuli.ingestion.recipe.timed_messages import Reclocked
 from nebuli.ingestion.recipe.turns import Turns
-from nebuli.store.errors import StoreFailed
 from tests.nebuli.ingestion.recipe.message_log import CARRIED, MessageLog, silent
 from tests.nebuli.ingestion.recipe.pairs import Pairs, paired
 from tests.support.waiting import until_async
@@ -81,88 +80,8 @@ async def until_caught_up(stage: Stage, task: asyncio.Task[None]) -> None:
     await until_async(there, "all is written")
 
 
-async def uppers(collections: Collections) -> dict[str, int]:
-    return {name: (await collections.describe(name)).renditions[0].upper for name in NAMES}
-
-
 async def contents(collections: Collections, name: str = "out") -> Counter[tuple[Any, ...]]:
     return Counter(tuple(row.values()) for row in (await collections.snapshot(name)).to_pylist())
-
-
-@pytest.mark.parametrize("written", NAMES)
-async def test_a_crash_between_two_collections_is_finished(
-    collections: Collections, monkeypatch: pytest.MonkeyPatch, written: str
-) -> None:
-    """ST-ING-8, ST-ING-14, ST-ING-15: it begins at the lowest upper, where the remap says, and both come as far."""
-    log = MessageLog()
-    log.add("p", FIRST)
-    stage = await made(collections, log)
-    async with running(stage) as task:
-        await until_caught_up(stage, task)
-    write_all = Collections.write_all
-
-    async def crashing(
-        self: Collections, updates: Mapping[str, Iterable[Any]], lower: int, upper: int, *, rendition: str
-    ) -> None:
-        await write_all(self, {written: updates[written]}, lower, upper, rendition=rendition)
-        raise StoreFailed("a shard", "writing", OSError("the crash"))
-
-    log.add("p", SECOND)
-    with monkeypatch.context() as patch:
-        patch.setattr(Collections, "write_all", crashing)
-        with pytest.raises(StoreFailed):
-            await (await made(collections, log)).run()
-    apart = await uppers(collections)
-    assert apart[written] > min(apart.values())
-    remap = await collections._store.open_shard("remap")
-    recorded = await remap.contents(min(apart.values()) - 1)
-    stage = await made(collections, log)
-    async with running(stage) as task:
-        await until_caught_up(stage, task)
-    assert log.opened[-1] == {row["part"]: row["address"] for row in recorded.to_pylist()} == {"p": 3}
-    assert await contents(collections) == paired(FIRST + SECOND)
-    assert await contents(collections, "out.waiting") == Counter([("c", 4), ("d", 6)])
-    assert len(set((await uppers(collections)).values())) == 1
-
-
-class Different(TypedColumns):
-    """Decodes values that are its own."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(CARRIED, source="out")
-        self.number = number
-
-    def decode(self, messages: Messages, facts: Mapping[str, bytes]) -> Messages:
-        rows = [{**row, "value": row["value"] + self.number} for row in messages.rows.to_pylist()]
-        return messages.made_of(type(messages.rows).from_pylist(rows, schema=CARRIED))
-
-
-async def test_who_decodes_something_else_is_found_and_changes_nothing(collections: Collections) -> None:
-    """ST-ING-17, ST-ING-18: equal writes are skipped; others are a conflict that names both, and a new rendition."""
-    log = MessageLog()
-    stages = [await made(collections, log, Different(each)) for each in (0, 0, 7)]
-    tasks = [asyncio.create_task(each.run()) for each in stages]
-    try:
-
-        async def begun() -> bool:
-            return all(each.upper for each in stages)
-
-        await until_async(begun, "all have begun")
-        while not any(each.done() for each in tasks):
-            log.add("p", FIRST + SECOND)
-            await asyncio.sleep(0.05)
-        with pytest.raises(SourceConflict, match="a new rendition from scratch"):
-            next(each for each in tasks if each.done()).result()
-        there = await contents(collections)
-        # Whoever was first: what is there is of one decoder alone.
-        values = {value for _, value in there}
-        assert values <= {value for _, value in FIRST + SECOND} or values <= {
-            value + 7 for _, value in FIRST + SECOND
-        }
-    finally:
-        for each in tasks:
-            each.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def test_what_the_source_has_dropped_is_said(collections: Collections) -> None:
