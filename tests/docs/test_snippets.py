@@ -25,7 +25,7 @@ _ELSEWHERE = {
         "spark-streaming",
         "spark-streams-and-circuits",
     )
-}
+} | {"docs/tutorial/first-source.md"}
 _WITH_STEPS = [page for page in PAGES if name_of(page) not in _ELSEWHERE and sessions.steps_of(blocks(page))]
 _INSTALLING = {"docs/how-to/write-a-connector.md"}  # what is no other test's to find
 _WITH_SERVERS = {"docs/how-to/state-in-postgres.md"}

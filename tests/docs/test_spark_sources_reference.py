@@ -53,10 +53,11 @@ def test_every_error_is_described(page: str, errors: ModuleType, base: str) -> N
 @pytest.mark.spark
 @pytest.mark.processes
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("page", ["spark-streams-and-circuits", "spark-collections"])
+@pytest.mark.parametrize(
+    "page", ["how-to/spark-streams-and-circuits", "how-to/spark-collections", "tutorial/first-source"]
+)
 def test_what_the_page_shows_is_what_happens(page: str, tmp_path: Path) -> None:
-    how_to = PAGES / "how-to" / f"{page}.md"
-    for outcome in sessions.run(sessions.steps_of(blocks(how_to)), tmp_path):
+    for outcome in sessions.run(sessions.steps_of(blocks(PAGES / f"{page}.md")), tmp_path):
         step = outcome.step
         said = "\n".join(file.read_text("utf-8") for file in tmp_path.glob("*.txt"))
         assert outcome.exit_code == 0, f"{step.command}\n{outcome.output}\n{said}"
