@@ -286,7 +286,7 @@ def _one_row_each(payloads: MessageBytes) -> bool:
 
 
 def _has_plain_quotes(payloads: MessageBytes) -> bool:
-    """Whether each message is a line in which quotes do no more than begin and end values.
+    """Return True if each message is a line in which quotes do no more than begin and end values.
 
     Most are, and to see that takes half of what `_ONE_ROW` does.
     """
