@@ -115,7 +115,11 @@ async def test_a_cancelled_run_leaves_no_worker(topology: Path) -> None:
     run.cancel()
     with pytest.raises(asyncio.CancelledError):
         await run
-    assert not await is_served()
+
+    async def is_over() -> bool:
+        return not await is_served()
+
+    await until_async(is_over, "its processes to be gone")
 
 
 @pytest.mark.parametrize(

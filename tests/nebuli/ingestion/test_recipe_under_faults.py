@@ -19,7 +19,7 @@ from tests.nebuli.store.collections.rows import counted
 from tests.support.starter import Forked, start_program
 from tests.support.waiting import until_async, wait_for
 
-pytestmark = pytest.mark.processes(3)
+pytestmark = pytest.mark.processes(5)
 
 KILLED = "is killed once it has recorded"
 """And before it has written anything."""
