@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -52,14 +53,15 @@ def send_signal(process: Process, number: signal.Signals) -> None:
 
 
 def is_running(pid: int) -> bool:
-    """True if there is a process of this pid on this machine."""
+    """Return True if a process of this pid runs on this machine; a zombie, yet to be reaped, does not."""
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+        state = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[0]
+    except (ProcessLookupError, FileNotFoundError):
         return False
     except PermissionError:  # of another account
         return True
-    return True
+    return state != "Z"
 
 
 def signal_name(number: int) -> str:

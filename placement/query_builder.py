@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ from topology.mistakes import in_file_order
 from topology.validation import validation_mistakes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Sequence
 
     from placement.plan import How
     from topology.mistakes import Location
@@ -75,7 +76,7 @@ class Relation:
 
     def project(self, columns: Mapping[str, str] | None = None, /, **named: str) -> Relation:
         """Compute columns: output name to expression, in order; those of ``columns`` first."""
-        return self._read_by("project", {"columns": {**(columns or {}), **named}})
+        return self._read_by("project", {"columns": _named("project", columns, named)})
 
     def union(self, *others: Relation) -> Relation:
         """Add all rows of other relations, which have the same schema."""
@@ -90,7 +91,7 @@ class Relation:
 
     def group_by(self, *columns: str) -> Grouped:
         """Group the rows by columns, for `Grouped.aggregate`."""
-        return Grouped(self._operator, columns)
+        return Grouped(self._operator, _listed(columns))
 
     def aggregate(self, aggregates: Mapping[str, str] | None = None, /, **named: str) -> Relation:
         """Compute one row of all rows: output name to aggregate, such as ``n="count(*)"``."""
@@ -136,6 +137,8 @@ class Relation:
 
     def named(self, id: str) -> Relation:  # noqa: A002 - the name of the field
         """Give the last operator an id, which messages, columns of joins and policies name."""
+        if not isinstance(id, str):
+            raise TypeError(f"an id is a str, got {id!r}")
         return Relation(replace(self._operator, id=id))
 
     def bounded(self, max_state_bytes: int) -> Relation:
@@ -195,7 +198,7 @@ class Grouped:
 
     def aggregate(self, aggregates: Mapping[str, str] | None = None, /, **named: str) -> Relation:
         """Compute a row for each group: its columns, then output name to aggregate, such as ``n="count(*)"``."""
-        fields = {"by": list(self._by), "aggregates": {**(aggregates or {}), **named}}
+        fields = {"by": list(self._by), "aggregates": _named("aggregate", aggregates, named)}
         return Relation(_operator("aggregate", fields, [self._rows]))
 
 
@@ -259,8 +262,24 @@ def _operator(type_: str, fields: Mapping[str, Any], inputs: Sequence[Operator] 
     return Operator(type_, given, tuple(inputs), _caller())
 
 
+def _named(call: str, columns: Mapping[str, str] | None, named: Mapping[str, str]) -> dict[str, str]:
+    """The expressions of a call by the names of their columns. Raises TypeError where they have none."""
+    if columns is not None and not isinstance(columns, Mapping):
+        raise TypeError(
+            f"{call} takes expressions by the names of their columns, got {columns!r}: write {call}(name=...), "
+            f"or {call}({{'a name': ...}})"
+        )
+    return {**(columns or {}), **named}
+
+
 def _listed(names: str | Iterable[str]) -> list[str]:
-    return [names] if isinstance(names, str) else list(names)
+    """One name, or several. Raises TypeError for anything else."""
+    if isinstance(names, str):
+        return [names]
+    found = list(names) if isinstance(names, Iterable) else [names]
+    if wrong := [each for each in found if not isinstance(each, str)]:
+        raise TypeError(f"expected names of columns, got {wrong[0]!r}")
+    return found
 
 
 def _caller() -> tuple[str, int]:

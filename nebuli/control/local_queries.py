@@ -19,7 +19,7 @@ from nebuli.control.supervision import Policy, Supervisor
 from nebuli.rpc.ids import new_query
 from placement import InvalidQuery, Query, Statement, parse_query, read_statement
 from placement.plan import ViewOperator
-from placement.query_builder import Relation
+from placement.query_builder import Grouped, Relation
 from placement.statements.statement import PRINTED
 from topology import Mistake, Topology, load_topology
 from topology.mistakes import read_text
@@ -105,6 +105,8 @@ def _statement(topology: Topology, query: Given) -> Statement:
             return Statement(query)
         case Relation():
             return Statement(query.query())
+        case Grouped():
+            raise TypeError("grouped rows are no query yet: call aggregate on them")
         case str():
             text, name, is_sql = query, "query", not query.lstrip().startswith("{")
         case _:

@@ -12,8 +12,9 @@ from collections.abc import Callable
 
 import pytest
 
-from nebuli.processes import send_signal, tell
+from nebuli.processes import is_running, send_signal, tell
 from tests.support.loops import new_uvloop
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.processes
 
@@ -103,3 +104,12 @@ def test_processes_begin_without_handlers_of_grpc() -> None:
         [sys.executable, "-c", CALLING], check=False, capture_output=True, encoding="utf-8", timeout=60
     )
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_process_that_its_parent_has_yet_to_reap_runs_no_more() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        assert is_running(process.pid)
+        process.kill()
+        wait_for(lambda: not is_running(process.pid), "its end")
+        assert process.returncode is None, "nothing has waited for it"
+    assert not is_running(process.pid)

@@ -200,6 +200,28 @@ def test_another_thing_than_a_relation_is_no_input() -> None:
         source("t").join("u", on="k")  # type: ignore[arg-type] - that is the point
 
 
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda rows: rows.project("k"), "project takes expressions by the names .* got 'k': write project"),
+        (
+            lambda rows: rows.aggregate("sum(n)"),
+            "aggregate takes expressions by the names .* got 'sum\\(n\\)'",
+        ),
+        (lambda rows: rows.join(source("u"), on=3), "expected names of columns, got 3"),
+        (lambda rows: rows.group_by(["k"]), "expected names of columns, got \\['k'\\]"),
+        (lambda rows: rows.distinct().sharded(2, 4), "expected names of columns, got 4"),
+        (lambda rows: rows.view(["k", 1]), "expected names of columns, got 1"),
+        (lambda rows: rows.named(3), "an id is a str, got 3"),
+    ],
+)
+def test_arguments_of_another_type_are_named_at_the_call(
+    call: Callable[[Relation], object], message: str
+) -> None:
+    with pytest.raises(TypeError, match=message):
+        call(source("t"))
+
+
 def test_a_placement_is_a_table_in_a_notebook() -> None:
     placed = placement.place(source("t").filter("x < 1").named("a<b").sink("out").query(), TOPOLOGY)
     head, *rows = (

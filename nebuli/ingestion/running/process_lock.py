@@ -56,12 +56,13 @@ class LockHolder:
 
 
 def _started(pid: int) -> int | None:
-    """Return when a process of this pid started; None: there is none."""
+    """Return when a process of this pid started; None: there is none, or a zombie."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
-    return int(text.rpartition(")")[2].split()[_STARTED])
+    state, *numbers = text.rpartition(")")[2].split()
+    return None if state == "Z" else int(numbers[_STARTED - 1])
 
 
 @dataclass(frozen=True, slots=True)
