@@ -62,7 +62,7 @@ def read_state(files: FileSystem, segment_log: SegmentLog, *, is_new: bool) -> C
     """The state of the log's stream. Raises LogDamaged.
 
     If a log has none, no consumer has acknowledged anything, even one known from the previous stream. A log
-    that ``is_new`` has none: what is there was left by one that was thrown away, even if that was of the same
+    that ``is_new`` has none: files in its folder were left by one that was thrown away, even if that was of the same
     stream.
     """
     path = segment_log.path / STATE

@@ -77,8 +77,8 @@ class JsonRows:
     ) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
         """Return the rows, and the payload of each; an empty one, or a blank line, has none.
 
-        A payload ``at_begin`` of its file may begin with a UTF-8 mark. Raises RowInvalid for what is no object, or has
-        a value of another kind.
+        A payload ``at_begin`` of its file may begin with a UTF-8 mark. Raises RowInvalid for one that is not
+        an object, or has a value of another kind.
         """
         there = ~_tombstones(payloads)
         places = np.flatnonzero(there)

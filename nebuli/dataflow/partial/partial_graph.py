@@ -129,7 +129,7 @@ class PartialGraph:
 
         Partial ones are there at once, with all keys missing. Full ones get the rows so far, as messages that are yet
         to be moved; for that no other message may be in transit. ``DataflowError``: they cannot be added, as more would
-        have to be full of what is there, or one of them cannot take the rows so far; the graph is as before.
+        have to be full, or one of them cannot take the rows so far; the graph is as before.
         """
         before, nodes = self.plan, list(nodes)
         plan = planned([*before.nodes.values(), *nodes], before.paths)

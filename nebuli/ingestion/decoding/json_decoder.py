@@ -27,7 +27,7 @@ class JsonDecoder(Decoder):
         self._rows = JsonRows(schema, refuse_constant)
 
     def decode(self, messages: Messages, facts: Mapping[str, bytes]) -> Messages:
-        """Rows of the schema. Raises MessageInvalid for what is no object, or has a value of another kind."""
+        """Return rows of the schema. Raises MessageInvalid for one that is not an object, or has a wrong value."""
         try:
             rows, places = self._rows.read(bytes_of(messages), messages.addresses == 0)
         except RowInvalid as error:

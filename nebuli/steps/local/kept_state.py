@@ -61,7 +61,7 @@ class KeptState:
     async def claim(self, query: SteppedQuery) -> tuple[SteppedQuery, int]:
         """Record this query at the locked place, if it has none or this one already.
 
-        The query over as many members as have what is there, and their generation. The place has no query before any
+        The query over the members that have the state, and their generation. The place has no query before any
         row counts: after correcting an error of the first try, it may be another query. Raises StateOfAnother,
         ClaimDamaged, StateGone, StorageError, OSError.
         """
