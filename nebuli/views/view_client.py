@@ -121,8 +121,9 @@ class Views:
         Raises:
             WrongKey: one of the keys does not match the view's.
             UnknownView: no process at the node has the view.
-            LookupTimedOut: some keys have not come in time; it has the others. In steps it has none, and names the
-            members that were waited for. ViewUnreachable, ViewDenied, ViewFailed: there was no answer.
+            LookupTimedOut: some keys have not come in time; it has the others. In steps it has none, and names
+                the members that were waited for.
+            ViewUnreachable, ViewDenied, ViewFailed: there was no answer.
         """
         _check(deadline)
         if isinstance(keys, str | bytes):

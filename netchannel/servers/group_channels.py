@@ -292,10 +292,11 @@ class GroupClient:
         Raises:
             EpochRegressed: a later epoch of the application is committed.
             AttemptLost: a winner is not there, not sealed, or not what was sealed: nothing of the group is
-            published. SchemaMismatch: a winner has another schema than the channel.
+                published.
+            SchemaMismatch: a winner has another schema than the channel.
             ChannelClosed: the stream has ended, or its consumer has closed it.
             ChannelBroken: the receiver's disk has failed, or ``fault`` gave up: commit again to learn what
-            holds.
+                holds.
         """
         group = check_group(Group(application, epoch, 0))
         check_given("end", end, bool)

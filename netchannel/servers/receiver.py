@@ -302,8 +302,7 @@ class ReceiverServer:
 
         Raises:
             ChannelInUse: the id is registered here, or its files are in use by this process or another.
-            LogDamaged, LogBroken, StorageFull, SchemaMismatch: the files cannot be opened, or hold messages
-            of
+            LogDamaged, LogBroken, StorageFull, SchemaMismatch: the files cannot be opened, or hold messages of
                 another codec or schema.
             ValueError: the buffer is one that only senders have.
         """
@@ -349,8 +348,7 @@ class ReceiverServer:
 
         Raises:
             ChannelInUse: the id is registered here, or its files are in use by this process or another.
-            LogDamaged, LogBroken, StorageFull, SchemaMismatch: the files cannot be opened, or hold messages
-            of
+            LogDamaged, LogBroken, StorageFull, SchemaMismatch: the files cannot be opened, or hold messages of
                 another codec or schema.
             ValueError: the buffer is one that only senders have.
         """

@@ -148,18 +148,17 @@ class SenderServer:
             to: the receiver's address; it need not listen yet.
             codec: ``arrow`` takes pyarrow.RecordBatch, ``bytes`` anything with the buffer protocol.
             schema: the batches' schema; if not given, the first batch's.
-            stream: the identity of the stream, 1 to 4 096 characters, to continue one that another process
-            has detached. A durable buffer keeps it automatically. replayable: the producer can start
-            anywhere: the stream continues at the receiver's next number, which ``await channel.attached()``
-            returns. buffer: how much is kept until it is acknowledged, and where. A durable buffer is opened
-            here, which
+            stream: the identity of the stream, 1 to 4 096 characters, to continue one that another process has
+                detached. A durable buffer keeps it automatically.
+            replayable: the producer can start anywhere: the stream continues at the receiver's next number,
+                which ``await channel.attached()`` returns.
+            buffer: how much is kept until it is acknowledged, and where. A durable buffer is opened here, which
                 waits for the disk for a few milliseconds.
             fault: how long a receiver that is away is waited for.
 
         Raises:
-            ChannelInUse: this process sends on that channel to that receiver already, or its durable buffer
-            is open
-                in this process or another.
+            ChannelInUse: this process sends on that channel to that receiver already, or its durable buffer is
+                open in this process or another.
             LogDamaged, LogBroken, StorageFull: the durable buffer cannot be opened.
             SchemaMismatch: the durable buffer holds messages of another schema or codec.
             ValueError: ``to`` is no address, or the settings do not go together.

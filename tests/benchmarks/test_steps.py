@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.report import table
+from benchmarks.report import printed
 from benchmarks.row import Row
 from benchmarks.running import Measures, run
 from benchmarks.steps.rows import FIRST, SECOND, STEP_ROWS
@@ -45,7 +45,7 @@ def test_every_case_has_all_columns_of_its_table(row: Row) -> None:
     found = {name: {key: [value] for key, value in little(row, name).items()} for name in row.contestants}
     for name, measures in found.items():
         assert set(row.columns) <= measures.keys(), name
-    lines = table(row, found, {}).splitlines()
+    lines = printed(row, found, {}).splitlines()
     assert len([line for line in lines if line.startswith("- ")]) == len(row.targets)
 
 

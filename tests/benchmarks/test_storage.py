@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.report import table
+from benchmarks.report import printed
 from benchmarks.row import Row
 from benchmarks.running import Failed, Measures, run
 from benchmarks.storage.appends import append
@@ -46,7 +46,7 @@ def test_every_case_has_all_columns_of_its_table(row: Row) -> None:
     for name, measures in found.items():
         assert set(row.columns) <= measures.keys(), name
         assert all(value > 0 for column in row.columns for value in measures[column]), name
-    lines = table(row, found, {}).splitlines()
+    lines = printed(row, found, {}).splitlines()
     assert len([line for line in lines if line.startswith("- ")]) == len(row.targets)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from benchmarks.report import table
+from benchmarks.report import printed
 from benchmarks.row import Row
 from benchmarks.running import Failed, Measures, run
 from benchmarks.views.graphs import check
@@ -45,7 +45,7 @@ def test_every_case_has_all_columns_of_its_table(row: Row) -> None:
     for name, measures in found.items():
         lacking = {"hits_percent", "view_MB"} if "SQLite" in name else set()
         assert set(row.columns) - lacking <= measures.keys(), name
-    lines = table(row, found, {}).splitlines()
+    lines = printed(row, found, {}).splitlines()
     assert len([line for line in lines if line.startswith("- ")]) == len(row.targets)
 
 

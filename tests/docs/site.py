@@ -189,11 +189,19 @@ def build(site: Path) -> int:
 
 
 def generate(site: Path, entries: list[Entry]) -> int:
-    """Write a site from its pages; the exit code of the generator, which fails at any warning."""
+    """Write a site from its pages; 0, or the exit code of the generator, which fails at any warning.
+
+    A docstring whose sections cannot be read (`griffe`) is no warning to the generator, but fails here.
+    """
     settings = SETTINGS.read_text("utf-8").replace("\nnav = []\n", f"\nnav = {toml(entries)}\n")
     (site / "zensical.toml").write_text(settings, "utf-8")
     program = Path(sys.executable).with_name("zensical")
-    return subprocess.run([program, "build", "--strict"], cwd=site, check=False).returncode
+    command = [program, "build", "--strict"]
+    built = subprocess.run(
+        command, cwd=site, check=False, encoding="utf-8", stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    sys.stdout.write(built.stdout)
+    return built.returncode or int("griffe: " in built.stdout)
 
 
 if __name__ == "__main__":

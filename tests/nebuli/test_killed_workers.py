@@ -224,9 +224,7 @@ async def test_a_source_that_cannot_be_read_again_is_named(tmp_path: Path) -> No
                 connection.sendall(b"".join(b"%d,1\n" % number for number in range(1000)))
                 with pytest.raises(QueryLost) as caught:
                     await query.finish(query.kill_at("source", 1000))
-    assert str(caught.value) == (
-        f"fragment query/numbers at {nodes['source']}: its worker was restarted, which lost what it had read "
-        f"of numbers at {nodes['source']} (TCP {address}), which cannot be read again; the query cannot "
-        f"begin again: numbers at {nodes['source']} (TCP {address}) cannot be read again"
-    )
+    error = str(caught.value)
+    assert error.startswith(f"fragment query/numbers at {nodes['source']}: its worker was restarted")
+    assert error.endswith(f"numbers at {nodes['source']} (TCP {address}) cannot be read again")
     assert not (tmp_path / "out.parquet").exists()

@@ -218,7 +218,7 @@ def test_a_member_whose_state_is_gone_does_not_begin_anew(fleet: Fleet) -> None:
     fleet.begin_again(0)
     fleet.wait_for_state(id_, "failed")
     error = members(fleet, id_)["copy/member-1"]["error"]
-    assert f"{member} , with the state of copy/member-1, is missing or empty" in error
+    assert f"{member}, with the state of copy/member-1, is missing or empty" in error
     assert fleet.run("stop", id_).exit_code == 0
     (fleet.directory / "kept").rename(steps)
     assert fleet.run("start", id_).exit_code == 0
