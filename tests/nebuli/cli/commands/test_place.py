@@ -190,7 +190,7 @@ def test_shards_are_drawn_with_their_channels_within_a_node(tmp_path: Path):
     assert f"  {boxes['one']} --> {boxes['one#62;shard']}" in lines
     assert f"  {boxes['n']} --> {boxes['v']}" in lines
     shown = nebuli("place", "t.yaml", "q.json", cwd=tmp_path).stdout
-    assert "filled from n by k, in the one of 2 shards that k tells" in shown
+    assert "filled from n by k, in the one of 2 shards that k selects" in shown
 
 
 def test_the_seed_decides_and_the_same_seed_prints_the_same(tmp_path: Path):
