@@ -108,7 +108,9 @@ async def test_members_whose_template_is_killed_are_forked_from_another_one(here
     async with asyncio.timeout(60), LocalRun(in_steps(), here / "state", here, NOW) as run:
         await until_running(run, 1)
         (template,) = [
-            each for each in psutil.Process().children() if "serve_commands" in " ".join(each.cmdline())
+            each
+            for each in psutil.Process().children()
+            if each.status() != psutil.STATUS_ZOMBIE and "serve_commands" in " ".join(each.cmdline())
         ]
         template.kill()
         await run.until_ended()
