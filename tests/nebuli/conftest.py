@@ -12,7 +12,7 @@ import pytest
 from nebuli.store.store_url import StoreUrl
 from tests.support.object_store import ObjectStore, object_store
 from tests.support.postgres import Server, server
-from tests.support.unsteady import Faults, unsteady
+from tests.support.unsteady import Faults, Way, unsteady
 
 _NUMBERS = count()
 
@@ -56,19 +56,24 @@ _FAULTS = Faults(lost=0.02, unclear=0.03, slow=0.02, slow_s=0.05)
 
 
 @pytest.fixture
-def unsteady_url(
-    request: pytest.FixtureRequest,
-    url: StoreUrl,
-    postgres: Server,
-    objects: ObjectStore,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[StoreUrl]:
-    """The same place, to which the ways fail now and then, by a seed that the test's name is."""
+def unsteady_ways(
+    request: pytest.FixtureRequest, postgres: Server, objects: ObjectStore
+) -> Iterator[tuple[Way, Way]]:
+    """To the database and to the objects: they fail now and then, by a seed that the test's name is."""
     seed = crc32(request.node.name.encode())
     objects_port = int(objects.endpoint.rpartition(":")[2])
     with (
         unsteady(postgres.port, _FAULTS, seed) as database,
         unsteady(objects_port, replace(_FAULTS, refused=0.03), seed) as bucket,
     ):
-        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{bucket.port}")
-        yield replace(url, server=url.server.replace(str(postgres.port), str(database.port)))
+        yield database, bucket
+
+
+@pytest.fixture
+def unsteady_url(
+    url: StoreUrl, postgres: Server, unsteady_ways: tuple[Way, Way], monkeypatch: pytest.MonkeyPatch
+) -> StoreUrl:
+    """A place of its own, by these ways."""
+    database, bucket = unsteady_ways
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{bucket.port}")
+    return replace(url, server=url.server.replace(str(postgres.port), str(database.port)))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,7 +20,7 @@ from nebuli.dataflow.zset import weighted
 from nebuli.store import Shard, Span, Store
 from nebuli.store.backends import backends_at
 from nebuli.store.blobs import Blobs
-from nebuli.store.errors import FINISHED, StoreFailed
+from nebuli.store.errors import FINISHED, Conflict, StoreFailed, Unclear
 from nebuli.store.ordering import Change, Ordering
 from nebuli.store.store_url import StoreUrl
 from tests.support import sizes
@@ -139,6 +142,38 @@ class RefusedDeletes:
         return call(*arguments)
 
 
+class DrawnFaults:
+    """Calls of one seam that are slow, and appends that fail or whose answer is lost, as it is drawn.
+
+    The looks at the log that follow such an append fail at times, too: it is the same disk. An append, and a look,
+    fails twice in a row at most; a shard tries four times.
+    """
+
+    def __init__(self, draw: random.Random) -> None:
+        self._draw = draw
+        self._failed: Counter[str] = Counter()
+        self._has_failed = False  # the last call
+
+    def around(self, name: str, call: Callable[..., Any], *arguments: Any) -> Any:
+        may_fail = name == "append" or (name == "heads" and self._has_failed)
+        chances = [0.6, 0.1, 0.15, 0.15] if may_fail and self._failed[name] < 2 else [0.9, 0.1, 0.0, 0.0]
+        (fate,) = self._draw.choices(["", "slow", "lost", "unclear"], chances)
+        if fate == "slow":
+            time.sleep(0.002)
+        if fate in ("", "slow"):
+            self._failed[name] = 0
+            self._has_failed = False
+            return call(*arguments)
+        self._failed[name] += 1
+        self._has_failed = True
+        if fate == "unclear":
+            with suppress(Conflict):
+                call(*arguments)
+        raise (
+            Unclear("writing", "the disk") if name == "append" else StoreFailed("the store", name, "the disk")
+        )
+
+
 _LIFE = ("open", "hurry", "close", "bell", "unchanged", "lock")
 
 
@@ -171,12 +206,17 @@ class Place(Protocol):
 
 @dataclass(frozen=True)
 class Here:
-    """In a folder of this machine."""
+    """In a folder of this machine, whose seams fail as it is drawn, if it is."""
 
     folder: Path
+    draw: random.Random | None = None
 
     def seams(self) -> tuple[Ordering, Blobs]:
-        return backends_at(self.folder)
+        ordering, blobs = backends_at(self.folder)
+        if self.draw is None:
+            return ordering, blobs
+        drawn = [DrawnFaults(random.Random(self.draw.random())) for _ in range(2)]
+        return Faulty(ordering, drawn[0]), Faulty(blobs, drawn[1])
 
 
 @dataclass(frozen=True)
@@ -190,10 +230,12 @@ class Away:
 
 
 def place_of(request: pytest.FixtureRequest) -> Place:
-    """Here, away, or away by ways that fail now and then."""
+    """Here, with a steady disk or one that fails, away, or away by ways that fail now and then."""
     match request.param:
         case "here":
             return Here(request.getfixturevalue("folder"))
+        case "failing":
+            return Here(request.getfixturevalue("folder"), random.Random(request.node.name))
         case "away":
             return Away(request.getfixturevalue("url"))
     return Away(request.getfixturevalue("unsteady_url"))
@@ -202,6 +244,8 @@ def place_of(request: pytest.FixtureRequest) -> Place:
 _AWAY = pytest.param("away", marks=pytest.mark.processes)
 PLACES = ["here", _AWAY] if sizes.ONE_IN == 1 else ["here"]
 UNSTEADY = pytest.param("unsteady", marks=[pytest.mark.processes, pytest.mark.long])
+EACH_PLACE = [*PLACES, "failing", UNSTEADY]
+"""Also those whose answers are slow, lost, or lost though the request took effect."""
 only_here = pytest.mark.parametrize("place", ["here"], indirect=True)
 """Marks tests that look at files, or at what SQLite does."""
 
@@ -249,11 +293,13 @@ def files(folder: Path) -> Sequence[str]:
 
 
 __all__ = [
+    "EACH_PLACE",
     "FINISHED",
     "PLACES",
     "SCHEMA",
     "UNSTEADY",
     "Away",
+    "DrawnFaults",
     "Faulty",
     "HeldPuts",
     "Here",

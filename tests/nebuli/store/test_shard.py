@@ -23,9 +23,8 @@ from nebuli.store.shards.compaction import ENTRIES
 from nebuli.store.shards.payloads import INLINE_BYTES
 from nebuli.store.shards.shard_state import ShardState
 from tests.support.stores import (
-    PLACES,
+    EACH_PLACE,
     SCHEMA,
-    UNSTEADY,
     Place,
     blobs_at,
     by_time,
@@ -40,7 +39,7 @@ _LONG = INLINE_BYTES // 2
 """A padding with which three rows are too many for an entry."""
 
 
-@pytest.fixture(params=[*PLACES, UNSTEADY])
+@pytest.fixture(params=EACH_PLACE)
 def place(request: pytest.FixtureRequest) -> Place:
     return place_of(request)
 

@@ -28,19 +28,28 @@ from nebuli.store.shards.changes import Decision
 from nebuli.store.shards.payloads import INLINE_BYTES
 from tests.support.sizes import some
 from tests.support.stores import (
+    PLACES,
     SCHEMA,
+    UNSTEADY,
     Killed,
     Place,
     Plan,
     blobs_at,
     only_here,
     opened_blobs,
+    place_of,
     store_at,
     weights,
     zset,
 )
 
 T = TypeVar("T")
+
+
+@pytest.fixture(params=[*PLACES, UNSTEADY])
+def place(request: pytest.FixtureRequest) -> Place:
+    return place_of(request)
+
 
 _BLOB = INLINE_BYTES // 2
 _CALLS = range(24)

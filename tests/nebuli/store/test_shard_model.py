@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -19,8 +21,21 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from nebuli.store import FINISHED, Shard, Store
 from nebuli.store.errors import SinceMismatch, UpperMismatch
 from nebuli.store.shards.payloads import INLINE_BYTES
+from nebuli.store.store_url import StoreUrl
 from tests.support.sizes import examples
-from tests.support.stores import SCHEMA, by_time, files, listened, weights, zset
+from tests.support.stores import (
+    SCHEMA,
+    Away,
+    Here,
+    Place,
+    blobs_at,
+    by_time,
+    listened,
+    store_at,
+    weights,
+    zset,
+)
+from tests.support.unsteady import Way
 
 pytestmark = pytest.mark.long
 
@@ -37,11 +52,15 @@ class ShardAgainstModel(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.runner = asyncio.Runner()
-        self.folder = Path(tempfile.mkdtemp())
+        self.place = self.new_place()
         self.changes: list[tuple[int, int, int]] = []
         self.upper = self.since = 0
         self.holds: dict[str, int] = {}
         self.repeatable: tuple[Any, ...] | None = None
+
+    def new_place(self) -> Place:
+        """Return a place that no other example has."""
+        return Here(Path(tempfile.mkdtemp()))
 
     @initialize(keeps=st.sampled_from(["contents", "updates"]))
     def create(self, keeps: Any) -> None:
@@ -49,7 +68,7 @@ class ShardAgainstModel(RuleBasedStateMachine):
         self.stores: list[Store] = []
         self.shards: list[Shard] = []
         for _ in range(3):
-            self.stores.append(Store.at(self.folder))
+            self.stores.append(store_at(self.place))
             self.run(self.stores[-1].__aenter__())
             self.shards.append(self.run(self.stores[-1].create_shard("s", SCHEMA, keeps=keeps)))
 
@@ -60,7 +79,8 @@ class ShardAgainstModel(RuleBasedStateMachine):
         for store in getattr(self, "stores", []):
             self.run(store.__aexit__(None, None, None))
         self.runner.close()
-        shutil.rmtree(self.folder)
+        if isinstance(self.place, Here):
+            shutil.rmtree(self.place.folder)
 
     # -- writing
 
@@ -123,7 +143,7 @@ class ShardAgainstModel(RuleBasedStateMachine):
     @rule(handle=_HANDLES)
     def reopen(self, handle: int) -> None:
         self.run(self.stores[handle].__aexit__(None, None, None))
-        self.stores[handle] = Store.at(self.folder)
+        self.stores[handle] = store_at(self.place)
         self.run(self.stores[handle].__aenter__())
         self.shards[handle] = self.run(self.stores[handle].open_shard("s"))
         assert (self.shards[handle].since, self.shards[handle].upper) == (self.since, self.upper)
@@ -173,7 +193,7 @@ class ShardAgainstModel(RuleBasedStateMachine):
             return
         self.run(self.shards[0].refresh())
         state = self.shards[0]._tracked.state
-        assert {each.blob for each in state.parts if each.blob} == set(files(self.folder))
+        assert {each.blob for each in state.parts if each.blob} == set(blobs_at(self.place))
         assert (state.since, state.upper) == (self.since, self.upper)
         assert {name: each.time for name, each in state.held.items()} == self.holds
 
@@ -182,3 +202,28 @@ TestShardAgainstModel = ShardAgainstModel.TestCase
 TestShardAgainstModel.settings = settings(
     max_examples=examples(150), stateful_step_count=40, suppress_health_check=list(HealthCheck), deadline=None
 )
+
+
+class ShardOfServersAgainstModel(ShardAgainstModel):
+    """In a database and a bucket, which answer late, with an error, or not at all, though it has happened."""
+
+    url: ClassVar[StoreUrl]
+    numbers = count()
+
+    def new_place(self) -> Place:
+        return Away(self.url / f"example-{next(self.numbers)}")
+
+
+@pytest.mark.processes(2)
+class TestShardOfServersAgainstModel(ShardOfServersAgainstModel.TestCase):  # type: ignore[misc, valid-type]
+    """Every kind of fault comes at both."""
+
+    settings = settings(TestShardAgainstModel.settings, max_examples=examples(15), stateful_step_count=30)
+
+    @pytest.fixture(autouse=True)
+    def servers(self, unsteady_url: StoreUrl, unsteady_ways: tuple[Way, Way]) -> Iterator[None]:
+        ShardOfServersAgainstModel.url = unsteady_url
+        yield
+        database, bucket = unsteady_ways
+        assert {*database.seen} == {"lost", "unclear", "slow"}
+        assert {*bucket.seen} == {"lost", "unclear", "slow", "refused"}
