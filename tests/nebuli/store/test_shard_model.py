@@ -218,7 +218,7 @@ class ShardOfServersAgainstModel(ShardAgainstModel):
 class TestShardOfServersAgainstModel(ShardOfServersAgainstModel.TestCase):  # type: ignore[misc, valid-type]
     """Every kind of fault comes at both."""
 
-    settings = settings(TestShardAgainstModel.settings, max_examples=examples(15), stateful_step_count=30)
+    settings = settings(TestShardAgainstModel.settings, max_examples=examples(6), stateful_step_count=30)
 
     @pytest.fixture(autouse=True)
     def servers(self, unsteady_url: StoreUrl, unsteady_ways: tuple[Way, Way]) -> Iterator[None]:

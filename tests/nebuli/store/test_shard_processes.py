@@ -13,7 +13,20 @@ import pytest
 from nebuli.store import Store
 from tests.support.seeds import drawn_seed
 from tests.support.starter import Forked, start_program
-from tests.support.stores import SCHEMA, by_time, files, listened, weights, zset
+from tests.support.stores import (
+    SCHEMA,
+    UNSTEADY,
+    Here,
+    Place,
+    blobs_at,
+    by_time,
+    files,
+    listened,
+    place_of,
+    store_at,
+    weights,
+    zset,
+)
 from tests.support.waiting import until_async
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
@@ -22,6 +35,8 @@ _WRITERS = 8
 _APPENDS = 1000
 _APPENDS_OVER_KILLS = 300
 """One is killed about every 20 of them."""
+_UNSTEADY_ONE_IN = 5
+"""As many of the appends go to servers, whose answers take longer, and are lost."""
 
 _RACING = """
 import asyncio
@@ -51,6 +66,20 @@ asyncio.run(race(folder, int(me), int(until), said))
 """
 
 
+@pytest.fixture(params=["here", UNSTEADY])
+def place(request: pytest.FixtureRequest) -> Place:
+    return place_of(request)
+
+
+def appends(place: Place, number: int) -> int:
+    return number if isinstance(place, Here) else number // _UNSTEADY_ONE_IN
+
+
+def written(place: Place) -> str:
+    """A place as a process is given it."""
+    return str(place.folder if isinstance(place, Here) else place.url)  # type: ignore[attr-defined]  # it is away
+
+
 def started(program: str, *arguments: object) -> Forked:
     process = start_program(program, *arguments)
     process.stdout.close()
@@ -63,9 +92,9 @@ def said(path: Path) -> list[int]:
     return [int(line) for line in whole.splitlines()]
 
 
-async def winners(folder: Path, appends: int) -> list[int]:
+async def winners(place: Place, appends: int) -> list[int]:
     """Of each time, who is in the shard with it."""
-    async with Store.at(folder) as store:
+    async with store_at(place) as store:
         shard = await store.open_shard("s")
         found = by_time(await listened(shard, 0, appends))
     won = []
@@ -79,32 +108,34 @@ async def winners(folder: Path, appends: int) -> list[int]:
     return won
 
 
-async def test_of_eight_processes_one_wins_each_time(folder: Path, tmp_path: Path) -> None:
+async def test_of_eight_processes_one_wins_each_time(place: Place, tmp_path: Path) -> None:
     """ST-SH-4: 1000 times; the others are told the upper that is there then."""
-    async with Store.at(folder) as store:
+    async with store_at(place) as store:
         await store.create_shard("s", SCHEMA)
     numbers = range(2000, 2000 + _WRITERS)
-    processes = [started(_RACING, folder, me, _APPENDS, tmp_path / f"{me}") for me in numbers]
+    until = appends(place, _APPENDS)
+    processes = [started(_RACING, written(place), me, until, tmp_path / f"{me}") for me in numbers]
     assert [process.wait(200) for process in processes] == [0] * _WRITERS
-    won = await winners(folder, _APPENDS)
+    won = await winners(place, until)
     for me in numbers:
         assert said(tmp_path / f"{me}") == [at for at, winner in enumerate(won) if winner == me]
 
 
-async def test_of_what_killed_processes_said_nothing_is_lost(folder: Path, tmp_path: Path) -> None:
+async def test_of_what_killed_processes_said_nothing_is_lost(place: Place, tmp_path: Path) -> None:
     """One of three is killed again and again, and another takes its place."""
-    async with Store.at(folder) as store:
+    async with store_at(place) as store:
         shard = await store.create_shard("s", SCHEMA)
         with drawn_seed() as seed:
             random = Random(seed)
             numbers = iter(range(2000, 100_000))
             racing: dict[int, Forked] = {}
             kills = 0
-            while shard.upper < _APPENDS_OVER_KILLS:
+            until = appends(place, _APPENDS_OVER_KILLS)
+            while shard.upper < until:
                 while len(racing) < 3:
                     me = next(numbers)
-                    racing[me] = started(_RACING, folder, me, _APPENDS_OVER_KILLS, tmp_path / f"{me}")
-                upto = min(shard.upper + random.randint(1, 40), _APPENDS_OVER_KILLS)
+                    racing[me] = started(_RACING, written(place), me, until, tmp_path / f"{me}")
+                upto = min(shard.upper + random.randint(1, 40), until)
 
                 async def has_grown(upto: int = upto) -> bool:
                     await shard.refresh()
@@ -113,7 +144,7 @@ async def test_of_what_killed_processes_said_nothing_is_lost(folder: Path, tmp_p
                 await until_async(has_grown, f"{upto} appends")
                 for me in [me for me, process in racing.items() if process.poll() is not None]:
                     assert racing.pop(me).returncode == 0
-                if racing and shard.upper < _APPENDS_OVER_KILLS:
+                if racing and shard.upper < until:
                     process = racing.pop(random.choice(list(racing)))
                     process.kill()
                     process.wait()
@@ -121,16 +152,16 @@ async def test_of_what_killed_processes_said_nothing_is_lost(folder: Path, tmp_p
             for process in racing.values():
                 assert process.wait(60) == 0
             assert kills
-            won = await winners(folder, _APPENDS_OVER_KILLS)
+            won = await winners(place, until)
             for me in range(2000, next(numbers)):
                 mine = [at for at, winner in enumerate(won) if winner == me]
                 assert said(tmp_path / f"{me}") in (mine, mine[:-1])  # killed before it could say so
-            await shard.hold("h", _APPENDS_OVER_KILLS - 1)
+            await shard.hold("h", until - 1)
             await shard.compact(full=True)
             await shard.compact(full=True)
-            assert len(files(folder)) <= 1
-            kept = weights(await shard.snapshot(_APPENDS_OVER_KILLS - 1))
-            assert sum(kept.values()) == 3 * _APPENDS_OVER_KILLS
+            assert len(blobs_at(place)) <= 1
+            kept = weights(await shard.snapshot(until - 1))
+            assert sum(kept.values()) == 3 * until
 
 
 _ECHOING = """
