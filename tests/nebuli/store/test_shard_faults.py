@@ -225,6 +225,30 @@ async def test_an_append_whose_fate_was_forgotten_is_not_said_to_be_lost(
         await shard.compare_and_append([], 3, 4)
 
 
+async def test_an_append_that_is_forgotten_before_its_fate_is_learned_is_not_said_to_be_lost(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has happened without an answer, and more appends than are remembered follow before the log is read."""
+    monkeypatch.setattr("nebuli.store.shards.shard_state.RECENT", 4)
+
+    async def race() -> None:
+        async with store_at(place) as another:
+            shard = await another.open_shard("s")
+            for time in range(1, 7):
+                await shard.compare_and_append([], time, time + 1)
+
+    def unclear(name: str) -> BaseException:
+        asyncio.run(race())
+        return failing(name)
+
+    plan = Plan(after=unclear)
+    async with store_at(place, plan) as store:
+        shard = await store.create_shard("s", SCHEMA)
+        plan.at = len(plan.calls)
+        with pytest.raises(Unclear, match="after more appends than are remembered"):
+            await shard.compare_and_append([], 0, 1)
+
+
 # -- appends in flight, while others sweep
 
 
