@@ -51,6 +51,9 @@ def place(request: pytest.FixtureRequest) -> Place:
     return place_of(request)
 
 
+steady = pytest.mark.parametrize("place", PLACES, indirect=True)
+"""Marks tests that choose the append whose answer is lost."""
+
 _BLOB = INLINE_BYTES // 2
 _CALLS = range(24)
 """A few more than a story makes: at those beyond, nothing goes wrong."""
@@ -132,6 +135,7 @@ async def test_what_fails_once_at_any_call_happens_once(place: Place, at: int, w
     await check(place, done)
 
 
+@steady
 @pytest.mark.parametrize("is_raced", [False, True])
 @pytest.mark.parametrize("has_happened", [False, True])
 async def test_an_append_of_unknown_fate_happens_once_or_is_a_mismatch(
@@ -225,6 +229,7 @@ async def test_an_append_whose_fate_was_forgotten_is_not_said_to_be_lost(
         await shard.compare_and_append([], 3, 4)
 
 
+@steady
 async def test_an_append_that_is_forgotten_before_its_fate_is_learned_is_not_said_to_be_lost(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
