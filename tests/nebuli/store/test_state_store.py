@@ -116,6 +116,14 @@ async def test_a_commit_makes_the_next_version_and_closes(states: StateStore) ->
         assert await value(database, "t", b"a") == b"1"
 
 
+@pytest.mark.parametrize("place", ["failing"], indirect=True)
+async def test_commits_whose_answers_are_lost_happen_once(states: StateStore) -> None:
+    for version in range(20):
+        await commit(states, version, a=b"%d" % version)
+    async with await states.open(20) as database:
+        assert await value(database, "t", b"a") == b"19"
+
+
 async def test_either_version_can_be_opened_after_a_commit(states: StateStore) -> None:
     """DBSP-DB-5."""
     await commit(states, 0, a=b"0")
