@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -31,15 +31,20 @@ saved_runs.FORMAT, saved_runs.READS = 2, frozenset({1, 2})
 """
 
 
+def newer_version(folder: Path) -> AbstractContextManager[None]:
+    """Have processes begin with the newer version, whose state has format 2, as at a worker that has been upgraded."""
+    return changed_processes(folder, NEWER)
+
+
 @contextmanager
-def newer_version(folder: Path) -> Iterator[None]:
-    """Have processes begin with the newer version, whose state has format 2, as at a worker that has been upgraded.
+def changed_processes(folder: Path, program: str) -> Iterator[None]:
+    """Have processes begin with a program, which changes nebuli for them.
 
     Those that there are stay as they are. All that begin meanwhile have to end before it is left.
     """
     site = folder / "site"
     site.mkdir()
-    (site / "sitecustomize.py").write_text(NEWER, "utf-8")
+    (site / "sitecustomize.py").write_text(program, "utf-8")
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("PYTHONPATH", f"{site}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
         template = start_template()
