@@ -244,6 +244,7 @@ def place_of(request: pytest.FixtureRequest) -> Place:
 _AWAY = pytest.param("away", marks=pytest.mark.processes)
 PLACES = ["here", _AWAY] if sizes.ONE_IN == 1 else ["here"]
 UNSTEADY = pytest.param("unsteady", marks=[pytest.mark.processes, pytest.mark.long])
+ALSO_UNSTEADY = [*PLACES, UNSTEADY] if sizes.ONE_IN == 1 else PLACES
 EACH_PLACE = [*PLACES, "failing", UNSTEADY]
 """Also those whose answers are slow, lost, or lost though the request took effect."""
 only_here = pytest.mark.parametrize("place", ["here"], indirect=True)
@@ -293,6 +294,7 @@ def files(folder: Path) -> Sequence[str]:
 
 
 __all__ = [
+    "ALSO_UNSTEADY",
     "EACH_PLACE",
     "FINISHED",
     "PLACES",

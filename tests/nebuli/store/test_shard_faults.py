@@ -28,9 +28,9 @@ from nebuli.store.shards.changes import Decision
 from nebuli.store.shards.payloads import INLINE_BYTES
 from tests.support.sizes import some
 from tests.support.stores import (
+    ALSO_UNSTEADY,
     PLACES,
     SCHEMA,
-    UNSTEADY,
     Killed,
     Place,
     Plan,
@@ -46,7 +46,7 @@ from tests.support.stores import (
 T = TypeVar("T")
 
 
-@pytest.fixture(params=[*PLACES, UNSTEADY])
+@pytest.fixture(params=ALSO_UNSTEADY)
 def place(request: pytest.FixtureRequest) -> Place:
     return place_of(request)
 
