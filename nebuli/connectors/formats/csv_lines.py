@@ -11,7 +11,7 @@ import pyarrow.csv
 
 from nebuli.connectors.errors import RowInvalid, printable, short, shown_names
 from nebuli.connectors.formats.csv_quotes import null_groups, row_ends
-from nebuli.connectors.formats.instants import TimestampInvalid, instants_or_nulls
+from nebuli.connectors.formats.instants import TimestampInvalid, instants_or_nulls, wrong_value
 from nebuli.connectors.formats.message_bytes import UTF8_MARK
 from nebuli.dataflow.types import type_name
 
@@ -62,7 +62,7 @@ class CsvComplaint:
         said = (
             f"{self.text} (the column is {wanted})"
             if self.value is None
-            else f"{short(self.value)!r} is no {wanted}"
+            else wrong_value(repr(short(self.value)), wanted)
         )
         return f"column {shown_names([names[self.column]])}: {said}"
 

@@ -1,4 +1,4 @@
-"""Timestamps of sources as those of columns, which hold microseconds."""
+"""Timestamps of sources as those of columns, which hold microseconds; the sentence for wrong values of any type."""
 
 from __future__ import annotations
 
@@ -15,15 +15,24 @@ if TYPE_CHECKING:
 
     from topology.built_in import Timestamps
 
-__all__ = ["ZONE", "TimestampInvalid", "TooFine", "instants", "instants_or_nulls", "whole_microseconds"]
+__all__ = [
+    "ZONE",
+    "TimestampInvalid",
+    "TooFine",
+    "instants",
+    "instants_or_nulls",
+    "whole_microseconds",
+    "wrong_value",
+]
 
 ZONE = r"[T ].*(Z|[+-]\d\d(:?\d\d)?)$"
 """How a text ends that names its zone."""
 _MICROSECONDS = r"^([^.]*\.\d{6})"
-_FORMS = (
-    "expected a form such as 2024-01-31, 2024-01-31T10:00:00, "
-    "2024-01-31T10:00:00Z or 2024-01-31T10:00:00+02:00"
-)
+_FORMS = {
+    "date": "; expected a form such as 2024-01-31",
+    "timestamp": "; expected a form such as 2024-01-31, 2024-01-31T10:00:00, "
+    "2024-01-31T10:00:00Z or 2024-01-31T10:00:00+02:00",
+}
 
 
 class TimestampInvalid(Exception):
@@ -45,6 +54,11 @@ class TooFine(pa.ArrowInvalid):  # type: ignore[misc]  # pyarrow has no types
             f"{short(value)!r} has digits below the microsecond, and a timestamp holds six of a second: "
             f"write no more{remedy}"
         )
+
+
+def wrong_value(shown: str, type_: object) -> str:
+    """Format the error for a value that is not of a column's type, with the forms of dates and timestamps."""
+    return f"{shown} is no {type_}{_FORMS.get(str(type_), '')}"
 
 
 def instants(texts: pa.Array, type_: pa.TimestampType, timestamps: Timestamps | None = None) -> pa.Array:
@@ -115,4 +129,4 @@ def _first_bad(texts: pa.Array, type_: pa.TimestampType, timestamps: Timestamps 
         return low, str(error)
     except pa.ArrowInvalid:
         pass
-    return low, f"{short(texts[low].as_py())!r} is no {type_name(type_)}; {_FORMS}"
+    return low, wrong_value(repr(short(texts[low].as_py())), type_name(type_))

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from nebuli.connectors.errors import RowInvalid, short
-from nebuli.connectors.formats.instants import TooFine, instants
+from nebuli.connectors.formats.instants import TooFine, instants, wrong_value
 from nebuli.connectors.formats.message_bytes import LINE_FEED, RETURN, UTF8_MARK, MessageBytes, places_of
 from nebuli.dataflow import zset
 from nebuli.dataflow.types import type_name
@@ -273,8 +273,8 @@ def _value(value: Any, type_: pa.DataType, name: str, timestamps: Timestamps | N
         raise _WrongError(f"column {name}: {error}") from None
     except (pa.ArrowInvalid, ValueError, OverflowError, binascii.Error):
         text = value if isinstance(value, str) else json.dumps(value)
-        wrong = f"{short(text)!r}" if type(value) is str else short(text)
-        raise _WrongError(f"column {name}: {wrong} is no {type_name(type_)}") from None
+        shown = repr(short(text)) if type(value) is str else short(text)
+        raise _WrongError(f"column {name}: {wrong_value(shown, type_name(type_))}") from None
 
 
 def _scalar(value: Any, type_: pa.DataType, timestamps: Timestamps | None) -> Any:

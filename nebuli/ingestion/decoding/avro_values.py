@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from nebuli.connectors.errors import short
-from nebuli.connectors.formats.instants import TooFine, instants
+from nebuli.connectors.formats.instants import TooFine, instants, wrong_value
 from nebuli.dataflow.types import type_name
 
 if TYPE_CHECKING:
@@ -79,7 +79,8 @@ def converts(writer: Any, type_: pa.DataType, names: Mapping[str, Any], column: 
         except TooFine as error:
             raise Unfit(f"column {column}: {error}") from None
         except (ValueError, OverflowError, pa.ArrowInvalid):
-            raise Unfit(f"column {column}: {short(str(value))!r} is no {type_name(type_)}") from None
+            shown = repr(short(str(value)))
+            raise Unfit(f"column {column}: {wrong_value(shown, type_name(type_))}") from None
 
     return checked
 

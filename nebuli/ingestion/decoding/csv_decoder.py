@@ -14,7 +14,7 @@ import pyarrow.csv
 
 from nebuli.connectors.errors import short
 from nebuli.connectors.formats.csv_quotes import Quotes, null_groups
-from nebuli.connectors.formats.instants import TimestampInvalid, instants, instants_or_nulls
+from nebuli.connectors.formats.instants import TimestampInvalid, instants, instants_or_nulls, wrong_value
 from nebuli.connectors.formats.message_bytes import LINE_FEED, RETURN, UTF8_MARK, MessageBytes, has
 from nebuli.dataflow import zset
 from nebuli.dataflow.types import type_name
@@ -251,8 +251,8 @@ class CsvDecoder(Decoder):
                 (values,) = self._table(data, layout, {field.name: pa.binary()}, len(payload))
                 found = _IN_ROW.search(str(bad))
                 value = values[int(found[1]) - 1 if found else 0].as_py() or b""
-                text = short(value.decode(errors="replace"))
-                return f"column {field.name}: {text!r} is no {type_name(field.type)}"
+                shown = repr(short(value.decode(errors="replace")))
+                return f"column {field.name}: {wrong_value(shown, type_name(field.type))}"
         return str(error)
 
 

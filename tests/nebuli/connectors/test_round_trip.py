@@ -227,6 +227,29 @@ def test_a_value_that_would_not_be_read_back_is_refused_with_row_and_column(
 
 
 @pytest.mark.parametrize(
+    ("type_", "forms"),
+    [
+        (DataType.DATE, "2024-01-31"),
+        (
+            DataType.TIMESTAMP,
+            "2024-01-31, 2024-01-31T10:00:00, 2024-01-31T10:00:00Z or 2024-01-31T10:00:00+02:00",
+        ),
+    ],
+)
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [("CSV", "x\n31.1.2024\n"), ("TCP CSV", "31.1.2024\n"), ("TCP JSON", '{"x": "31.1.2024"}\n')],
+)
+def test_a_text_that_is_no_date_is_refused_with_the_forms_of_dates_by_each_source(
+    kind: str, data: str, type_: DataType, forms: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError) as caught:
+        Round(kind, [1 << 18]).read(str(tmp_path), data.encode(), (Column(name="x", type=type_),))
+    said = f"column x: '31.1.2024' is no {type_}; expected a form such as {forms}"
+    assert str(caught.value).endswith(said), caught.value
+
+
+@pytest.mark.parametrize(
     "null", ['a"', "a,b", "a\n", "\r", "1", "-1", ".5", "NaN", "true", "2024-01-01", "-Infinity"]
 )
 @pytest.mark.parametrize("sink", [CsvSink, TcpSink])
