@@ -307,6 +307,19 @@ class StepNotSkipped(MembersFailed):
         super().__init__(f"--skip-step {step}: {why}; nothing was changed")
 
 
+class WindowsWritten(StepNotSkipped):
+    """The windows that a step without rows closes are in ``outputs`` already: left open, they would come out twice."""
+
+    def __init__(self, step: int, outputs: Sequence[str]) -> None:
+        self.outputs = tuple(outputs)
+        super().__init__(
+            step,
+            f"windows that it closes cannot stay open, as they are written to {', '.join(outputs)}, where they would "
+            f"come out twice. Correct the rows, and run the query from scratch: with another --state and new files "
+            f"for its sinks, or unregister it and start it from its files",
+        )
+
+
 class FolderUnusable(MembersFailed):
     """The state folder cannot be made, read or written."""
 

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
 from nebuli.dataflow import SteppedCircuit
-from nebuli.steps.errors import StepNotSkipped
+from nebuli.steps.errors import StepNotSkipped, WindowsWritten
 from nebuli.steps.logs.input_log import InputLog
 from nebuli.steps.logs.zset_sums import added
 from nebuli.steps.member.inputs.left_out import LeftOut, LeftOutRows, put_into_file, rows_of_step
@@ -143,6 +143,8 @@ class _Members:
         if not rows:
             if not any([step in await log.ends() for log in self._logs]):
                 raise StepNotSkipped(step, "it has no rows")
+            if closed := await self._outputs_with_rows(step):
+                raise WindowsWritten(step, closed)
             return False, {}
         rules = [LeftOut(step, input_, unfit=True) for input_ in rows]
         unfit = LeftOutRows(self._query.plan, rules)
@@ -180,8 +182,16 @@ class _Members:
 
     def written(self, step: int) -> list[str]:
         """The outputs that have the step already."""
+        return sorted(output for _, output in self._written(step))
+
+    async def _outputs_with_rows(self, step: int) -> list[str]:
+        return sorted(
+            [output for log, output in self._written(step) if (await log.read(output, step)).num_rows]
+        )
+
+    def _written(self, step: int) -> list[tuple[OutputLog, str]]:
         logs = [log for log in self._outputs if log is not None and log.last > step]
-        return sorted(output for log in logs for output in log.schemas if output != TIME)
+        return [(log, output) for log in logs for output in log.schemas if output != TIME]
 
 
 def _together(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

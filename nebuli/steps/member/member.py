@@ -10,7 +10,7 @@ from nebuli.connectors.errors import FragmentError, InputError, RowsLate, RowsWi
 from nebuli.dataflow import DataflowError, Sending, SteppedCircuit
 from nebuli.dataflow.errors import StateTooLarge, StateUnusable
 from nebuli.dataflow.steps.trial import check_sink
-from nebuli.steps.errors import ExchangeFailed, MemberError, StepFailed
+from nebuli.steps.errors import ExchangeFailed, MemberError, StepFailed, WindowsWritten
 from nebuli.steps.logs.output_log import time_row
 from nebuli.steps.member.calls.pins import Pins
 from nebuli.steps.member.exchange import Exchange
@@ -21,7 +21,16 @@ from nebuli.steps.protocol.errors import CoordinationError
 from nebuli.steps.protocol.member_machine import MemberMachine
 from nebuli.steps.protocol.messages import Dismiss, Late, Refused, WindowsOpen, WithoutTime
 from nebuli.steps.protocol.vocabulary import Instant
-from nebuli.store.errors import BeyondEnd, Locked, LogTaken, NotYet, StorageError, StoreBusy, Unclear
+from nebuli.store.errors import (
+    BeyondEnd,
+    Locked,
+    LogTaken,
+    NotYet,
+    OutputDiffers,
+    StorageError,
+    StoreBusy,
+    Unclear,
+)
 from netchannel import NetChannelError
 from placement.plan import window_times
 from placement.stepped_plan import TIME
@@ -367,10 +376,14 @@ class Member:
         if self._outputs is not None:
             if TIME in self._outputs.schemas:
                 outputs = {**outputs, TIME: time_row(await self.readings.time(step))}
-            # Windows that were closed there, and now stay open, would come out again: they are compared.
             if step < self._outputs.last and self._inputs.leaves_out(step) and closes == ended:
                 return  # what came of the rows that are left out stays there, and the run names the output
-            await self._outputs.write(step, outputs)
+            try:
+                await self._outputs.write(step, outputs)
+            except OutputDiffers as error:
+                if closes == ended:
+                    raise
+                raise WindowsWritten(step, error.outputs) from None
 
     def _check_sinks(self, step: int, outputs: Mapping[str, pa.RecordBatch]) -> None:
         """Raise ``DataflowError`` for rows that a sink could not take, before they are in an output for good."""
@@ -499,7 +512,7 @@ def _reason(error: Exception) -> str:
     if isinstance(error, ExchangeFailed):
         return error.happened  # what comes next, the coordinator knows
     known = (MemberError, StorageError, NetChannelError, FragmentError, CoordinationError)
-    if isinstance(error, (*known, DataflowError, StateUnusable, StepFailed)):
+    if isinstance(error, (*known, DataflowError, StateUnusable, StepFailed, WindowsWritten)):
         return str(error)
     _log.error("something went wrong in the member itself", exc_info=error)
     return f"{type(error).__name__}: {error}"

@@ -13,7 +13,7 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from nebuli.steps.errors import StepNotSkipped
+from nebuli.steps.errors import StepNotSkipped, WindowsWritten, failed_step_in
 from nebuli.steps.local.skipped_steps import SkippedRows, SkippedSteps
 from nebuli.steps.member.inputs.left_out import LeftOut
 from nebuli.steps.protocol.errors import MemberFailed
@@ -25,6 +25,7 @@ from tests.support.documents import op
 from tests.support.documents import query as query_of
 from tests.support.told_members import TOPOLOGY, Members, pushed_query, until_running
 from tests.support.waiting import until_async
+from topology import parse_topology
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
 SUMS: Any = op("aggregate", "g", input="a", by=["k"], aggregates={"n": "sum(n)"})
@@ -140,6 +141,72 @@ async def test_outputs_that_have_the_step_are_named(tmp_path: Path) -> None:
     await write("sums")
     with pytest.raises(StepNotSkipped, match="it was computed"):
         await SkippedSteps(Notes(tmp_path / "other"), tmp_path).add([0], query, places(circuit))
+
+
+VISITS = parse_topology(
+    """
+logical:
+  - {name: visits, schema: [{name: n, type: int64}, {name: at, type: timestamp}]}
+nodes:
+  - address: 127.0.0.1:27900
+    sinks:
+      - {name: counts, type: CSV, path: counts.csv, mode: append}
+      - {name: sums, type: CSV, path: sums.csv, mode: append}
+""",
+    "topology.yaml",
+)
+
+
+def visits_by_hour(members: int) -> SteppedQuery:
+    """Their number in each hour, and the sum of n, which may be beyond its range."""
+    aggregates = {"counts": "count(*)", "sums": "sum(n)"}
+    query = query_of(
+        op("source", "visits", logical="visits"),
+        op("window", "hours", input="visits", time="at", size="1 hour"),
+        *(
+            op("aggregate", f"{name}-of", input="hours", by=["window_start"], aggregates={"x": expression})
+            for name, expression in aggregates.items()
+        ),
+        *(op("sink", name, input=f"{name}-of", sink=name) for name in aggregates),
+    )
+    return SteppedQuery.divided(check_stepped(query, VISITS), members, {"visits": ()}, frozenset(["visits"]))
+
+
+async def test_windows_that_another_output_has_written_are_not_left_open(tmp_path: Path) -> None:
+    """A sum cannot close its window, and the member that counts has closed it: left open, it would come out twice."""
+    query = visits_by_hour(2)
+    home = query.plan.homes["counts"]
+    async with Members(query, tmp_path) as circuit, circuit.coordinated() as coordinator:
+        await until_running(coordinator)
+        schema = circuit.members[0].inputs["visits"]
+        rows = pa.record_batch([[2**63 - 1, 1], [0, 1], [1, 1]], schema=schema)
+        await circuit.push(0, rows, handle="visits")
+        await until_async(lambda: steps_of(circuit, home), "a step")
+        coordinator.shut_down(drain=True)
+        with pytest.raises(MemberFailed, match="It closes windows. To continue with them open, ") as failed:
+            await coordinator.running  # type: ignore[attr-defined]
+        found = failed_step_in(str(failed.value))
+        assert found is not None
+        log = circuit.members[home].outputs
+        assert log is not None
+        if log.last == found.step:  # it was not as fast this time
+            counted = pa.record_batch([[0], [2], [1]], schema=log.schemas["counts"])
+            await log.write(found.step, {"counts": counted})
+    wrong = f"--skip-step {found.step}: windows that it closes cannot stay open, as they are written to counts, "
+    steps = SkippedSteps(Notes(tmp_path), tmp_path)
+    with pytest.raises(WindowsWritten, match=wrong):
+        await steps.add([found.step], query, places(circuit))
+    assert await steps.known() == []
+    # At workers of a topology it is the member that finds out.
+    circuit = Members(query, tmp_path, left_out=[LeftOut(found.step, "")])
+    async with circuit, circuit.coordinated() as coordinator:
+        with pytest.raises(MemberFailed, match=wrong):
+            await coordinator.running  # type: ignore[attr-defined]
+
+
+async def steps_of(circuit: Members, member: int) -> bool:
+    log = circuit.members[member].outputs
+    return log is not None and log.last > 0
 
 
 FAULTS = {
