@@ -182,40 +182,91 @@ def test_a_step_is_left_out_in_steps_only(options: list[str | Path], tmp_path: P
     assert "add --stepped" in ended.error
 
 
-SUMS = """
-{"operators": [
-  {"id": "sales", "type": "source", "logical": "sales"},
-  {"id": "sums", "type": "aggregate", "input": "sales", "by": ["shop"], "aggregates": {"amount": "sum(amount)"}},
-  {"id": "small", "type": "sink", "input": "sums", "sink": "small"}
-]}
+TOTALS = """
+logical:
+  - {name: sales, schema: [{name: shop, type: string}, {name: amount, type: int64}]}
+nodes:
+  - address: 127.0.0.1:27541
+    sinks:
+      - {name: totals, type: CSV, path: totals.csv}
+      - {name: rows, type: CSV, path: rows.csv, mode: append}
 """
+SUMS = [
+    {"id": "sales", "type": "source", "logical": "sales"},
+    {
+        "id": "by-shop",
+        "type": "aggregate",
+        "input": "sales",
+        "by": ["shop"],
+        "aggregates": {"amount": "sum(amount)"},
+    },
+    {"id": "totals", "type": "sink", "input": "by-shop", "sink": "totals"},
+]
+ROWS = {"id": "rows", "type": "sink", "input": "sales", "sink": "rows"}
 BIGGEST = 2**63 - 1
 
 
-async def test_a_sum_beyond_its_range_ends_no_query_and_may_come_back_in_a_later_run(
-    options: list[str | Path], tmp_path: Path
-) -> None:
-    """A run that ends meanwhile leaves the file as it was, and says what to do."""
-    (tmp_path / "query.json").write_text(SUMS, "utf-8")
-    (tmp_path / "small.csv").write_text("before\n", "utf-8")
-    (address,) = free_addresses(1)
+class Sales:
+    """Rows of shops, pushed, and their sums in a file."""
 
-    async def run(*pushes: pa.RecordBatch) -> Ended:
-        command = Command(*options, "--serve", address, directory=tmp_path)
+    def __init__(self, directory: Path, *more: dict[str, str]) -> None:
+        (directory / "topology.yaml").write_text(TOTALS, "utf-8")
+        (directory / "query.json").write_text(json.dumps({"operators": [*SUMS, *more]}), "utf-8")
+        self._directory = directory
+        (self._address,) = free_addresses(1)
+
+    async def run(self, *pushes: pa.RecordBatch, refused: pa.RecordBatch | None = None) -> Ended:
+        """Serve it, push, and shut it down; after each push it answers."""
+        command = Command(
+            *(
+                "run",
+                self._directory / "topology.yaml",
+                self._directory / "query.json",
+                "--stepped",
+                "--json",
+            ),
+            *("--state", self._directory / "state", "--serve", self._address, "--checkpoint-every", "0.5"),
+            directory=self._directory,
+        )
         await asyncio.to_thread(command.wait_until_said, "running")
-        async with asyncio.timeout(60), Circuit(address, deadline_s=30.0) as circuit:
+        async with asyncio.timeout(60), Circuit(self._address, deadline_s=30.0) as circuit:
+            number = await circuit.next_sequence("sales", "x")
             for rows in pushes:
-                number = await circuit.next_sequence("sales", "p")
-                await circuit.push("sales", rows, producer="p", sequence=number)
+                await circuit.push("sales", rows, producer="x", sequence=number)
+                number += 1
+            if refused is not None:
+                with pytest.raises(WrongRows, match="operator rows: a row is retracted"):
+                    await circuit.push("sales", refused, producer="x", sequence=number)
             await circuit.status()
             await circuit.shut_down()
         return await asyncio.to_thread(command.end)
 
-    ended = await run(*[batch(("a", 1))] * 5, batch(("a", BIGGEST)), batch(("b", 7)))
+    def lines(self, name: str) -> list[str]:
+        """The rows of a file."""
+        return sorted((self._directory / name).read_text("utf-8").splitlines()[1:])
+
+
+async def test_a_row_that_a_sink_in_mode_append_would_take_back_is_refused_and_the_query_continues(
+    tmp_path: Path,
+) -> None:
+    sales = Sales(tmp_path, ROWS)
+    ended = await sales.run(*[batch(("a", 1))] * 5, refused=zset(("a", 1, -1)))
+    assert ended.exit_code == 0, ended.stderr
+    assert (sales.lines("totals.csv"), sales.lines("rows.csv")) == (['"a",5'], ['"a",1'] * 5)
+    ended = await sales.run(batch(("a", 2)))
+    assert ended.exit_code == 0, ended.stderr
+    assert (sales.lines("totals.csv"), sales.lines("rows.csv")) == (['"a",7'], [*['"a",1'] * 5, '"a",2'])
+
+
+async def test_a_sum_beyond_its_range_ends_no_query_and_may_come_back_in_a_later_run(tmp_path: Path) -> None:
+    """A run that ends meanwhile leaves the file as it was, and says what to do."""
+    sales = Sales(tmp_path)
+    (tmp_path / "totals.csv").write_text("before\n", "utf-8")
+    ended = await sales.run(*[batch(("a", 1))] * 5, batch(("a", BIGGEST)), batch(("b", 7)))
     assert ended.exit_code == 2, ended.stderr
     assert f"the sum {BIGGEST + 5} is beyond the range of int64" in ended.error
-    assert "with negative weights" in ended.error
-    assert (tmp_path / "small.csv").read_text("utf-8") == "before\n"
-    ended = await run(zset(*[("a", 1, -1)] * 5))
+    assert "push them (--serve), for example with negative weights" in ended.error
+    assert (tmp_path / "totals.csv").read_text("utf-8") == "before\n"
+    ended = await sales.run(zset(*[("a", 1, -1)] * 5))
     assert ended.exit_code == 0, ended.stderr
-    assert (tmp_path / "small.csv").read_text("utf-8").splitlines()[1:] == [f'"a",{BIGGEST}', '"b",7']
+    assert sales.lines("totals.csv") == [f'"a",{BIGGEST}', '"b",7']

@@ -510,9 +510,18 @@ def test_an_engine_for_all_nodes_takes_a_master_that_the_topology_has_for_spark(
     operators = [op("source", "t", logical="t"), op("sink", "o", input="t", sink="out")]
     (tmp_path / "topology.yaml").write_text(json.dumps(document), "utf-8")
     (tmp_path / "query.json").write_text(json.dumps({"operators": operators}), "utf-8")
-    ended = nebuli("place", "topology.yaml", "query.json", "--engine", engine, cwd=tmp_path)
+    (tmp_path / "t.csv").write_text("n\n1\n2\n", "utf-8")
+    ended = nebuli("place", "--engine", engine, "topology.yaml", "query.json", cwd=tmp_path)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "127.0.0.1:29411" in ended.stdout
+    operators[1:] = [op("filter", "f", input="t", predicate="n > 1"), op("sink", "o", input="f", sink="out")]
+    (tmp_path / "filter.json").write_text(json.dumps({"operators": operators}), "utf-8")
+    shown = nebuli(
+        "place", "--engine", engine, "topology.yaml", "filter.json", "--format", "json", cwd=tmp_path
+    )
+    engines = [each["engine"] for each in json.loads(shown.stdout)["fragments"]]
+    masters = [each["master"] for each in engines if each]
+    assert masters == (["local[2]"] if engine == "spark" else []), "Spark computes at that master"
     refused = nebuli("place", "topology.yaml", "query.json", cwd=tmp_path)
     assert refused.returncode == 2
     assert "a master is Spark's, and this node has another engine" in refused.stderr

@@ -116,6 +116,24 @@ def test_appended_rows_are_not_late_and_the_last_line_names_the_windows_that_sta
     assert daily.counts == {"00": 3, "02": 1}
 
 
+def test_the_row_of_the_next_day_is_not_late(daily: Daily) -> None:
+    """Nothing is asked for but to run the same command again over the file that has grown."""
+    daily.append("00:00:00", "00:10:00")
+    daily.run()
+    counts = daily.directory / "counts.csv"
+    assert counts.read_text("utf-8") == '"window_start","n"\n2024-01-01 00:00:00.000000Z,2\n'
+    with (daily.directory / "visits.csv").open("a", encoding="utf-8") as file:
+        file.write("3,2024-01-02 00:00:00\n")
+    ended = daily.ended()
+    assert ended.exit_code == 0, ended.stderr
+    assert "Warning" not in ended.stderr
+    header, *rows = counts.read_text("utf-8").splitlines()
+    assert (header, sorted(rows)) == (
+        '"window_start","n"',
+        ["2024-01-01 00:00:00.000000Z,2", "2024-01-02 00:00:00.000000Z,1"],
+    )
+
+
 def test_after_close_rows_of_closed_windows_are_late_and_later_ones_are_not(daily: Daily) -> None:
     daily.append("00:00:00", "01:10:00")
     assert daily.run() == open_windows(1, 2), "the one before is over"

@@ -183,7 +183,7 @@ async def test_windows_that_another_output_has_written_are_not_left_open(tmp_pat
         await circuit.push(0, rows, handle="visits")
         await until_async(lambda: steps_of(circuit, home), "a step")
         coordinator.shut_down(drain=True)
-        with pytest.raises(MemberFailed, match="It closes windows. To continue with them open, ") as failed:
+        with pytest.raises(MemberFailed, match=r"It closes windows\. To continue with them open, ") as failed:
             await coordinator.running  # type: ignore[attr-defined]
         found = failed_step_in(str(failed.value))
         assert found is not None
@@ -192,7 +192,9 @@ async def test_windows_that_another_output_has_written_are_not_left_open(tmp_pat
         if log.last == found.step:  # it was not as fast this time
             counted = pa.record_batch([[0], [2], [1]], schema=log.schemas["counts"])
             await log.write(found.step, {"counts": counted})
-    wrong = f"--skip-step {found.step}: windows that it closes cannot stay open, as they are written to counts, "
+    wrong = (
+        f"--skip-step {found.step}: windows that it closes cannot stay open, as they are written to counts, "
+    )
     steps = SkippedSteps(Notes(tmp_path), tmp_path)
     with pytest.raises(WindowsWritten, match=wrong):
         await steps.add([found.step], query, places(circuit))
