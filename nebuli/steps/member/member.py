@@ -378,12 +378,16 @@ class Member:
                 outputs = {**outputs, TIME: time_row(await self.readings.time(step))}
             if step < self._outputs.last and self._inputs.leaves_out(step) and closes == ended:
                 return  # what came of the rows that are left out stays there, and the run names the output
-            try:
-                await self._outputs.write(step, outputs)
-            except OutputDiffers as error:
-                if closes == ended:
-                    raise
+            await self._put_out(step, outputs, stays_open=closes != ended)
+
+    async def _put_out(self, step: int, outputs: Mapping[str, pa.RecordBatch], *, stays_open: bool) -> None:
+        assert self._outputs is not None, "it has outputs"
+        try:
+            await self._outputs.write(step, outputs)
+        except OutputDiffers as error:
+            if stays_open:
                 raise WindowsWritten(step, error.outputs) from None
+            raise
 
     def _check_sinks(self, step: int, outputs: Mapping[str, pa.RecordBatch]) -> None:
         """Raise ``DataflowError`` for rows that a sink could not take, before they are in an output for good."""
