@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import netchannel
 from nebuli.connectors.errors import OutputError, SinkInUse
 from nebuli.connectors.policies import drop_files
-from nebuli.connectors.sinks.sink_locks import take_all
+from nebuli.connectors.sinks.sink_locks import note_reads, take_all
 from nebuli.exactness import goes_on, state_of
 from nebuli.free import engine_of
 from nebuli.node.hosted_fragment import HostedFragment, NotAdded
@@ -95,6 +95,8 @@ class WorkerNode:
         self._host = host
         self._records = records
         self._fragments: dict[str, HostedFragment] = {}
+        self._notes: dict[str, SinkLock] = {}
+        """What registered fragments will read."""
         self._numbers = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
         self._removing: dict[StorePlace, asyncio.Task[None]] = {}
@@ -168,6 +170,7 @@ class WorkerNode:
         except SinkInUse:
             raise
         except OutputError as error:
+            self._release_note(id_)
             hosted.fail(str(error))
             return
         try:
@@ -176,6 +179,7 @@ class WorkerNode:
             for lock in locks:
                 lock.release()
             raise
+        self._release_note(id_)
         hosted.start(locks)
 
     def _locks_of(self, hosted: HostedFragment) -> list[SinkLock]:
@@ -294,6 +298,7 @@ class WorkerNode:
             self._records.forget(id_)
         if (place := self._place(id_, hosted.fragment)) is not None:
             await self._remove(hosted.fragment.id, place)
+        self._release_note(id_)
         self._fragments.pop(id_, None)
 
     async def _remove(self, what: str, place: StorePlace) -> None:
@@ -394,6 +399,8 @@ class WorkerNode:
         )  # how they end now is not how they are to be taken up
         for task in self._tasks:
             task.cancel()
+        for id_ in [*self._notes]:
+            self._release_note(id_)
         stopping = []
         for hosted in self._fragments.values():
             if durable and (goes_on(hosted.fragment) or hosted.status.state is FragmentState.REGISTERED):
@@ -406,7 +413,15 @@ class WorkerNode:
     def _add(self, status: FragmentStatus, fragment: AnyFragment) -> HostedFragment:
         hosted = HostedFragment(status, fragment, self._host, self.logs.keep, self._changed)
         self._fragments[status.id] = hosted
+        if status.state is FragmentState.REGISTERED:
+            self._release_note(status.id)
+            if (note := note_reads(fragment, query_of(status.id))) is not None:
+                self._notes[status.id] = note
         return hosted
+
+    def _release_note(self, id_: str) -> None:
+        if (note := self._notes.pop(id_, None)) is not None:
+            note.release()
 
     def _changed(self, hosted: HostedFragment) -> None:
         if hosted.status.state is FragmentState.RUNNING:

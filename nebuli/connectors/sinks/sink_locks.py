@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from topology import Topology
     from topology.connectors import SourceConnector
 
-__all__ = ["SinkLock", "check_query_files", "files_of", "take_all", "take_files"]
+__all__ = ["SinkLock", "check_query_files", "files_of", "note_reads", "take_all", "take_files"]
 
 _log = logging.getLogger(__name__)
 
@@ -120,6 +120,25 @@ def take_all(
     reads = _read_by(fragment)
     check_files(reads, set(files_of(fragment)), Path())
     return take_files(files_of(fragment), query, fragment.id, fragment.node, shared=shared, reads=reads)
+
+
+def note_reads(fragment: AnyFragment, query: str) -> SinkLock | None:
+    """Note what a fragment will read, before another fragment of its query opens a file to write it.
+
+    Returns the note, to be released once the fragment has its locks; None if it reads no files, or there can be no
+    notes.
+    """
+    used = UsedFiles(
+        query=query,
+        fragment=fragment.id,
+        node=fragment.node,
+        directory=Path.cwd(),
+        reads=tuple(_read_by(fragment)),
+        writes=(),
+        runs=False,
+    )
+    note = used.written()
+    return None if note is None else SinkLock(*note)
 
 
 def take_files(

@@ -49,7 +49,10 @@ class Holder(BaseModel):
 
 
 class UsedFiles(BaseModel):
-    """The files of a fragment; what it ``reads`` may be patterns. Relative paths start at ``directory``."""
+    """The files of a fragment; what it ``reads`` may be patterns. Relative paths start at ``directory``.
+
+    One that does not run yet is noted for the other fragments of its query alone, which may start before it.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -59,6 +62,7 @@ class UsedFiles(BaseModel):
     directory: Path
     reads: tuple[str, ...]
     writes: tuple[str, ...]
+    runs: bool = True
 
     def holder(self, path: str) -> Holder:
         """This fragment, as the user of a file."""
@@ -95,6 +99,8 @@ class UsedFiles(BaseModel):
         Also if it is of the same query, and writes what this one reads.
         """
         for other in _noted(but=own_note):
+            if not other.runs and other.query != self.query:
+                continue
             for path in self.writes:
                 self._refuse_read(path, other)
                 for each in other.writes:

@@ -14,7 +14,7 @@ import pytest
 
 from nebuli.connectors.errors import OutputError, SinkInUse
 from nebuli.connectors.sinks.overwrites import SinkIsSource
-from nebuli.connectors.sinks.sink_locks import take_all
+from nebuli.connectors.sinks.sink_locks import note_reads, take_all
 from nebuli.rpc import worker_pb2 as wire
 from placement.plan import Fragment
 from tests.nebuli.connectors.sinks.test_overwrites import OTHER, SAME
@@ -136,6 +136,20 @@ def test_a_query_does_not_read_what_another_fragment_of_it_writes(here: Path) ->
         take_all(reads_and_writes(str(here / "data" / "in.csv"), "/dev/null"), "query")
     locks += take_all(reads_and_writes(str(here / "data" / "in.csv"), "/dev/null"), "other")
     for each in locks:
+        each.release()
+
+
+def test_a_file_that_a_registered_fragment_will_read_is_not_written_by_its_query(here: Path) -> None:
+    """The fragment that writes may start first; other queries may write the file until the reader runs."""
+    read = here / "data" / "in.csv"
+    note = note_reads(reads_and_writes(str(read), "/dev/null"), "query")
+    assert note is not None
+    with pytest.raises(SinkInUse, match=f"^{read} is read by query query, .* as {read}: stop"):
+        take_all(writes(read), "query")
+    for each in take_all(writes(read), "other"):
+        each.release()
+    note.release()
+    for each in take_all(writes(read), "query"):
         each.release()
 
 
