@@ -96,7 +96,7 @@ class WorkerNode:
         self._records = records
         self._fragments: dict[str, HostedFragment] = {}
         self._notes: dict[str, SinkLock] = {}
-        """What registered fragments will read."""
+        """Notes of the files that registered fragments will read."""
         self._numbers = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
         self._removing: dict[StorePlace, asyncio.Task[None]] = {}
