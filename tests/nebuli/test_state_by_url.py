@@ -221,7 +221,7 @@ async def test_state_by_url_belongs_to_one_query_and_one_run(here: Path, url: St
             in_steps(query=QUERY.replace("sum(amount)", "max(amount)")), url, here, NOW
         ).__aenter__()
     Store.remove(url / "member-1")
-    with pytest.raises(StateGone, match=r"schema=test_\d+/member-1&blobs=.* is gone"):
+    with pytest.raises(StateGone, match=r"schema=test_\d+/member-1&blobs=.* is missing or empty"):
         await LocalRun(in_steps(), url, here, NOW).__aenter__()
 
 
