@@ -20,7 +20,7 @@ from topology.mistakes import MISPLACED, ConnectorUnusable
 from topology.schema import DataType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from importlib.metadata import EntryPoint
 
     from pydantic import GetJsonSchemaHandler, SerializerFunctionWrapHandler
@@ -45,6 +45,12 @@ class SourceConnector(Model):
     read."""
     dated: ClassVar[bool] = False
     """Only for collections: its positions are times, up to one of which a step of a query in steps has all of them."""
+
+    instead_of: ClassVar[Mapping[str, str]] = {
+        "bounded": "the type of a source determines if it ends: CSV and Parquet do, a Generator with count, a Collection "
+        "with follow: false, TCP and Channel when their peer ends them"
+    }
+    """Keys that are looked for here and do not exist, and in a clause what to use."""
 
     logical: Text
     rate: Annotated[float, Field(gt=0)] | None = None

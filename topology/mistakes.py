@@ -105,7 +105,8 @@ def read_text(path: Path) -> str | Mistake:
     try:
         data = path.read_bytes()
     except OSError as error:
-        return Mistake(f"cannot read the file: {error.strerror}", str(path))
+        looked_at = "" if path.is_absolute() else f" (looked at {path.absolute()})"
+        return Mistake(f"cannot read the file: {error.strerror}{looked_at}", str(path))
     return decoded(data, str(path))
 
 

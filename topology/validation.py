@@ -12,7 +12,7 @@ from topology.consistency import did_you_mean
 from topology.mistakes import MISPLACED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from pydantic import ValidationError
     from pydantic_core import ErrorDetails
@@ -46,10 +46,21 @@ _TEMPLATES = {
     "union_tag_not_found": "missing key 'type'",
     "value_error": "{error}",
 }
+_MOST_HOMES = 3
+"""So many places, and types, of an unknown key are listed."""
 
 
-def validation_mistakes(error: ValidationError, model: type[BaseModel], marks: Marks) -> Iterator[Mistake]:
-    """One mistake for each error of validating a document as ``model``."""
+def validation_mistakes(
+    error: ValidationError,
+    model: type[BaseModel],
+    marks: Marks,
+    *,
+    others: Mapping[str, type[BaseModel]] = {},
+) -> Iterator[Mistake]:
+    """One mistake for each error of validating a document as ``model``.
+
+    ``others`` are documents that an unknown key may belong to, if it has no place in this one.
+    """
     misspelt: set[Location] = set()
     missing: list[tuple[Location, Mistake]] = []
     for details in error.errors(include_url=False):
@@ -60,9 +71,11 @@ def validation_mistakes(error: ValidationError, model: type[BaseModel], marks: M
         match details["type"]:
             case "extra_forbidden":
                 known = sorted({key for each in models for key in _keys(each)})
-                close = get_close_matches(str(path[-1]), known, n=1)
-                misspelt.update((*path[:-1], key) for key in close)
-                yield marks.mistake(path, _unknown_key(str(path[-1]), known, close), at_key=True)
+                *way, key = path
+                home = _home(str(key), tuple(way), models, {"": model, **others})
+                close = get_close_matches(str(key), known, n=1) if not home else []
+                misspelt.update((*way, each) for each in close)
+                yield marks.mistake(path, _unknown_key(str(key), known, close, home), at_key=True)
             case "missing":
                 missing.append((path, marks.mistake(path, _message(details))))
             case "union_tag_invalid" | "connector_unusable":
@@ -101,6 +114,49 @@ def _resolve(model: type[BaseModel], location: Location) -> tuple[Location, list
         # A key that people choose, as in `limits`, is no field: what stands there is what its mapping holds.
         models = [found for each in models for found in _field_models(each, part)] or models
     return tuple(path), around
+
+
+def _home(
+    key: str, way: Location, models: list[type[BaseModel]], documents: Mapping[str, type[BaseModel]]
+) -> str:
+    """Where an unknown key belongs, or the key to use, in a clause; empty if neither is known."""
+    for model in models:
+        if (instead := getattr(model, "instead_of", {}).get(key)) is not None:
+            return f"; {instead}"
+    here = ".".join(part for part in way if isinstance(part, str))
+    for document, root in documents.items():
+        homes: dict[str, list[str]] = {}
+        for where, types in _homes(key, [root], ()):
+            homes.setdefault(where, []).extend(types)
+        if not document and here in homes:
+            homes = {here: homes[here]}  # of another type there: the nearest
+        if homes:
+            places = " or ".join(_place(*each) for each in [*homes.items()][:_MOST_HOMES])
+            return f"; it belongs {places}{document and f', of {document}'}"
+    return ""
+
+
+def _homes(
+    key: str,
+    models: Iterable[type[BaseModel]],
+    way: tuple[str, ...],
+    around: tuple[type[BaseModel], ...] = (),
+) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Each place with the key, from the outside in: the keys that lead there, and the type of what is there."""
+    new = [each for each in dict.fromkeys(models) if each not in around]
+    for model in new:
+        if key in _keys(model):
+            yield ".".join(way), _tags(model)
+    for model in new:
+        for name, field in model.model_fields.items():
+            yield from _homes(
+                key, _models_in(field.annotation), (*way, field.alias or name), (*around, model)
+            )
+
+
+def _place(where: str, types: list[str]) -> str:
+    of_types = f" of type {' or '.join(types)}" if 0 < len(types) <= _MOST_HOMES else ""
+    return f"in {where}{of_types}" if where else "at the top level"
 
 
 def _tags(model: type[BaseModel]) -> tuple[Any, ...]:
@@ -158,9 +214,9 @@ def _hint(context: dict[str, str], given: Any) -> str:
     return did_you_mean(wanted, choices.split(", ")) if isinstance(wanted, str) else ""
 
 
-def _unknown_key(key: str, known: list[str], close: list[str]) -> str:
+def _unknown_key(key: str, known: list[str], close: list[str], home: str) -> str:
     hint = f" (did you mean {close[0]!r}?)" if close else ""
-    return f"unknown key {key!r}{hint}; expected {', '.join(known)}"
+    return f"unknown key {key!r}{hint}{home}; expected {', '.join(known)}"
 
 
 def _plain(names: str) -> str:

@@ -12,7 +12,7 @@ from placement.errors import InvalidQuery
 from placement.graph import Outline, shape_mistakes
 from placement.plan import Origin, Query, unknown_operators
 from placement.reading.json_document import parse_json
-from topology import Mistake
+from topology import Mistake, Topology
 from topology.mistakes import in_file_order, read_text
 from topology.validation import validation_mistakes
 
@@ -43,7 +43,7 @@ def parse_query(text: str, name: str = "query", file: str | None = None) -> Quer
     try:
         query = Query.model_validate(data, context=Origin(sanitized(name), marks))
     except ValidationError as error:
-        mistakes += validation_mistakes(error, Query, marks)
+        mistakes += validation_mistakes(error, Query, marks, others={"a topology": Topology})
     except InvalidQuery:
         pass  # the same checks ran above, together with the others
     else:

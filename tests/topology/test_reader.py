@@ -180,6 +180,36 @@ def test_a_mistake_is_reported_where_it_is(old: str, new: str, said: str):
     assert any(said in line and line.startswith("t.yaml:") for line in mistakes(BLUEPRINT.replace(old, new)))
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            "path: f",
+            "count: 9, path: f",
+            "unknown key 'count'; it belongs in nodes.physical of type Generator; exp",
+        ),
+        ("path: f", "capacity: 2, path: f", "unknown key 'capacity'; it belongs in nodes; expected base"),
+        ("path: f", "mode: final, path: f", "unknown key 'mode'; it belongs in nodes.sinks; expected base"),
+        ("path: f", "schema: [], path: f", "unknown key 'schema'; it belongs in logical; expected base"),
+        (
+            "capacity: 2",
+            "path: x.csv",
+            "in nodes.physical of type CSV or Parquet or in nodes.sinks of type CSV or ",
+        ),
+        ("capacity: 2", "nodes: []", "unknown key 'nodes'; it belongs at the top level; expected address"),
+        (
+            "path: f",
+            "bounded: true, path: f",
+            "unknown key 'bounded'; the type of a source determines if it ends: CSV and Parquet do, a Generator with "
+            "count, a Collection with follow: false, TCP and Channel when their peer ends them; expected base",
+        ),
+    ],
+)
+def test_a_key_at_the_wrong_place_is_reported_with_the_right_one(old: str, new: str, said: str):
+    assert old in BLUEPRINT
+    assert any(said in line for line in mistakes(BLUEPRINT.replace(old, new, 1)))
+
+
 CHANNEL = "type: Channel, address: 127.0.0.1:9100, channel: flights"
 
 
@@ -288,6 +318,17 @@ def test_a_file_that_cannot_be_read_is_one_clear_line(tmp_path: Path):
     ):
         with pytest.raises(TopologyError, match=said):
             load_topology(file)
+
+
+def test_a_file_that_is_not_there_is_reported_with_the_folder_it_was_looked_for_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TopologyError) as caught:
+        load_topology("nosuch/t.yaml")
+    assert str(caught.value) == (
+        f"nosuch/t.yaml: cannot read the file: No such file or directory (looked at {tmp_path}/nosuch/t.yaml)"
+    )
 
 
 def test_a_topology_made_in_code_is_checked_as_well():

@@ -101,6 +101,16 @@ def test_the_places_in_a_large_file_are_found_in_one_pass():
             '@"logcal": "w',
             "unknown key 'logcal' (did you mean 'logical'?); expected id, logical",
         ),
+        (
+            '"logical": "w',
+            '@"by": [], "logical": "w',
+            "unknown key 'by'; it belongs in operators of type aggregate; expected id, logical, type",
+        ),
+        (
+            '"logical": "w',
+            '@"capacity": 2, "logical": "w',
+            "unknown key 'capacity'; it belongs in nodes, of a topology; expected id, logical, type",
+        ),
         ('"by": ["origin"]', '"by": @"origin"', "expected a list as by, got 'origin'"),
         ('{"id": "f1"', '@{"id": "f1"', "missing key 'predicate'"),
         (
