@@ -54,7 +54,7 @@ class Run:
         self._write()
 
     def part(self, name: str, found: Any) -> None:
-        """Keep what was measured, and is no row."""
+        """Keep what was measured, and is not a row."""
         self.data[name] = found
         self._write()
 

@@ -1,7 +1,7 @@
 """Rounds of a row: its contestants take turns, so that what disturbs one disturbs all.
 
 Whoever can be run in several settings tries all of them first, and does the rounds in the one that came out best; these
-tries are no round, so that nobody gains from having had more of them.
+tries are not a round, so that no contestant gains from having had more of them.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from placement.query_builder import Relation, source
 
 # gRPC has handlers for forks, as uvloop does them, which run in children that only ever exec: one that aborts there, or
-# waits forever, is no member. It looks at this once, when it is used first.
+# waits forever, is not a member. It looks at this once, when it is used first.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 __version__ = "0.1.0"

@@ -34,7 +34,7 @@ def secret_at(place: SecretPlace) -> str:
         try:
             lines = Path(place.file).read_text("utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is no UTF-8"
+            reason = getattr(error, "strerror", None) or "it is not UTF-8"
             raise TrustUnusable(
                 f"the secret's file {place.file} cannot be read: {reason}; put the secret there, readable by this "
                 f"user only"

@@ -18,6 +18,6 @@ def seconds_of(duration: str | float) -> float:
     found = _DURATION.fullmatch(duration)
     if found is None:
         raise ValueError(
-            f"{duration!r} is no length of time: give a number with one of {', '.join(_UNITS_S)}, as in '1h'"
+            f"{duration!r} is not a length of time: give a number with one of {', '.join(_UNITS_S)}, as in '1h'"
         )
     return float(found[1]) * _UNITS_S[found[2] or "s"]

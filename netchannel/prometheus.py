@@ -221,7 +221,7 @@ def _side(server: Sender | Receiver) -> Side:
         return SENDER
     if isinstance(server, ReceiverServer | process.BlockingReceiverServer | aio.ReceiverServer):
         return RECEIVER
-    raise TypeError(f"{server!r} is no SenderServer and no ReceiverServer")
+    raise TypeError(f"{server!r} is neither a SenderServer nor a ReceiverServer")
 
 
 def families(

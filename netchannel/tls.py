@@ -61,7 +61,7 @@ class Expiry(NamedTuple):
 class Credentials:
     """The material of one role for its handshakes, as the files are now.
 
-    Raises CertificateError if they are no good.
+    Raises CertificateError if they are unusable.
     """
 
     def __init__(self, tls: Tls, role: Role) -> None:
@@ -71,7 +71,7 @@ class Credentials:
         self._context = _load(tls, role)
 
     def context(self) -> ssl.SSLContext:
-        """The context for the next handshake. Files that have changed and are no good are warned of once, not used."""
+        """The context for the next handshake. Changed files that are unusable are not used, and logged once."""
         stamp = _stamp(self.tls)
         if stamp != self._stamp:
             self._stamp = stamp  # taken first: what changes while it is read is read again
@@ -145,7 +145,7 @@ def _check_content(name: str, path: str | PathLike[str], wanted: str) -> None:
     if not any(label.endswith(wanted) for label in found):
         holds = f"it holds {found[0]}" if found else "it has none"
         raise CertificateError(
-            f"the {name} {path} is no file in PEM form with '-----BEGIN {wanted}-----': {holds}; give Tls() its "
+            f"the {name} {path} is not a file in PEM form with '-----BEGIN {wanted}-----': {holds}; give Tls() its "
             f"files in the order certificate, key, authority"
         )
     if wanted == "PRIVATE KEY" and b"ENCRYPTED" in content:

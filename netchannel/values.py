@@ -146,14 +146,14 @@ def with_article(kind: type) -> str:
 
 
 def check_kind(name: str, value: object, kind: type) -> None:
-    """Raise TypeError if the setting ``name`` is given and is no ``kind``."""
+    """Raise TypeError if the setting ``name`` is given and is not a ``kind``."""
     if value is not None and not isinstance(value, kind):
         shown = with_article(type(value)) if name == "secret" else repr(value)
         raise TypeError(f"{name} is {shown}: expected {with_article(kind)}{_AS.get(name, '')}")
 
 
 def check_given(name: str, value: object, kind: type) -> None:
-    """Raise TypeError if ``name``, which must be given, is no ``kind``."""
+    """Raise TypeError if ``name``, which must be given, is not a ``kind``."""
     if not isinstance(value, kind):
         raise TypeError(f"{name} is {value!r}: expected {with_article(kind)}{_AS.get(name, '')}")
 
@@ -168,7 +168,7 @@ def check_channel_id(channel_id: str) -> str:
     """A channel id is 1 to 255 bytes of printable UTF-8. Raises TypeError or ValueError otherwise."""
     if not isinstance(channel_id, str):
         raise TypeError(
-            f"the channel id {channel_id!r} is no string: expected 1 to 255 bytes of printable UTF-8"
+            f"the channel id {channel_id!r} is not a string: expected 1 to 255 bytes of printable UTF-8"
         )
     if not is_channel_id(channel_id):
         raise ValueError(

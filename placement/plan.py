@@ -339,7 +339,7 @@ class Origin:
 class Query(BaseModel):
     """A query as written: a graph of operators by id, of which all lead to sinks, or to views that nothing reads.
 
-    Making one that is no such graph raises ``InvalidQuery`` with every mistake. That it is a tree with one of these as
+    Making one of another shape raises ``InvalidQuery`` with every mistake. That it is a tree with one of these as
     its root, as a query that runs free has to be, is checked by ``check``. ``name`` goes into the names of its channels
     and fragments; a file's query is named after the file.
     """
@@ -391,8 +391,8 @@ def unknown_operators(of: Iterable[str], outlines: Iterable[Outline]) -> Iterato
     known = [each.id for each in outlines if each.id not in roots]
     for name in of:
         if name not in known:
-            message = f"policies of the output of {name!r}, which is no operator with one{did_you_mean(name, known)}"
-            yield ("channels", "of", name), f"{message}; expected {listed(known)}"
+            message = f"policies of the output of {name!r}, which is not an operator that has one"
+            yield ("channels", "of", name), f"{message}{did_you_mean(name, known)}; expected {listed(known)}"
 
 
 class WatermarkOrigin(BaseModel):

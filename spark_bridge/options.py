@@ -275,7 +275,7 @@ def _connection(given: dict[str, Any], options: Mapping[str, str]) -> Connection
         try:
             schemes.check(endpoint)
         except ValueError as error:
-            raise OptionError(f"{endpoint!r} is no endpoint: {error}") from None
+            raise OptionError(f"{endpoint!r} is not an endpoint: {error}") from None
     sources = _sources(endpoints, channels, whole=given["channel"] is not None)
     for source in sources:
         try:
@@ -317,7 +317,7 @@ def _from_url(path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The endpoints and channels of a URL. Spark may have taken one of the slashes away."""
     hosts, slash, names = path.removeprefix("netchannel:").lstrip("/").partition("/")
     if not path.startswith("netchannel:/") or not slash or not names or not hosts:
-        raise OptionError(f"the path {path!r} is no URL such as netchannel://host:port/channel1,channel2")
+        raise OptionError(f"the path {path!r} is not a URL such as netchannel://host:port/channel1,channel2")
     try:
         return listed(hosts), tuple(unquote(name) for name in listed(names))
     except ValueError as error:

@@ -26,7 +26,7 @@ def stop_at_end(query: StreamingQuery | Any, timeout_s: float | None = None) -> 
     too.
 
     Raises:
-        UnsupportedSpark: the query reads something that is no channel.
+        UnsupportedSpark: the query reads something other than a channel.
         pyspark.errors.StreamingQueryException: the query has failed.
     """
     wait: Any = query.awaitTermination  # its signature has whole seconds, it takes fractions
@@ -50,7 +50,7 @@ def _has_ended(progress: Mapping[str, Any] | None) -> bool:
         return False
     ends = [
         _is_end(source) for source in progress["sources"]
-    ]  # all of them: one that is no channel is refused
+    ]  # all of them: one that is not a channel is refused
     return all(ends)
 
 

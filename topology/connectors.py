@@ -9,6 +9,7 @@ implementation, which is imported only by processes that run it. Those that come
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar, Union, get_args
 
 from pydantic import Field, TypeAdapter, ValidationError, field_validator, model_serializer, model_validator
@@ -20,7 +21,7 @@ from topology.mistakes import MISPLACED, ConnectorUnusable
 from topology.schema import DataType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
     from importlib.metadata import EntryPoint
 
     from pydantic import GetJsonSchemaHandler, SerializerFunctionWrapHandler
@@ -47,8 +48,8 @@ class SourceConnector(Model):
     """Only for collections: its positions are times, up to one of which a step of a query in steps has all of them."""
 
     instead_of: ClassVar[Mapping[str, str]] = {
-        "bounded": "the type of a source determines if it ends: CSV and Parquet do, a Generator with count, a Collection "
-        "with follow: false, TCP and Channel when their peer ends them"
+        "bounded": "the type of a source determines if it ends: CSV and Parquet do, a Generator with count, a "
+        "Collection with follow: false, TCP and Channel when their peer ends them"
     }
     """Keys that are looked for here and do not exist, and in a clause what to use."""
 
@@ -216,7 +217,7 @@ class Connectors(Generic[C]):
         if not is_one or _name_of(connector) != name or not hasattr(connector, "implementation"):
             del self.packages[name]
             raise ConnectorUnusable(
-                f"{what} is of package {package}, whose entry point {found[0].value} is no "
+                f"{what} is of package {package}, whose entry point {found[0].value} is not a "
                 f"{self._base.__name__} with an implementation and type: Literal[{name!r}]; report it to its "
                 f"author"
             )

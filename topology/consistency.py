@@ -89,7 +89,7 @@ def _bad_links(nodes: list[Item]) -> Iterator[Found]:
                 hint = did_you_mean(target, others)
                 yield (
                     place,
-                    f"link to {target!r}, which is no node's address{hint}; expected {listed(others)}",
+                    f"link to {target!r}, which is the address of no node{hint}; expected {listed(others)}",
                 )
             elif target in links[own]:
                 yield place, f"duplicate link from {own} to {target}; give each once"

@@ -116,7 +116,7 @@ def decoded(data: bytes, file: str) -> str | Mistake:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         if (kind := kind_of_bytes(data[:FIRST_BYTES])) is not None:
-            return Mistake(f"the file is no text: {kind}", file)
+            return Mistake(f"the file is not text: {kind}", file)
         before = data[: error.start].decode("utf-8-sig")
         spot = Spot.at(before, len(before))
         return Mistake(

@@ -111,7 +111,7 @@ def _resolve(model: type[BaseModel], location: Location) -> tuple[Location, list
             continue
         path.append(part)
         around = models
-        # A key that people choose, as in `limits`, is no field: what stands there is what its mapping holds.
+        # A key that people choose, as in `limits`, is not a field: what stands there is what its mapping holds.
         models = [found for each in models for found in _field_models(each, part)] or models
     return tuple(path), around
 

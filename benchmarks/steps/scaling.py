@@ -97,7 +97,7 @@ async def _filled(circuit: Circuit) -> None:
 
 
 async def _asked(circuit: Circuit) -> None:
-    """Look one row up: what was read is sorted then, which is no business of whoever scales it."""
+    """Look one row up: what was read is sorted then, outside of the time that is measured."""
     async with asyncio.timeout(FILLED_S):
         row = pa.record_batch({"k": pa.array([0], pa.int64())})
         await circuit.push("asked", row, producer="first", sequence=0)

@@ -39,7 +39,10 @@ class TestSource(SourceConformance):
         return [
             ({"type": "SQLite", "path": f"{path}.absent", "table": "sales"}, "unable to open"),
             ({"type": "SQLite", "path": path, "table": "sails"}, "there is no such table"),
-            ({"type": "SQLite", "path": path, "table": "bad"}, "row 1, column amount: 'many' is no double"),
+            (
+                {"type": "SQLite", "path": path, "table": "bad"},
+                "row 1, column amount: 'many' is not a valid double",
+            ),
         ]
 
 

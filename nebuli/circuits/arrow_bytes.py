@@ -35,7 +35,7 @@ def decoded(data: bytes) -> pa.RecordBatch:
             batch = reader.read_next_batch()
         batch.validate(full=True)
     except (pa.ArrowException, OSError, EOFError, StopIteration, ValueError) as error:
-        raise WrongRows(f"{len(data)} bytes are no Arrow IPC stream of a batch: {error}") from error
+        raise WrongRows(f"{len(data)} bytes are not an Arrow IPC stream of a batch: {error}") from error
     return batch
 
 
@@ -47,7 +47,7 @@ def decoded_all(data: bytes) -> pa.RecordBatch:
         table.validate(full=True)
         batches = table.combine_chunks().to_batches()
     except (pa.ArrowException, OSError, EOFError, StopIteration, ValueError) as error:
-        raise WrongRows(f"{len(data)} bytes are no Arrow IPC stream: {error}") from error
+        raise WrongRows(f"{len(data)} bytes are not an Arrow IPC stream: {error}") from error
     return batches[0] if batches else pa.RecordBatch.from_pylist([], table.schema)
 
 

@@ -81,7 +81,7 @@ class Circuit:
     prints it for a query of workers: the gRPC address of the worker that has its coordinator, and its id. ``secret``
     and ``tls`` are those of its topology. Calls take at most ``deadline_s``, and raise CircuitUnreachable then; so does
     entering, which waits so long for a circuit that is not there yet. ValueError for an empty address, and where that
-    is no number of seconds. Its methods may be called from several tasks of its event loop.
+    is not a number of seconds. Its methods may be called from several tasks of its event loop.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class Circuit:
         Waits while too many rows are in no step yet, as they are when the circuit is paused.
 
         Raises:
-            UnknownInput, WrongRows: there is no such input, or these are no rows of it.
+            UnknownInput, WrongRows: there is no such input, or these are not rows of it.
             SequenceGap, SequenceReused: the number is not the next one, and its rows are not those it was used for.
             InputFull: no step took what waits before the deadline; nothing was logged.
             CircuitFailed: the store could not do it.
@@ -274,7 +274,7 @@ class Circuit:
         Steps continue meanwhile. Rows that were pushed are in it once a step has taken them.
 
         Raises:
-            WrongQuery: it is no such statement, or DuckDB cannot do it; the message shows the place.
+            WrongQuery: the statement does more than read, or DuckDB cannot do it; the message shows the place.
             ContentsUnknown: a table was not kept, or has a row that was retracted more often than it was added.
             QueryTooLarge: it reads, holds or gives too much.
             QueryTimedOut: it, or a member that is away, has taken until the deadline.

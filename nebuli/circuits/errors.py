@@ -124,7 +124,7 @@ class QueryError(CircuitError):
 
 
 class WrongQuery(QueryError):
-    """It is no statement that only reads, or not of the tables that there are; the message shows the place."""
+    """The statement does more than read, or reads a table that does not exist; the message shows the place."""
 
 
 class ContentsUnknown(QueryError):

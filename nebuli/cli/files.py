@@ -120,7 +120,7 @@ def refuse_unreadable(topology: Topology, file: str) -> None:
 def refuse_overwritten(topology: Topology, query: Query, directory: Path, given: Iterable[str]) -> None:
     """Raise ClickException if the query writes a file on this machine that it also reads, or writes it twice.
 
-    It reads what was ``given``, too: the files of the topology and the query, unless they are no files.
+    It reads what was ``given``, too: the files of the topology and the query, unless they are not files.
     """
     from nebuli.connectors.errors import OutputError
     from nebuli.connectors.sinks.sink_locks import check_query_files

@@ -159,8 +159,8 @@ class OutputForgotten(OutputError):
     def __init__(self, output: str, kind: str, first: int) -> None:
         self.first = first
         super().__init__(
-            f"the sink of {output} ({kind}) has to be written from step 0, and steps below {first:,} are no "
-            f"longer kept, as the previous sink has written them: give it the type and mode that it had, or "
+            f"the sink of {output} ({kind}) has to be written from step 0, and steps below {first:,} are "
+            f"no longer kept, as the previous sink has written them: give it the type and mode that it had, or "
             f"start from scratch with another state folder"
         )
 

@@ -106,7 +106,7 @@ def _statement(topology: Topology, query: Given) -> Statement:
         case Relation():
             return Statement(query.query())
         case Grouped():
-            raise TypeError("grouped rows are no query yet: call aggregate on them")
+            raise TypeError("grouped rows are not a query yet: call aggregate on them")
         case str():
             text, name, is_sql = query, "query", not query.lstrip().startswith("{")
         case _:

@@ -37,7 +37,7 @@ _LEFT_S = 5.0
 """How often it is tried to take away what is left of earlier deployments."""
 
 _OWN_ENDS = (Cause.REQUEST, Cause.INPUT, Cause.ITSELF)
-"""Causes that are no consequence of another fragment's, nor of a node's that is lost."""
+"""Causes that are not a consequence of another fragment's, nor of a node's that is lost."""
 
 
 class Policy(StrEnum):

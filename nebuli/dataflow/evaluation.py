@@ -2,7 +2,7 @@
 
 Everything is computed a column at a time. Where SQL promises that a part is not evaluated for some rows (the
 branches of CASE, the later arguments of COALESCE, the right side of AND and OR), a part that could fail is
-evaluated for the other rows only: ``CASE WHEN n <> 0 THEN total // n END`` is no division by zero.
+evaluated for the other rows only: ``CASE WHEN n <> 0 THEN total // n END`` is not a division by zero.
 """
 
 from __future__ import annotations

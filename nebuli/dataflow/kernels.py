@@ -123,7 +123,7 @@ def _negate(call: Call) -> Kernel:
 
 
 def _round(call: Call) -> Kernel:
-    """Half away from zero, by scaling, which is what DuckDB does; 1.005, which is below it, is no half of a hundredth.
+    """Half away from zero, by scaling, which is what DuckDB does; 1.005, which is below it, is not half of a hundredth.
 
     Not by Arrow's round, which gives -1 for the greatest float below -0.5 in size.
     """

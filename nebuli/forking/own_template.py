@@ -61,7 +61,7 @@ def start_template() -> socket.socket:
     """Start a template, which ends with this process; the socket for its `Spawner`."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
-        # -P, because the working directory is the user's, and its files are no modules of ours.
+        # -P, because the working directory is the user's, and its files are not modules of ours.
         process = subprocess.Popen(
             [sys.executable, "-P", "-c", _PROGRAM, str(theirs.fileno())], pass_fds=[theirs.fileno()]
         )

@@ -34,7 +34,7 @@ class _EmbeddedEngine(OperatorGraph):
 def engine_of(fragment: Fragment, max_state_bytes: int) -> Engine:
     """Return the engine of the fragment. Raises DataflowError if its operators do not fit together."""
     if not fragment.operators or not isinstance(fragment.operators[-1], BoundSink | NetworkSink):
-        raise DataflowError(f"the last operator of fragment {fragment.id} is no sink")
+        raise DataflowError(f"the last operator of fragment {fragment.id} is not a sink")
     if fragment.engine is not None:
         from nebuli.spark import SparkCircuit
 

@@ -71,8 +71,8 @@ def rows_of_lines(data: bytes, schema: pa.Schema) -> pa.RecordBatch:
         ]
     except (pa.ArrowException, OSError, ValueError) as error:
         raise WrongRows(
-            f"these are no JSON lines, an object each, of the columns {', '.join(schema.names[:-1])}: {error}; nothing "
-            f"was kept"
+            f"these are not JSON lines, each an object with the columns {', '.join(schema.names[:-1])}: {error}; "
+            f"nothing was kept"
         ) from error
     rows = pa.Table.from_arrays(columns, schema=schema).combine_chunks()
     (batch,) = rows.to_batches() or [pa.RecordBatch.from_pylist([], schema)]

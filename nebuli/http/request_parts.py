@@ -128,7 +128,7 @@ def number_if_given(request: Request, name: str) -> int | None:
 def as_number(name: str, text: str) -> int:
     """A text as a number from 0 on."""
     if not text.isascii() or not text.isdecimal() or len(text) > 18:
-        raise wrong(name, f"{text[:40]!r} is no number from 0 on")
+        raise wrong(name, f"{text[:40]!r} is not a number from 0 on")
     return int(text)
 
 
@@ -142,7 +142,7 @@ def seconds(request: Request, name: str, most: float) -> float | None:
     except ValueError:
         value = math.nan
     if not 0 < value <= most:
-        raise wrong(name, f"{found[:40]!r} is no number above 0, up to {most:g}")
+        raise wrong(name, f"{found[:40]!r} is not a number above 0, up to {most:g}")
     return value
 
 

@@ -75,7 +75,7 @@ class Attempts:
         """How often in a row others were ahead."""
 
     async def run(self) -> None:
-        """Until it is cancelled. Raises what is no error of an ingestion or a store, which is a mistake of ours."""
+        """Until it is cancelled. Raises any error that is not of an ingestion or a store: a bug."""
         pause_s = _FIRST_PAUSE_S
         while True:
             try:

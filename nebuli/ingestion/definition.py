@@ -256,7 +256,7 @@ class Definition(Model):
                 ("from",), f"messages of {kind} are bytes; expected a format: CSV, JSON, Avro or Arrow"
             )
         if isinstance(self.format, ArrowFormat) and kind == "File":
-            raise _wrong(("format",), "an Arrow stream is no line of a file; expected CSV, JSON or Avro")
+            raise _wrong(("format",), "an Arrow stream is not a line of a file; expected CSV, JSON or Avro")
         metadata = self.envelope.metadata if isinstance(self.envelope, DebeziumEnvelope) else None
         if "Collection" in (kind if metadata is not None else "", getattr(metadata, "type", "")):
             raise _wrong(

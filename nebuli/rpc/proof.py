@@ -49,7 +49,7 @@ class Proofs:
 
     ``now`` is given: no clock is read here.
 
-    ``called`` is what it is called in refusals, if it is no worker.
+    ``called`` is what it is called in refusals, if it is not a worker.
     """
 
     def __init__(self, secret: str, worker: str, called: str | None = None) -> None:

@@ -30,7 +30,7 @@ class Work:
 
 
 def batch_work(txn_app_id: str | None, txn_version: int | None) -> Work:
-    """The push of a DataFrame that is no stream: by what it was given, or one of its own."""
+    """The push of a DataFrame that is not a stream: by what it was given, or one of its own."""
     if txn_app_id is None or txn_version is None:
         txn_app_id, txn_version = f"spark write {uuid.uuid4().hex}", 0
     return Work(txn_app_id, txn_version, f"{txn_app_id}, version {txn_version}")

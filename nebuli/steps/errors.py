@@ -331,7 +331,7 @@ class FolderUnusable(MembersFailed):
 
 
 class FolderOfOthers(MembersFailed):
-    """The folder that is to be for state has ``others``, files and folders that are no state."""
+    """The folder that is to be for state has ``others``, files and folders that are not state."""
 
     def __init__(self, folder: str, others: Sequence[str]) -> None:
         more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""

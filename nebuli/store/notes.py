@@ -38,9 +38,9 @@ def unsealed(said: bytes) -> dict[str, Any]:
     try:
         document = json.loads(said)
     except ValueError as error:
-        raise ValueError(f"it is no JSON ({error})") from error
+        raise ValueError(f"it is not JSON ({error})") from error
     if not isinstance(document, dict):
-        raise ValueError("it is no JSON object")  # noqa: TRY004 - as any other damage
+        raise ValueError("it is not a JSON object")  # noqa: TRY004 - as any other damage
     noted = document.pop(_CHECKSUM, None)
     if noted not in (None, _checksum(document)):
         raise ValueError(f"its checksum is {_checksum(document)}, and {noted} is noted: it was damaged")

@@ -137,7 +137,7 @@ class Store:
         )
 
     def blob_folder(self, name: str) -> BlobFolder:
-        """A folder of blobs, which is no shard's and no database's."""
+        """A folder of blobs, which belongs to no shard and no database."""
         return BlobFolder(f"folder/{checked(name)}", self._blobs, self.access.work)
 
     def state_store(self, name: str) -> StateStore:

@@ -68,7 +68,7 @@ def store_place(text: str | os.PathLike[str]) -> StorePlace:
     if isinstance(text, str) and (found := _IS_URL.match(text)):
         if found[1] not in _SCHEMES:
             raise StoreUrlInvalid(
-                f"{found[1]}:// is no place for a store: give a folder by its path, or {_EXAMPLE}"
+                f"{found[1]}:// cannot hold a store: give a folder by its path, or {_EXAMPLE}"
             )
         return _parsed(text)
     return Path(text)

@@ -52,7 +52,7 @@ class UnknownView(ViewError):
 
 
 class WrongKey(ViewError):
-    """It is no key of the view."""
+    """The value is not a key of the view."""
 
 
 class WrongView(ViewError):

@@ -37,10 +37,10 @@ def value_of_word(word: str, column: pa.Field) -> Any:
             return base64.b64decode(word, validate=True)
         value = _cast(pa.array([word], pa.string()), column.type)[0].as_py()
     except (pa.ArrowException, ValueError, OverflowError) as error:
-        raise WrongKey(f"{word[:100]!r} is no {column.name} ({column.type}): {error}") from error
+        raise WrongKey(f"{word[:100]!r} is not a valid {column.name} ({column.type}): {error}") from error
     if isinstance(value, float) and math.isinf(value) and any(each.isdigit() for each in word):
         raise WrongKey(
-            f"{word[:100]!r} is no {column.name} ({column.type}): it is beyond all of them, and no infinity"
+            f"{word[:100]!r} is not a valid {column.name} ({column.type}): it is out of range, and not an infinity"
         )
     return value
 

@@ -166,7 +166,7 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """It is no key of the view, and why."""
+    """The value is not a key of the view, and why."""
 
     why: str
     told: ClassVar[Told] = Told.WRONG_KEY
@@ -293,5 +293,5 @@ def batch_of(data: bytes, schema: pa.Schema) -> pa.RecordBatch:
         batch = pa.ipc.read_record_batch(pa.py_buffer(data), schema)
         batch.validate()
     except (pa.ArrowException, OSError, EOFError) as error:
-        raise ViewFailed(f"{len(data)} bytes are no rows of the view: {error}") from error
+        raise ViewFailed(f"{len(data)} bytes are not rows of the view: {error}") from error
     return batch

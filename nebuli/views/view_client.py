@@ -387,7 +387,7 @@ class _View:
                 )
                 raise WrongKey(
                     f"view {self._name!r} has a key of {_names(self._key_schema)}, and {values[place]!r:.100} is "
-                    f"no {column.name}{which}: {error}"
+                    f"not a valid {column.name}{which}: {error}"
                 ) from error
         return pa.record_batch(columns, schema=self._key_schema)
 
@@ -641,7 +641,7 @@ def _exact(values: list[Any], type_: pa.DataType) -> list[Any]:
     if pa.types.is_integer(type_):
         for value in values:
             if isinstance(value, float | np.floating) and not value.is_integer():
-                raise ValueError(f"{value} is no whole number")
+                raise ValueError(f"{value} is not a whole number")
     elif pa.types.is_date(type_):
         for value in values:
             if isinstance(value, datetime) and value.time() != time.min:

@@ -54,7 +54,7 @@ ANSWERS: dict[type[messages.Question], type[messages.Answer]] = {
 """Questions, and the types of their answers."""
 
 ON_EACH_CONNECTION = (messages.Watch, messages.Hold, messages.Read)
-"""Questions that are repeated on each new connection: an answer to them is no progress."""
+"""Questions that are repeated on each new connection: an answer to them is not progress."""
 
 TOLD = (messages.Yield, messages.Unwatch)
 """Other messages of a client, which are not answered."""

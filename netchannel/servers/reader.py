@@ -278,7 +278,8 @@ class ChannelReader:
         is_number = isinstance(number, int) and not isinstance(number, bool)
         if not is_number or not 0 <= number < NUMBERS:
             raise (ValueError if is_number else TypeError)(
-                f"channel {self.id!r}: {number!r} is no place: expected a Position, or a number from 0 to {NUMBERS - 1}"
+                f"channel {self.id!r}: {number!r} is not a position: expected a Position, or a number from 0 to "
+                f"{NUMBERS - 1}"
             )
 
     async def _place(self, place: Position | int) -> tuple[str, int]:
@@ -354,7 +355,7 @@ class ChannelReader:
         self._check_number(until)
         stream, number = await self._place(first)
         if until < number:
-            raise ValueError(f"channel {self.id!r}: messages {number} to {until} are no range")
+            raise ValueError(f"channel {self.id!r}: messages {number} to {until} are not a range")
         reading = self._reader.read(stream, number, until, self._now())
         reading.on_change = self._changes.notify
         return reading

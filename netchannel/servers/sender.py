@@ -161,7 +161,7 @@ class SenderServer:
                 open in this process or another.
             LogDamaged, LogBroken, StorageFull: the durable buffer cannot be opened.
             SchemaMismatch: the durable buffer holds messages of another schema or codec.
-            ValueError: ``to`` is no address, or the settings do not go together.
+            ValueError: ``to`` is not an address, or the settings do not go together.
         """
         self._check(channel_id, to, buffer, fault)
         _check_stream(stream)

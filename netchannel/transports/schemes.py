@@ -19,10 +19,12 @@ _table: dict[str, Transport] = {"tcp": tcp, "unix": unix, "mem": memory}
 def register(scheme: str, transport: Transport) -> None:
     """Addresses of this process that begin with ``scheme:`` are ``transport``'s from now on.
 
-    A host of that name is then no TCP address any more. Raises ValueError if the scheme is taken, or is no scheme.
+    A host of that name is then not a TCP address any more. Raises ValueError if the scheme is taken or malformed.
     """
     if not _SCHEME.fullmatch(scheme):
-        raise ValueError(f"{scheme!r} is no scheme: expected a letter, then letters, digits, '+', '.' or '-'")
+        raise ValueError(
+            f"{scheme!r} is not a scheme: expected a letter, then letters, digits, '+', '.' or '-'"
+        )
     if scheme in _table:
         raise ValueError(f"the scheme {scheme!r} is taken: unregister it first, or choose another")
     _table[scheme] = transport

@@ -86,7 +86,7 @@ def _of_certificate(code: int, message: str, tls: Tls) -> str:
             "its certificate is not for this use: if it has an extended key usage, a sender's must have clientAuth in "
             "it, a receiver's serverAuth"
         )
-    return f"its certificate is no good: {message}"
+    return f"its certificate is not valid: {message}"
 
 
 def of_names(host: str, names: Sequence[str] | None) -> str:

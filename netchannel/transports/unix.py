@@ -27,7 +27,7 @@ def check(address: str) -> None:
 def _path(address: str) -> str:
     path = address.removeprefix("unix:")
     if not path or "\0" in path:
-        raise ValueError(f"the address {address!r} is no path of a file: expected unix:/path")
+        raise ValueError(f"the address {address!r} is not the path of a file: expected unix:/path")
     if (size := len(os.fsencode(path))) > _PATH_LIMIT:
         raise ValueError(
             f"the address {address!r} has a path of {size} bytes, and a socket's has at most {_PATH_LIMIT}: "

@@ -236,9 +236,9 @@ class ArrowEncoder:
             # As the receiver does: it would refuse the message, and could not report it any more.
             value.validate(full=True)
             return self._body(value)
-        except pa.ArrowException as error:  # e.g. text that is no UTF-8; lists in lists, more than 64 deep
+        except pa.ArrowException as error:  # e.g. text that is not UTF-8; lists in lists, more than 64 deep
             raise SchemaMismatch(
-                f"a batch of ({_describe(self._schema)}) is no valid one of that schema: {error}"
+                f"a batch of ({_describe(self._schema)}) is not a valid batch of that schema: {error}"
             ) from error
 
     def as_they_are(self, values: Sequence[Any]) -> bool:
@@ -358,7 +358,7 @@ class ArrowDecoder:
             if not seen and size is None and rows_in(body, header):
                 self._likeness = BodyTemplate(body)
         except (NoMessage, struct.error) as error:
-            raise ProtocolError(f"a body of {len(body)} bytes is no record batch: {error}") from error
+            raise ProtocolError(f"a body of {len(body)} bytes is not a record batch: {error}") from error
         _check_size("a body", len(body), size or 0, limit)
 
     def check_context(self, context: bytes, limit: int) -> None:
@@ -397,7 +397,7 @@ class ArrowDecoder:
             batch.validate(full=True)
         except (pa.ArrowException, OSError, EOFError, StopIteration) as error:
             raise ProtocolError(
-                f"a body of {len(body)} bytes is no batch of the channel's schema: {error}"
+                f"a body of {len(body)} bytes is not a batch of the channel's schema: {error}"
             ) from error
         return batch
 

@@ -82,7 +82,7 @@ def decode(payload: bytes) -> Message:
         held = _unpacked(payload)
     except (ValueError, msgpack.exceptions.UnpackException) as error:
         raise ProtocolError(
-            f"a control message of {len(payload)} bytes is no map in msgpack: {str(error) or type(error).__name__}"
+            f"a control message of {len(payload)} bytes is not a map in msgpack: {str(error) or type(error).__name__}"
         ) from error
     if not isinstance(held.get("t"), str):
         raise ProtocolError(f"a control message is {str(held)[:80]!r}: it has no type under 't'")

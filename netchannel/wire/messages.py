@@ -245,7 +245,7 @@ class Ok(Answer):
 
 @declare
 class Deny(Answer):
-    """The answer is no; a code that is not known is one to ask again."""
+    """The call was denied; repeat it after an unknown code."""
 
     kind: ClassVar[str] = "deny"
     code: Text

@@ -31,7 +31,7 @@ _BUFFER = struct.Struct("<qq")
 
 
 class NoMessage(ValueError):
-    """The bytes are no encapsulated message."""
+    """The bytes are not an encapsulated message."""
 
 
 class Header(NamedTuple):

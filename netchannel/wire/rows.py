@@ -25,7 +25,7 @@ def count_rows(body: Buffer) -> int:
     except (NoMessage, struct.error):
         rows = -1
     if not 0 <= rows < ROWS_LIMIT:
-        raise SchemaMismatch(f"a body of {len(body)} bytes is no record batch of Arrow's")
+        raise SchemaMismatch(f"a body of {len(body)} bytes is not an Arrow record batch")
     return rows
 
 

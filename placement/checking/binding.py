@@ -94,7 +94,8 @@ def check(query: Query, topology: Topology) -> BoundPlan:
     """Bind a query to a topology and check every operator's columns and types.
 
     Raises ``InvalidQuery``, or the kind of it that fits the first mistake, with every mistake: ``MultipleSinks`` and
-    ``MultipleReaders`` where it is no tree below one sink, or one view. An operator whose input is wrong is not judged.
+    ``MultipleReaders`` where it is not a tree below one sink, or one view. An operator whose input is wrong is
+    not judged.
     """
     return _FreeBinder(query, topology).plan()
 

@@ -235,7 +235,7 @@ class _Planning:
             reasons = [self.full[child] for child in children_of(node) if child in self.full]
             match node:
                 case Stream():
-                    self.full[id_] = f"it reads {id_}, which is no base"
+                    self.full[id_] = f"it reads {id_}, which is not a base"
                 case WindowOperator():
                     self.full[id_] = f"it reads window {id_}, whose rows go when their time is over"
                     whole[id_] = f"window {id_}, which is made of it, takes every row"

@@ -45,7 +45,7 @@ _REFUSALS: tuple[tuple[tuple[type, ...], str], ...] = (
 
 @lru_cache(maxsize=4096)
 def parsed(sql: str) -> Expr:
-    """Sqlglot's tree of ``sql``, which is not to be changed; raises ``ExpressionError`` if it is no single expression.
+    """Return sqlglot's tree of ``sql``, not to be changed; raises ``ExpressionError`` if it is not one expression.
 
     An expression is looked at several times while a query is planned.
     """

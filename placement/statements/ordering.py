@@ -83,7 +83,7 @@ def _columns(by: int | str | None, names: Sequence[str], term: Expr) -> list[int
     folded = [each.casefold() for each in names]
     if by in names or by.casefold() in folded:
         return [names.index(by) if by in names else folded.index(by.casefold())]
-    raise Unsupported(f"ORDER BY {by}, which is no column of the result; expected {listed(names)}", term)
+    raise Unsupported(f"ORDER BY {by}, which is not a column of the result; expected {listed(names)}", term)
 
 
 def unordered(query: Expr) -> Unordered:

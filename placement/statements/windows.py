@@ -45,7 +45,7 @@ def windowed(operators: Operators, call: exp.Anonymous, table: Callable[[Expr], 
         name = each.this.name.lower()
         if name not in _NAMED:
             raise Unsupported(
-                f"{name} is no setting of a window{did_you_mean(name, _NAMED)}; expected {listed(_NAMED)}",
+                f"{name} is not a setting of a window{did_you_mean(name, _NAMED)}; expected {listed(_NAMED)}",
                 each,
             )
         if name in fields:

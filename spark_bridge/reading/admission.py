@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The most that a batch may have; None is no limit."""
+    """The most that a batch may have; None: no limit."""
 
     rows: int | None = None
     bytes: int | None = None

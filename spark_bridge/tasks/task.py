@@ -51,8 +51,8 @@ def format_channel(template: str, partition: int) -> str:
         return template.format(partition=partition)
     except (LookupError, ValueError) as error:
         raise ChannelTemplate(
-            f"the channel {template!r} is no template ({error!r}): its only field is {{partition}}, and other braces "
-            f"are doubled"
+            f"the channel {template!r} is not a template ({error!r}): its only field is {{partition}}, and other "
+            f"braces are doubled"
         ) from error
 
 
@@ -98,7 +98,7 @@ def check_input() -> None:
     To be called when the rows have ended. They often end in the same way when there are no more, when code above this
     task has raised, and when the task is killed: the rows' iterator does not distinguish these. The distinction is the
     mark that the JVM writes after the last row, and that Spark's own worker waits for after the task
-    (``END_OF_STREAM``); without it the connection has ended. Rows that were left unread by choice are no failure.
+    (``END_OF_STREAM``); without it the connection has ended. Rows that were left unread by choice are not a failure.
     """
     try:
         if _input_stream().peek(1):  # type: ignore[attr-defined]  # buffered readers have it, BinaryIO does not declare it

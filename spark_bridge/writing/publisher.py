@@ -115,8 +115,8 @@ def warn_if_unguarded(options: WriteOptions, query: Query) -> None:
     """Warn that the deletion of a query's checkpoint will not be noticed, if nothing can be claimed for it."""
     if _claimed(options, query) is None:
         log.warning(
-            "query %s writes to %s without a guard: where its checkpoint is, is not known here, so that one that is "
-            "deleted or replaced is no error, and rows may be written twice: give it the option checkpointLocation, a "
+            "query %s writes to %s without a guard: where its checkpoint is, is not known here, so that deleting "
+            "or replacing it is not an error, and rows may be written twice: give it the option checkpointLocation, a "
             "queryName, or txnAppId",
             query.id,
             ", ".join(repr(source.key) for source in options.connection.sources),

@@ -56,7 +56,7 @@ def by_key(columns: tuple[str, ...], channels: int) -> Route:
 
 
 def check_key(schema: pa.Schema, columns: tuple[str, ...]) -> None:
-    """Raise OptionError if there is no such column, or one of a type that is no key."""
+    """Raise OptionError if there is no such column, or one of a type that is not a key."""
     for name in columns:
         if schema.names.count(name) != 1:
             raise OptionError(

@@ -27,6 +27,8 @@ PLAINER = {
     r"processor time": "CPU time",
     r"(?:tak(?:e|es|ing)|taken|took) back": "retract",
     r"whatever is killed": "whichever process is killed",
+    # "There is no room", and comparatives, as in "is no longer", are plain.
+    r"(?<!\bthere )(?:is|are) no(?! (?:longer|more|less|later|earlier|larger|smaller|faster|other)\b)": "is not a",
 }
 OPENINGS = ("Of", "What", "Whether", "Who")
 

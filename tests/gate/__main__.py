@@ -147,7 +147,7 @@ def _read(path: Path) -> Record:
 
 def _list_costly(costly: Mapping[str, float], say: Callable[[str], None]) -> None:
     if costly:
-        say(f"\ntests with more than {LISTED_S} s of CPU time, which are no stories:")
+        say(f"\ntests with more than {LISTED_S} s of CPU time, which are not stories:")
     for test, cpu_s in sorted(costly.items(), key=lambda pair: -pair[1]):
         say(f"{cpu_s:6.1f} s  {test}")
 

@@ -96,7 +96,7 @@ def unpacked(operations: Iterable[Sequence[Any]]) -> tuple[Operation, ...]:
             case ["r", int(key), [*elements]]:
                 found.append(Read(key, tuple(elements)))
             case _:
-                raise ValueError(f"{each!r} is no operation of a transaction on lists")
+                raise ValueError(f"{each!r} is not an operation of a transaction on lists")
     return tuple(found)
 
 

@@ -75,7 +75,7 @@ def test_a_node_speaks_as_maelstrom_wants_it(node: Spoken, tmp_path: Path) -> No
     assert node.ask(type="echo", msg_id=4, echo="?")["body"].items() >= {"code": 10, "in_reply_to": 4}.items()
     wrong = node.ask(type="txn", msg_id=5, txn=[["w", 1, 2]])
     assert wrong["body"].items() >= {"type": "error", "code": 12, "in_reply_to": 5}.items()
-    assert "['w', 1, 2] is no operation" in wrong["body"]["text"]
+    assert "['w', 1, 2] is not an operation" in wrong["body"]["text"]
     other = Spoken(tmp_path / "store")
     other.ask(type="init", msg_id=1, node_id="n1", node_ids=["n1", "n2", "n3"])
     txn = [["r", 1, None], ["r", 2, None], ["r", 3, None]]

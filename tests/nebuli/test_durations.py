@@ -28,5 +28,7 @@ def test_a_number_has_a_unit_or_is_of_seconds(given: str | float, seconds: float
     "given", ["", "h", "1 week", "-1s", "1e3", "1h30min", "\N{ARABIC-INDIC DIGIT ONE}h", "inf"]
 )
 def test_anything_else_is_refused(given: str) -> None:
-    with pytest.raises(ValueError, match="is no length of time: give a number with one of ms, s, min, h, d"):
+    with pytest.raises(
+        ValueError, match="is not a length of time: give a number with one of ms, s, min, h, d"
+    ):
         seconds_of(given)

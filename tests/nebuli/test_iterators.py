@@ -36,7 +36,7 @@ from topology import parse_topology
 
 PACKAGES = ("netchannel", "nebuli", "placement", "pyspark_netchannel", "spark_bridge", "topology")
 FACES = ("netchannel.aio", "nebuli.blocking")
-"""The public modules that are no packages."""
+"""The public modules that are not packages."""
 COUNT = 12
 BIG = 1 << 20
 """Bytes of a message: a range of so many comes in pieces."""

@@ -449,7 +449,7 @@ def test_what_can_be_collected() -> None:
     """One sender, one receiver: two of a kind would have the same names."""
     with pytest.raises(TypeError, match="two are of the same kind"):
         ChannelCollector(SenderServer(), SenderServer())
-    with pytest.raises(TypeError, match="no SenderServer"):
+    with pytest.raises(TypeError, match="neither a SenderServer nor"):
         ChannelCollector("127.0.0.1:9001")  # type: ignore[arg-type]
 
 
@@ -612,7 +612,7 @@ def test_a_silent_peer_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> No
 
 
 class WebServer(Core):
-    """It is no network channel's node, and says so in its own way."""
+    """It is not a network channel's node, and says so in its own way."""
 
     def accept(self, remote: str) -> Link:
         return WebAnswer(self, remote)

@@ -337,7 +337,7 @@ async def test_who_is_refused_hears_why_and_does_not_try_again(
                 assert proxy.address in str(caught.value)
         await until(lambda: not receiver.statistics().connections, "the connection is gone")
         await until(lambda: not sender.statistics().peers, "nobody is dialed any more")
-        # One more asks for the names; one more sees whether it was no accident.
+        # One more asks for the names; one more sees whether it was not an accident.
         assert len(proxy.wires) == (2 if "name" in case or case == "the receiver has no TLS" else 1)
         (warning,) = warnings(caplog)
         assert re.search(rf"connection from 127\.0\.0\.1:\d+ closed: {warned}", warning)
@@ -710,13 +710,13 @@ BAD_FILES: dict[str, tuple[Callable[[Tls, Authority], Tls], str]] = {
     "files exchanged": (
         lambda t, a: Tls(t.key, t.certificate, t.authority),
         (
-            r"the certificate .*\.key is no file in PEM form with '-----BEGIN CERTIFICATE-----': it holds "
+            r"the certificate .*\.key is not a file in PEM form with '-----BEGIN CERTIFICATE-----': it holds "
             "PRIVATE KEY; "
         ),
     ),
     "no PEM": (
         lambda t, a: Tls(t.certificate, t.key, __file__),
-        r"the authority .*test_tls\.py is no file in PEM form",
+        r"the authority .*test_tls\.py is not a file in PEM form",
     ),
     "another's key": (
         lambda t, a: Tls(t.certificate, a.issue("other").key, t.authority),

@@ -106,7 +106,7 @@ def test_what_cannot_be_read_ends_the_channel_on_both_sides(program: str) -> Non
     assert told["read"] == ["first"]
     (kind, why), (kind_again, again) = told["consumer"]
     assert (kind, kind_again) == ("ProtocolError", "ProtocolError")
-    assert "no batch of the channel's schema" in why
+    assert "not a batch of the channel's schema" in why
     assert "message 1 cannot be read" in again
     kind, why = told["producer"]
     assert kind == "SchemaMismatch"  # what REFUSED is to whoever sends

@@ -164,7 +164,7 @@ def test_a_url_says_where_and_which(slashes):
 )
 def test_a_path_that_is_no_url_is_refused(path):
     """SP-OPT-1."""
-    assert "is no URL such as netchannel://host:port/" in refused(lambda: read_options({"path": path}))
+    assert "is not a URL such as netchannel://host:port/" in refused(lambda: read_options({"path": path}))
 
 
 def test_url_and_options_do_not_go_together():

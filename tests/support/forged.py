@@ -1,4 +1,4 @@
-"""What a peer may say that is no message of ours: any map, as a control connection carries it."""
+"""What a peer may say that is not a message of ours: any map, as a control connection carries it."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def _until(step: Work) -> Generator[Sending, Received | None, Outputs]:
 
 
 def _exchanged(asked: Sequence[Sending]) -> Generator[Received]:
-    """What each member receives. Nobody sends who is no sender, or to who is no receiver."""
+    """What each member receives. Nobody sends who is not a sender, or to who is not a receiver."""
     assert len({(each.index, tuple(each.senders), tuple(each.receivers)) for each in asked}) <= 1
     for member, each in enumerate(asked):
         assert len(each.parts) == len(asked)

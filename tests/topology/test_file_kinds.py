@@ -90,7 +90,7 @@ def test_less_tells_what_a_file_is_that_is_known_not_to_be_as_expected(data: byt
 
 @pytest.mark.parametrize("kind", [each for each in FILES if not each.startswith("a ")])
 def test_a_topology_or_query_that_is_no_text_is_named(kind: str) -> None:
-    assert str(decoded(FILES[kind], "t.yaml")).startswith(f"t.yaml: the file is no text: it is {kind}")
+    assert str(decoded(FILES[kind], "t.yaml")).startswith(f"t.yaml: the file is not text: it is {kind}")
 
 
 def test_text_in_another_encoding_is_told_with_its_place_and_what_to_do() -> None:
@@ -105,6 +105,6 @@ def test_a_mistake_shows_the_beginning_of_a_long_name() -> None:
 
 def test_a_mistake_shows_no_control_character() -> None:
     assert (
-        str(Mistake("'a\x00\x1b[31m\x9b' is no name", "q.json"))
-        == "q.json: 'a\\x00\\x1b[31m\\x9b' is no name"
+        str(Mistake("'a\x00\x1b[31m\x9b' is not a name", "q.json"))
+        == "q.json: 'a\\x00\\x1b[31m\\x9b' is not a name"
     )

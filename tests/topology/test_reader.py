@@ -97,7 +97,7 @@ def test_a_file_with_three_mistakes_prints_three(tmp_path: Path):
     known = "address, capacity, channels, data_ports, engine, grpc, links, listen, master, physical, secret, sinks, tls"
     assert str(caught.value).splitlines() == [
         f"{file}:8:5: unknown key 'capasity' (did you mean 'capacity'?); expected {known}",
-        f"{file}:9:26: link to '127.0.0.1:9004', which is no node's address {addresses}",
+        f"{file}:9:26: link to '127.0.0.1:9004', which is the address of no node {addresses}",
         f"{file}:13:11: expected a port from 1 to 65535 in '127.0.0.1:80030', got '80030'",
     ]
 
@@ -200,8 +200,7 @@ def test_a_mistake_is_reported_where_it_is(old: str, new: str, said: str):
         (
             "path: f",
             "bounded: true, path: f",
-            "unknown key 'bounded'; the type of a source determines if it ends: CSV and Parquet do, a Generator with "
-            "count, a Collection with follow: false, TCP and Channel when their peer ends them; expected base",
+            "unknown key 'bounded'; the type of a source determines if it ends: CSV and Parquet do, a Generator",
         ),
     ],
 )

@@ -97,7 +97,7 @@ class TableSource(Database, Source):
                     from_sqlite([value], field.type)
                 except UNFIT:
                     where = f"{self.settings.reads}, row {row}, column {field.name}"
-                    raise InputError(f"{where}: {value!r:.80} is no {field.type}") from None
+                    raise InputError(f"{where}: {value!r:.80} is not a valid {field.type}") from None
             raise
 
 

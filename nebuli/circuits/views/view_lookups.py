@@ -174,7 +174,7 @@ class ViewLookups:
     # -- what is asked
 
     def answer(self, name: str, body: bytes) -> bytes | Awaitable[bytes]:
-        """The answer to a call about a view. Raises ViewFailed, if it is no question."""
+        """The answer to a call about a view. Raises ViewFailed, if the question is malformed."""
         view = self._views[name]
         match question_of(body):
             case Describe():

@@ -36,7 +36,7 @@ _FORMS = {
 
 
 class TimestampInvalid(Exception):
-    """A text of a column is no timestamp, or too fine a one. ``row`` counts from 0."""
+    """A text of a column is not a timestamp, or too fine a one. ``row`` counts from 0."""
 
     def __init__(self, field: pa.Field, reason: str, row: int) -> None:
         super().__init__(f"column {shown_names([field.name])}: {reason}")
@@ -58,14 +58,14 @@ class TooFine(pa.ArrowInvalid):  # type: ignore[misc]  # pyarrow has no types
 
 def wrong_value(shown: str, type_: object) -> str:
     """Format the error for a value that is not of a column's type, with the forms of dates and timestamps."""
-    return f"{shown} is no {type_}{_FORMS.get(str(type_), '')}"
+    return f"{shown} is not a valid {type_}{_FORMS.get(str(type_), '')}"
 
 
 def instants(texts: pa.Array, type_: pa.TimestampType, timestamps: Timestamps | None = None) -> pa.Array:
     """Timestamps, each with a zone or, as UTC, without; zeros below the microsecond are passed over.
 
     ``timestamps`` is the source's setting for other digits there, None where it has no such setting: then they are
-    refused, too. Raises TooFine for them, and another pyarrow.ArrowInvalid for what is no timestamp.
+    refused, too. Raises TooFine for them, and another pyarrow.ArrowInvalid for malformed ones.
     """
     try:
         return _parsed(texts, type_)

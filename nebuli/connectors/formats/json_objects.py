@@ -145,7 +145,7 @@ class JsonRows:
         try:
             found = self._object.decode(payload.decode())
         except (ValueError, RecursionError) as error:
-            raise _WrongError(f"no JSON ({error}): {_shown(payload)}") from None
+            raise _WrongError(f"not JSON ({error}): {_shown(payload)}") from None
         if not isinstance(found, dict):
             raise _WrongError(f"an object was expected: {_shown(payload)}")
         return [
@@ -181,7 +181,7 @@ class Constant(str):
 
 def refuse_constant(word: str) -> NoReturn:
     """Raise ValueError: JSON has no such number."""
-    raise ValueError(f"{word} is no number")
+    raise ValueError(f"{word} is not a number")
 
 
 def _tombstones(payloads: MessageBytes) -> Any:
@@ -305,7 +305,7 @@ def _within(number: str, bits: int, *, signed: bool) -> int:
 
 
 def _of_text(value: str, type_: pa.DataType, timestamps: Timestamps | None) -> Any:
-    value.encode()  # half of a surrogate pair is no text: UnicodeEncodeError is a ValueError
+    value.encode()  # half of a surrogate pair is not text: UnicodeEncodeError is a ValueError
     if pa.types.is_string(type_):
         return value
     if pa.types.is_timestamp(type_):

@@ -74,11 +74,11 @@ class CollectionOutput(Output):
     def resume(self, position: str) -> None:
         """Continue as this producer, after its last insert, or from a time on.
 
-        Raises OutputError for what is no position.
+        Raises OutputError for a malformed position.
         """
         producer, slash, number = position.rpartition("/")
         if not (producer and slash and number.isdigit()):
-            raise OutputError(f"{self._place}: {position[:80]!r} is no position of a collection")
+            raise OutputError(f"{self._place}: {position[:80]!r} is not a position of a collection")
         self._resumed = position
         if not producer.startswith(_TIMES):
             self._producer, self._sequence = producer, int(number)

@@ -173,7 +173,7 @@ def make_folder(name: str, target: Path) -> None:
             raise OutputError(f"{name} cannot be written: it is a directory")
         make_directory(target.parent)
     except (FileExistsError, NotADirectoryError) as error:
-        raise OutputError(f"{name} cannot be written: {target.parent} is no directory") from error
+        raise OutputError(f"{name} cannot be written: {target.parent} is not a directory") from error
     except OSError as error:
         raise unwritable(name, error) from error
 
@@ -204,7 +204,9 @@ class GrowingFile(_File):
         if self._place.exists() and not self._place.is_file():
             if self._begins_at is not None:
                 size = f"{self._begins_at.size:,}"
-                raise OutputChanged(str(self._path), f"is no file, and {size} bytes had been written to one")
+                raise OutputChanged(
+                    str(self._path), f"is not a file, and {size} bytes had been written to one"
+                )
             return self._place.open("wb")
         if self._begins_at is None:
             return self._begun()
@@ -310,7 +312,7 @@ class WholeFile(_File):
     def _refuse_what_is_no_file(self) -> None:
         if self._path.exists() and not self._path.is_file():
             raise OutputError(
-                f"{self._path} is no file, and a result that is published at its end would take its place: give "
+                f"{self._path} is not a file, and a result that is published at its end would take its place: give "
                 "another path, or the sink mode append"
             )
 
@@ -440,7 +442,7 @@ class Terminal(Output):
         text = "".join(f"{line}\n" for line in lines)
         encoding = sys.stdout.encoding
         try:
-            # As the terminal can show it: a locale without umlauts is no reason to fail a query at its end.
+            # As the terminal can show it: a locale without umlauts is not a reason to fail a query at its end.
             sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
             sys.stdout.flush()
         except OSError as error:

@@ -104,7 +104,7 @@ class OwnedFile(io.FileIO):
         except (FileNotFoundError, NotADirectoryError):
             raise OutputChanged(name, "was deleted or moved while it was written", _REMEDY) from None
         if not os.path.samestat(there, own):
-            what = "another file" if stat.S_ISREG(there.st_mode) else "something that is no file"
+            what = "another file" if stat.S_ISREG(there.st_mode) else "something other than a file"
             raise OutputChanged(name, f"was replaced by {what} while it was written", _REMEDY)
         if own.st_size != self.size:
             what = "cut" if own.st_size < self.size else "extended"

@@ -140,7 +140,7 @@ class KeptChannelSource(Source):
                 self._messages = item
                 stream.arrived.popleft()
                 self._tell(stream.taken)
-        except netchannel.NetChannelError as error:  # what came is no message of the stream
+        except netchannel.NetChannelError as error:  # the bytes are not a message of the stream
             raise InputError(f"{self._place}: {error}") from error
         return message
 

@@ -64,7 +64,7 @@ class CollectionSource(Source):
         """Begin after a time. Raises InputError for a malformed one."""
         if position and not (position.isascii() and position.isdigit()):
             raise InputError(
-                f"{self._place}: {position[:80]!r} is no position of a collection: expected a time"
+                f"{self._place}: {position[:80]!r} is not a position of a collection: expected a time"
             )
         self._position = position
 

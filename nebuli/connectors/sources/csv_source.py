@@ -51,7 +51,7 @@ class CsvSource(Source):
 
     Arrow reads the file in the usual way first, and from the first value on that this does not fit, in another one:
     timestamps, all with a zone or all without (UTC), as texts, each taken for what it is; nulls in quotes, for columns
-    that are no texts; and larger blocks for longer rows.
+    that are not texts; and larger blocks for longer rows.
     """
 
     def __init__(self, settings: Settings, columns: Schema, wake: Callable[[], None]) -> None:
@@ -140,7 +140,7 @@ class CsvSource(Source):
         if missing:
             self._check_quotes()
             if (kind := kind_of_file(self._path)) is not None:
-                raise InputError(f"{self._path} is no CSV file: {kind}")
+                raise InputError(f"{self._path} is not a CSV file: {kind}")
             wanted, found = (shown_names(each, self._header + missing) for each in (missing, self._header))
             raise InputError(
                 f"{self._path}, line 1: no column {wanted}, which the logical source has; "

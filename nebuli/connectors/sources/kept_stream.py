@@ -48,7 +48,7 @@ def of_text(text: str, place: str) -> Position:
     """The position that `as_text` has written. Raises InputError for any other text."""
     stream, slash, number = text.rpartition("/")
     if not (stream and slash and number.isascii() and number.isdigit()):
-        raise InputError(f"{place}: {text[:80]!r} is no position of a channel: expected STREAM/SEQUENCE")
+        raise InputError(f"{place}: {text[:80]!r} is not a position of a channel: expected STREAM/SEQUENCE")
     return netchannel.Position(stream, int(number))
 
 

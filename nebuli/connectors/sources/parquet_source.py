@@ -54,11 +54,11 @@ class ParquetSource(Source):
         )
 
     def _unopened(self, error: Exception) -> InputError:
-        """Why it is no Parquet file; an OSError without a number is of what is in it."""
+        """Why it is not a Parquet file; an OSError without a number is of what is in it."""
         if isinstance(error, OSError) and error.errno is not None:
             return unreadable(self._path, error)
         if not self.total_bytes:
-            return InputError(f"{self._path} is no Parquet file: it is empty")
+            return InputError(f"{self._path} is not a Parquet file: it is empty")
         with Path(self._path).open("rb") as file:
             start = file.read(FIRST_BYTES)
         if start.startswith(_MAGIC):
@@ -66,7 +66,7 @@ class ParquetSource(Source):
                 f"{self._path} is damaged, or was cut: write it again ({printable(str(error)).strip()})"
             )
         kind = kind_of_bytes(start) or "it does not begin with PAR1: is it of another type, such as CSV?"
-        return InputError(f"{self._path} is no Parquet file: {kind}")
+        return InputError(f"{self._path} is not a Parquet file: {kind}")
 
     @property
     def columns_there(self) -> list[str]:

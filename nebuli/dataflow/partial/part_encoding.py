@@ -66,7 +66,7 @@ class PartEncoding:
                     yield self._nothing(edge), _note(_EVICTION, number, some)
 
     def message(self, edge: Edge, batch: pa.RecordBatch, note: bytes) -> Message:
-        """Return the message received on an edge. Raises DataflowError if it is no such message."""
+        """Return the message received on an edge. Raises DataflowError if it is another message."""
         if len(note) < _KIND.size:
             raise _strange(edge, "a note without a byte")
         (kind,) = _KIND.unpack_from(note)
@@ -95,7 +95,7 @@ class PartEncoding:
 
         It will be asked for again.
 
-        Raises DataflowError if it is no upquery.
+        Raises DataflowError if it is not an upquery.
         """
         if len(body) <= _PATH.size:
             raise _strange(edge, f"an upquery of {len(body)} bytes")

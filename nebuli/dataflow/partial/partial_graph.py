@@ -175,7 +175,7 @@ class PartialGraph:
         node = self.nodes.get(base)
         if node is None or not isinstance(self.plan.nodes[base], Base | Stream):
             bases = [id_ for id_ in self.nodes if isinstance(self.plan.nodes[id_], Base | Stream)]
-            raise DataflowError(f"{base!r} is no base; expected {listed(bases)}")
+            raise DataflowError(f"{base!r} is not a base; expected {listed(bases)}")
         if not batch.schema.equals(node.schema):
             raise DataflowError(f"a batch has the columns {batch.schema}; expected {node.schema}", base)
         self._do(self._heard(base, node.change(0, batch)))
@@ -207,7 +207,7 @@ class PartialGraph:
         node = self.nodes.get(id_)
         if not isinstance(node, ViewNode):
             views = [id_ for id_, each in self.nodes.items() if isinstance(each, ViewNode)]
-            raise DataflowError(f"{id_!r} is no view; expected {listed(views)}")
+            raise DataflowError(f"{id_!r} is not a view; expected {listed(views)}")
         return node
 
     def upqueries_into(self, node: str) -> int:
@@ -222,7 +222,7 @@ class PartialGraph:
         """Have keys be missing at a place, given in the order of its columns, and all rows derived from them below."""
         if place not in self.partial:
             raise DataflowError(
-                f"{place} is no partial place; expected {listed([str(each) for each in self.partial])}"
+                f"{place} is not a partial place; expected {listed([str(each) for each in self.partial])}"
             )
         self._do(self.nodes[place.node].forget(place.port or 0, place, distinct(batch_of(keys.columns))))
 

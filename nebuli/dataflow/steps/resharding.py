@@ -118,7 +118,7 @@ def put_together(
 ) -> Tables:
     """The manifests of a state that is, of what each of the old members has given, what counts, and what they knew.
 
-    Raises StateDamaged for what is no operator's.
+    Raises StateDamaged for state that belongs to no operator.
     """
     tables: Tables = {}
     for node in nodes:

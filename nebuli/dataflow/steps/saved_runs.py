@@ -135,7 +135,7 @@ def decoded(data: Any) -> Run:
     try:
         batch = pa.ipc.open_stream(pa.py_buffer(data)).read_next_batch()
     except (pa.ArrowException, StopIteration, OSError) as error:
-        raise ValueError(f"it is no run: {error!r}") from None
+        raise ValueError(f"it is not a run: {error!r}") from None
     if batch.schema.names[-1:] != [_HASHES] or batch.schema.types[-1] != pa.uint64():
         raise ValueError("it has no hashes")
     hashes = np.asarray(batch.column(batch.num_columns - 1).to_numpy())
@@ -156,7 +156,7 @@ class Loading:
         except ValueError as error:
             raise StateDamaged(self._table, MANIFEST.decode(), str(error)) from None
         if not isinstance(manifest, dict):
-            raise StateDamaged(self._table, MANIFEST.decode(), "it is no object")
+            raise StateDamaged(self._table, MANIFEST.decode(), "it is not an object")
         return manifest
 
     def into(self, states: Sequence[KeyedState], recall: Callable[[Mapping[str, int | None]], None]) -> None:

@@ -221,7 +221,7 @@ def _wrong_body(error: ValidationError) -> Problem:
     return Problem(
         400,
         "wrong_body",
-        f"the body is no collection that can be made: {where and where + ': '}{first['msg']}",
+        f"the body does not describe a collection: {where and where + ': '}{first['msg']}",
         'send {"name": "sales", "schema": [{"name": "shop", "type": "string"}]}',
     )
 

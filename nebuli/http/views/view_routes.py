@@ -225,7 +225,7 @@ def _value(value: Any, column: pa.Field) -> Any:
     if isinstance(value, str):  # also a number for which the other side has no exact type
         return value_of_word(value, column)
     kind = _KINDS.get(type(value), "a list or an object")
-    raise WrongKey(f"{json.dumps(value)[:100]} ({kind}) is no {column.name} ({column.type})")
+    raise WrongKey(f"{json.dumps(value)[:100]} ({kind}) is not a valid {column.name} ({column.type})")
 
 
 def _exact_kinds(type_: pa.DataType) -> tuple[type, ...]:

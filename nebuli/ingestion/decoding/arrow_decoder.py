@@ -52,5 +52,5 @@ class ArrowDecoder(Decoder):
         except InputError as error:
             raise MessageInvalid(str(error)) from error
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise MessageInvalid(f"{place} is no Arrow stream: {error}") from error
+            raise MessageInvalid(f"{place} is not an Arrow stream: {error}") from error
         return made

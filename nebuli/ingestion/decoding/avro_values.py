@@ -71,7 +71,7 @@ def converts(writer: Any, type_: pa.DataType, names: Mapping[str, Any], column: 
         return lambda values: [item(each) for each in values]
     convert = _converts_value(base, kind if isinstance(kind, dict) else {}, type_)
     if convert is None:
-        raise Unfit(f"column {column}: Avro's {_said(kind)} is no {type_name(type_)}")
+        raise Unfit(f"column {column}: Avro's {_said(kind)} is not a valid {type_name(type_)}")
 
     def checked(value: Any) -> Any:
         try:

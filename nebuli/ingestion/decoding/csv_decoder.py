@@ -89,7 +89,7 @@ class CsvDecoder(Decoder):
         return {key: payload}
 
     def decode(self, messages: Messages, facts: Mapping[str, bytes]) -> Messages:
-        """Rows of the schema. Raises MessageInvalid for what is no row of it, by the first value that does not fit."""
+        """Rows of the schema. Raises MessageInvalid at the first value that does not fit it."""
         layout = _Layout(len(self.schema), {name: place for place, name in enumerate(self.schema.names)})
         if self._settings.header and messages.rows.num_rows:
             header = facts.get(_header_of(messages.part))

@@ -25,7 +25,7 @@ class SchemaRegistry:
     def __init__(self, url: str, *, source: str) -> None:
         if urlsplit(url).scheme not in ("http", "https"):
             raise SourceUnusable(
-                f"{source}: the registry {url!r} is no address; expected one such as http://host:8081"
+                f"{source}: the registry {url!r} is not an address; expected one such as http://host:8081"
             )
         self._url = url.rstrip("/")
         self._source = source
@@ -95,9 +95,9 @@ class SchemaRegistry:
                 f"{self._source}: the registry does not answer {self._url}{path} within {_ANSWER_S:g} s: {error}"
             ) from error
         except ValueError:
-            raise self._unusable(path, "something that is no JSON") from None
+            raise self._unusable(path, "something other than JSON") from None
         if not isinstance(found, dict):
-            raise self._unusable(path, "JSON that is no object")
+            raise self._unusable(path, "JSON that is not an object")
         return found
 
     def _unusable(self, path: str, what: str) -> SourceUnusable:

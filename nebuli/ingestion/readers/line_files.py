@@ -67,7 +67,7 @@ class _Measured:
 class LineFiles(PolledFiles[_File]):
     """Lines with their ends, as bytes; where they are ``quoted``, one does not end within double quotes (RFC 4180).
 
-    A last line without its end is no message until that has come. Lines may be added to a file; what was read is not
+    A last line without its end is not a message until that has come. Lines may be added to a file; what was read is not
     to change. With ``quoted``, `ends` reads each byte of the files once more.
     """
 

@@ -130,12 +130,12 @@ class ParquetFiles(PolledFiles[_File]):
             if not part.is_told:
                 part.is_told = True
                 _log.warning(
-                    "%s: %s is no Parquet file, or is not finished (%s): it is tried again when it has changed; write "
-                    "it elsewhere, and rename it",
+                    "%s: %s is not a Parquet file, or is not finished (%s): it is tried again when it has changed; "
+                    "write it elsewhere, and rename it",
                     *(self._name, part.path, _first_line(error)),
                 )
             if part.at:
-                raise AddressGone(self._is_another(part, "is no finished Parquet file")) from error
+                raise AddressGone(self._is_another(part, "is not a finished Parquet file")) from error
             return None
         metadata = file.metadata
         mark = _FIRST_ROW, _digest(metadata)

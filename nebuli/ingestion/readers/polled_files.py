@@ -272,7 +272,7 @@ class PolledFiles(SourceReader, Generic[PartT]):
             path.encode()
         except UnicodeEncodeError as error:
             raise SourceUnusable(
-                f"{self._name}: the name of {path.encode(errors='backslashreplace').decode()} is no UTF-8, and it "
+                f"{self._name}: the name of {path.encode(errors='backslashreplace').decode()} is not UTF-8, and it "
                 f"could not be recorded: rename it"
             ) from error
 
@@ -291,7 +291,9 @@ class PolledFiles(SourceReader, Generic[PartT]):
 
     def _is_no_file(self, part: PartT) -> None:
         if not self._is_pattern:
-            raise SourceUnusable(f"{self._name}: {part.path} is no regular file; expected one, or a pattern")
+            raise SourceUnusable(
+                f"{self._name}: {part.path} is not a regular file; expected one, or a pattern"
+            )
 
     def _paths(self) -> list[str]:
         self._is_pattern = self._is_pattern and not _is_file(self._path)  # which may be named so

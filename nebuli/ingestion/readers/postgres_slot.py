@@ -137,7 +137,7 @@ class PostgresSlot:
         try:
             ((parts,),) = await self._ask("select parse_ident(%s)", (text,))
         except SourceUnusable as error:
-            raise self._unusable(f"{text!r} is no name of a table, as public.orders is") from error
+            raise self._unusable(f"{text!r} is not a name of a table, as public.orders is") from error
         if len(parts) != 2:
             raise self._unusable(f"expected a table with its schema, as in public.orders, got {text!r}")
         return parts[0], parts[1]

@@ -38,7 +38,7 @@ class SupervisedProcess:
         """Start an instance, which continues when this process has ended. Raises OSError."""
         with log.open("ab") as output:
             child = subprocess.Popen(
-                # -P, because the working directory is the user's, and its files are no modules of ours.
+                # -P, because the working directory is the user's, and its files are not modules of ours.
                 [sys.executable, "-P", "-m", "nebuli.ingestion.running.instance_process", source, name],
                 cwd="/",
                 stdin=subprocess.PIPE,

@@ -58,11 +58,11 @@ class StepRunner(ABC):
 
     async def checkpoint(self) -> int:
         """Have a checkpoint made; returns the next step. Raises CheckpointNotMade."""
-        raise CheckpointNotMade(None, f"{self._fragment.id} is no coordinator")
+        raise CheckpointNotMade(None, f"{self._fragment.id} is not a coordinator")
 
     async def succeed(self, succession: Succession) -> int:
         """Continue with other members; returns their first step. Raises NotScaled."""
-        raise NotScaled(len(succession.members), f"{self._fragment.id} is no coordinator")
+        raise NotScaled(len(succession.members), f"{self._fragment.id} is not a coordinator")
 
     async def run(self) -> None:
         """Run it to its end, which is in its status."""

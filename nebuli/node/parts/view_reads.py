@@ -119,7 +119,7 @@ class ViewReads:
         return {id_: view.counts for id_, view in self._views.items()}
 
     def answer(self, view: str, body: bytes) -> bytes | Awaitable[bytes]:
-        """The answer to a call about a view. Raises ViewFailed, if it is no question."""
+        """The answer to a call about a view. Raises ViewFailed, if the question is malformed."""
         found = self._views[view]
         match question_of(body):
             case Describe():

@@ -199,7 +199,7 @@ class PartDecoder:
                 batch = pa.ipc.read_record_batch(whole, empty.schema)
             batch.validate(full=True)
         except (pa.ArrowException, OSError, EOFError, StopIteration) as error:
-            raise Unreadable(f"{whole.size} bytes are no batch: {error}") from error
+            raise Unreadable(f"{whole.size} bytes are not a batch: {error}") from error
         if empty is None or not empty.schema.equals(batch.schema):
             self._empty[index] = pa.RecordBatch.from_pylist([], batch.schema)
         return batch

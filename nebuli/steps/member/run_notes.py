@@ -24,7 +24,10 @@ DISMISSED = "dismissed"
 PUBLISHED = "published"
 """Below which step the sinks of a member have had their results."""
 TAKES = "takes-over"
-"""True if a process of a member has begun to take state from others, which give it once. It is no note of one run."""
+"""True if a process of a member has begun to take state from others, which give it once.
+
+The note counts for all runs.
+"""
 
 
 def forget_run(place: StorePlace) -> None:

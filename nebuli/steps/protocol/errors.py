@@ -35,7 +35,7 @@ class ProtocolViolated(CoordinationError):
 
 
 class MalformedMessage(ProtocolViolated):
-    """Bytes that are no message."""
+    """Bytes that are not a message."""
 
 
 class Fenced(CoordinationError):

@@ -35,7 +35,7 @@ class Connected:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """It cannot any more: it has ended, or is silent for too long, or sent what is no message."""
+    """It cannot any more: it has ended, or is silent for too long, or sent bytes that are not a message."""
 
     member: int
     why: str

@@ -396,7 +396,7 @@ def _bounded(data: bytes, sender: str) -> bytes:
 def _checkpoint(value: Any) -> Checkpoint:
     pair = array(value)
     if len(pair) != 2:
-        raise ValueError("no version and step")
+        raise ValueError("not a version and step")
     return Checkpoint(number(pair[0]), number(pair[1]))
 
 

@@ -47,7 +47,7 @@ class Vocabulary(Generic[_Message]):
     def message(self, values: list[Any]) -> _Message:
         """The message of these values. Raises ValueError."""
         if not values or not isinstance(values[0], str):
-            raise ValueError(f"they are {str(values)[:80]!r}, no array that begins with a kind")
+            raise ValueError(f"they are {str(values)[:80]!r}, not an array that begins with a kind")
         name, *given = values
         kind = self._kinds.get(name)
         if kind is None:
@@ -80,16 +80,16 @@ def read(data: bytes, sender: str, parse: Callable[[list[Any]], _Value]) -> _Val
 
 def malformed(data: bytes, sender: str, error: ValueError) -> MalformedMessage:
     """Return the error of the sender of these bytes."""
-    return MalformedMessage(sender, f"sent {len(data)} bytes that are no message, {error}")
+    return MalformedMessage(sender, f"sent {len(data)} bytes that are not a message, {error}")
 
 
 def _unpacked(data: bytes) -> list[Any]:
     try:
         values = msgpack.unpackb(data, strict_map_key=True)
     except (ValueError, msgpack.exceptions.UnpackException) as error:
-        raise ValueError(f"they are no MessagePack ({str(error) or type(error).__name__})") from error
+        raise ValueError(f"they are not MessagePack ({str(error) or type(error).__name__})") from error
     if not isinstance(values, list):
-        raise ValueError(f"they are {str(values)[:80]!r}, no array")  # noqa: TRY004 - see truth
+        raise ValueError(f"they are {str(values)[:80]!r}, not an array")  # noqa: TRY004 - see truth
     return values
 
 
@@ -99,7 +99,7 @@ def _unpacked(data: bytes) -> list[Any]:
 def number(value: Any) -> int:
     """A whole number, from 0 on."""
     if type(value) is not int or not 0 <= value < _NUMBERS:
-        raise ValueError("no number of 64 bits")
+        raise ValueError("not a number of 64 bits")
     return value
 
 
@@ -111,7 +111,7 @@ def numbers(value: Any) -> tuple[int, ...]:
 def instant(value: Any) -> Instant:
     """A time in microseconds since 1970, also one before."""
     if type(value) is not int or not -(_NUMBERS >> 1) <= value < _NUMBERS >> 1:
-        raise ValueError("no time in microseconds")
+        raise ValueError("not a time in microseconds")
     return Instant(value)
 
 
@@ -125,14 +125,14 @@ def truth(value: Any) -> bool:
 def text(value: Any) -> str:
     """A text that is not too long."""
     if not isinstance(value, str) or len(value) > _TEXT_LIMIT:
-        raise ValueError(f"no text of at most {_TEXT_LIMIT} characters")
+        raise ValueError(f"not a text of at most {_TEXT_LIMIT} characters")
     return value
 
 
 def array(value: Any) -> list[Any]:
     """An array of anything."""
     if not isinstance(value, list):
-        raise ValueError("no array")  # noqa: TRY004 - see truth
+        raise ValueError("not an array")  # noqa: TRY004 - see truth
     return value
 
 

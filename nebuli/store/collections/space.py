@@ -49,12 +49,12 @@ class Collection:
     def not_before(self, at: int) -> int:
         """A time from which on it was there: before it was made it is what it was then, empty.
 
-        Raises CollectionMisused for what is no time.
+        Raises CollectionMisused for another time.
         """
         first = self.entry.created if self.entry.timed == "store" else 0
         if not isinstance(at, int) or at >= FINISHED:
             raise CollectionMisused(
-                f"{at!r} is no time of collection {self.name}: times have 64 bits, and are milliseconds since 1970 "
+                f"{at!r} is not a time of collection {self.name}: times have 64 bits, and are milliseconds since 1970 "
                 f"where the store gives them"
             )
         return max(at, first)

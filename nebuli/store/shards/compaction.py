@@ -92,7 +92,7 @@ def _beginning(parts: Sequence[Part], large: int | None) -> int:
 
 
 def _together(parts: Sequence[Part]) -> Sequence[Part]:
-    """The first neighbours that are no large part together; a single part as it is."""
+    """The first neighbours that are not a large part together; a single part as it is."""
     for start in range(len(parts) - 1):
         end, size = start, 0
         while end < len(parts) and size + parts[end].size <= LARGE_BYTES:

@@ -96,7 +96,7 @@ def missing(shard: str, part: Part) -> BlobMissing:
 def sweep(
     blobs: Blobs, shard: str, names: Sequence[str], state: ShardState, replaced: Sequence[Part]
 ) -> list[str]:
-    """Delete those of ``names`` that are no part's and never will be; ``state`` is newer than they are.
+    """Delete those of ``names`` that belong to no part and never will; ``state`` is newer than they are.
 
     A blob that was begun before the fence and is of no part will be of none: its writer has to begin again.
     """

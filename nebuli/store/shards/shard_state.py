@@ -188,8 +188,8 @@ def unpacked_first(shard: str, sequence: int, data: bytes) -> ShardState:
         return unpacked(sequence, msgpack.unpackb(data)["state"])
     except (ValueError, TypeError, KeyError, msgpack.exceptions.UnpackException) as error:
         raise Damaged(
-            f"the log of shard {shard} begins with entry {sequence}, which is no whole state ({error!r}): restore the "
-            f"store's folder from a copy"
+            f"the log of shard {shard} begins with entry {sequence}, which is not a whole state ({error!r}): restore "
+            f"the store's folder from a copy"
         ) from error
 
 

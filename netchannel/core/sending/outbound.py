@@ -466,7 +466,7 @@ class OutboundChannel(JobOwner):
         self.terminal = self.state in SENDER_TERMINAL
         self.since = now
         if before is not self.state:
-            # Asking again and being denied again is no news.
+            # Asking again and being denied again is not news.
             again = self._episode.lasts and event in (SenderEvent.OPEN, SenderEvent.DENY)
             failed = event in (SenderEvent.DENY, SenderEvent.DATA_LOST, SenderEvent.CONTROL_LOST)
             why = self.error or (self.last_failure if failed else None)

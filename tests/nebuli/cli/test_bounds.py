@@ -77,7 +77,7 @@ def test_a_size_has_the_units_that_people_know(given: str) -> None:
 @pytest.mark.parametrize("given", ["2GX", "GiB", "-1", "1.5GiB", ""])
 @pytest.mark.parametrize("option", ["--max-state-bytes", "--keep-output"])
 def test_what_is_no_size_is_said_with_what_is(option: str, given: str, tmp_path: Path) -> None:
-    """By any option that takes one; a bound of nothing is no bound."""
+    """By any option that takes one; a bound of nothing is not a bound."""
     (tmp_path / "file").touch()
     files = [str(tmp_path / "file")] * 2
     ended = CliRunner().invoke(nebuli, ["run", option, given, *files])

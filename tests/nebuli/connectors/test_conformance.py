@@ -279,7 +279,7 @@ class TestCsvSink(SinkConformance):
             ({"type": "CSV", "path": path}, said)
             for path, said in (
                 (str(tmp_path), "it is a directory"),
-                (str(tmp_path / "file" / "x.csv"), "is no directory"),
+                (str(tmp_path / "file" / "x.csv"), "is not a directory"),
                 ("/dev/full", "/dev/full"),
             )
         ]

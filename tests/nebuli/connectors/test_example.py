@@ -155,7 +155,7 @@ def test_a_query_that_fails_leaves_the_table_as_it_was(python: Path, tmp_path: P
     )
     assert ended.exit_code == 2
     assert (
-        f"table sales of {tmp_path}/shop.db, row 100001, column day: '2024-02-30' is no date32[day]"
+        f"table sales of {tmp_path}/shop.db, row 100001, column day: '2024-02-30' is not a valid date32[day]"
         in ended.error
     )
     assert asked(tmp_path / "shop.db", "SELECT * FROM totals") == [("before",)]

@@ -253,7 +253,7 @@ def test_an_entry_point_to_something_else_is_its_authors_mistake(
     with pytest.raises(ConnectorUnusable) as caught:
         SOURCES.named(name)
     assert str(caught.value) == (
-        f"source type '{name}' is of package queue_one 1.5, whose entry point queue_one:{value} is no "
+        f"source type '{name}' is of package queue_one 1.5, whose entry point queue_one:{value} is not a "
         f"SourceConnector with an implementation and type: Literal['{name}']; report it to its author"
     )
 

@@ -76,7 +76,7 @@ async def test_a_failure_reaches_the_reader_with_its_reason_and_is_to_blame(tmp_
         await query.deployment.start()
         with pytest.raises(QueryFailed) as caught:
             await query.deployment.finish()
-        reason = "numbers.csv, line 500002, column n: 'many' is no int64"
+        reason = "numbers.csv, line 500002, column n: 'many' is not a valid int64"
         assert str(caught.value) == f"fragment {query.source} at {query.nodes[query.source]} failed: {reason}"
         assert caught.value.cause is Cause.INPUT
         sink = await query.status(query.sink)

@@ -151,7 +151,7 @@ def _join(plan: Plan, children: list[str], on: tuple[str, ...], how: Any) -> str
     id_ = f"join{len(plan.operators)}"
     tables = [f"({plan.queries[child]}) AS {child}" for child in children]
     joined = f" {how} JOIN ".join([tables[0], *(f"{table} USING ({', '.join(on)})" for table in tables[1:])])
-    # Each column that is no key from another input, in turn.
+    # Each column that is not a key from another input, in turn.
     origin = {name: children[index % len(children)] for index, name in enumerate("kgxn")}
     chosen = [name if name in on else f"{origin[name]}.{name}" for name in "kgxn"]
     query = f"SELECT {', '.join(chosen)} FROM {joined}"

@@ -120,7 +120,7 @@ def test_a_window_is_given_once_when_the_watermark_passes_its_end(
 def test_a_join_on_windows_is_duckdbs_and_keeps_nothing_that_is_over(
     data: st.DataObject, sizes: tuple[int, int], lateness: int, shift: int, how: str, hash_rows: Any
 ) -> None:
-    """Also where one input has computed its columns from those of a window, which thus are no window's.
+    """Also where one input has computed its columns from those of a window, which thus belong to no window.
 
     An outer join takes no row back where they are: what has no match is given when its window is over.
     """

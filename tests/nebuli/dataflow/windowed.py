@@ -32,7 +32,7 @@ ROWS: st.SearchStrategy[Row] = st.tuples(
     st.none() | st.integers(0, 2),
     st.none() | st.integers(-4, 4).map(lambda n: n / 4),
 )
-# Size and slide, in seconds: tumbling, sliding, and with a size that is no multiple of the slide.
+# Size and slide, in seconds: tumbling, sliding, and with a size that is not a multiple of the slide.
 WINDOWS = st.sampled_from([(60, 60), (60, 20), (50, 20)])
 
 

@@ -292,7 +292,7 @@ REFUSED: dict[str, tuple[Ask, int, str, str]] = {
         *(
             400,
             "wrong_rows",
-            "these are no JSON lines, an object each, of the columns shop, amount: JSON parse",
+            "these are not JSON lines, each an object with the columns shop, amount: JSON parse",
         ),
     ),
     "another type of rows": (

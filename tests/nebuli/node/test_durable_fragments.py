@@ -108,7 +108,7 @@ def test_of_a_buffer_on_disk_nothing_is_left_without_its_fragment(worker: Worker
 def test_a_worker_that_cannot_start_leaves_its_fragments_as_they_were(
     worker: Worker, tmp_path: Path, option: str
 ) -> None:
-    """DP-7: an address in use is no fragment's end, and nobody's input is taken up meanwhile."""
+    """DP-7: an address in use is not a fragment's end, and nobody's input is taken up meanwhile."""
     stateless, stateful = worker.register(forwards(worker)), worker.register(worker.waits("numbers"))
     for id_ in (stateless, stateful):
         worker.start(id_)

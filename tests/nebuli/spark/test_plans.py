@@ -168,7 +168,7 @@ def test_an_outer_join_gives_what_the_embedded_engine_gives(compute, how):
 
 
 def test_a_predicate_above_a_join_is_not_computed_for_rows_that_the_join_drops(compute):
-    """SP-ENG-1: a division by zero in such a row is no error."""
+    """SP-ENG-1: a division by zero in such a row is not an error."""
     sources = [
         {"id": id_, "channel": "c", "address": "n", "schema": [column.model_dump() for column in EVENTS]}
         for id_ in ("a", "b")

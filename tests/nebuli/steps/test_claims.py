@@ -35,7 +35,7 @@ def test_a_changed_bit_is_refused_or_changes_nothing() -> None:
 @pytest.mark.parametrize("keep", [0, 1, 20, -1])
 def test_a_claim_that_is_cut_is_refused(keep: int) -> None:
     query = pushed_query(1)
-    with pytest.raises(ClaimDamaged, match="it is no JSON"):
+    with pytest.raises(ClaimDamaged, match="it is not JSON"):
         query.claimed(query.claim(0)[:keep], "state")
 
 

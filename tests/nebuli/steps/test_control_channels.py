@@ -24,11 +24,11 @@ def test_a_greeting_is_read_as_it_was(greeting: Greeting) -> None:
 @pytest.mark.parametrize(
     ("content", "what"),
     [
-        ([2, "session", "host:1"], "no greeting of version 1"),
-        ([1, "session"], "no greeting of version 1"),
-        ([1, "session", 7], "no text"),
+        ([2, "session", "host:1"], "not a greeting of version 1"),
+        ([1, "session"], "not a greeting of version 1"),
+        ([1, "session", 7], "not a text"),
         ([1, "session", ""], "without a session, or an address"),
-        ({"session": 1}, "no array"),
+        ({"session": 1}, "not an array"),
     ],
 )
 def test_what_is_no_greeting_is_an_error_that_says_from_whom_and_why(content: Any, what: str) -> None:

@@ -503,7 +503,7 @@ async def test_output_that_was_lost_is_produced_again_from_the_older_version(sto
 async def test_a_log_continues_with_what_another_has_in_pieces_that_may_begin_later(
     output: OutputLog,
 ) -> None:
-    """What was forgotten between two pieces is forgotten here, too, and is no step without rows."""
+    """What was forgotten between two pieces is forgotten here, too, and is not a step without rows."""
     await output.continue_with("delays", 2, 4, [(2, zset((2, 1))), (3, zset((3, 1)))])
     await output.continue_with("delays", 3, 4, [])
     assert (output.first_of("delays"), weights([await output.read("delays", 2)])) == (2, {2: 1})

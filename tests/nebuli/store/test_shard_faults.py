@@ -402,7 +402,7 @@ async def test_a_log_that_begins_in_its_middle_is_damaged(store: Store, other: S
     shard = await store.create_shard("s", SCHEMA)
     await shard.compare_and_append([], 0, 1)
     shard._access._ordering.truncate("shard/s", 2)
-    with pytest.raises(Damaged, match="begins with entry 2, which is no whole state"):
+    with pytest.raises(Damaged, match="begins with entry 2, which is not a whole state"):
         await other.open_shard("s")
 
 

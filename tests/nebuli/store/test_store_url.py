@@ -50,7 +50,7 @@ def test_a_url_is_shown_without_its_password() -> None:
     [
         (
             "mysql://me:hidden@host/db",
-            r"mysql:// is no place for a store: give a folder by its path, or postgresql:",
+            r"mysql:// cannot hold a store: give a folder by its path, or postgresql:",
         ),
         (f"postgresql://host/db?{END}".replace("schema", "scheme"), r"neither it nor libpq knows \(scheme\)"),
         (

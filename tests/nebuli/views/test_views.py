@@ -198,7 +198,7 @@ async def test_a_wrong_key_is_told_to_whoever_gave_it_and_to_nobody_else() -> No
         )
         assert not isinstance(right, BaseException)
         assert rows_of(right.rows) == [("a", 1, 2, 30)]
-        with pytest.raises(WrongKey, match=r"a key of hour \(int64\), shop \(string\).*is no hour"):
+        with pytest.raises(WrongKey, match=r"a key of hour \(int64\), shop \(string\).*is not a valid hour"):
             raise wrong  # type: ignore[misc] # it is one
         with pytest.raises(WrongKey, match="expected 2 values for each key, got 1"):
             raise short  # type: ignore[misc] # it is one
@@ -211,7 +211,8 @@ async def test_a_wrong_key_is_told_to_whoever_gave_it_and_to_nobody_else() -> No
 async def test_of_many_keys_the_wrong_one_is_named() -> None:
     async with served() as (_, url), Views(url) as views:
         with pytest.raises(
-            WrongKey, match=r"9\.5 is no hour in key 4 of 5, \(9\.5, 'a'\): 9\.5 is no whole number"
+            WrongKey,
+            match=r"9\.5 is not a valid hour in key 4 of 5, \(9\.5, 'a'\): 9\.5 is not a whole number",
         ):
             await views.get("hours", [*((hour, "a") for hour in range(3)), (9.5, "a"), (4, "a")])
     with pytest.raises(TypeError, match="expected a text, as in Views"):
@@ -264,7 +265,7 @@ async def test_rows_that_are_too_many_are_told_to_whoever_asked_for_them_and_to_
 async def test_a_value_that_would_become_another_one_is_no_key() -> None:
     async with served() as (_, url), Views(url) as views:
         assert rows_of((await views.get("hours", [(1.0, "a")])).rows) == [("a", 1, 2, 30)]
-        with pytest.raises(WrongKey, match=r"1\.5 is no whole number"):
+        with pytest.raises(WrongKey, match=r"1\.5 is not a whole number"):
             await views.get("hours", [(1.5, "a")])
 
 
@@ -436,7 +437,7 @@ async def test_a_view_whose_query_was_edited_is_read_with_the_columns_that_it_ha
                 asked = (views.get("shops", [key], 20.0) for _ in range(3))  # of which two go out together
                 assert [rows_of(each.rows) for each in await asyncio.gather(*asked)] == [rows] * 3
         async with served_again(address, edited(AGGREGATES, key="hour")):
-            with pytest.raises(WrongKey, match=r"a key of hour \(int64\), and 'a' is no hour"):
+            with pytest.raises(WrongKey, match=r"a key of hour \(int64\), and 'a' is not a valid hour"):
                 await views.get("shops", ["a"], 20.0)
 
 

@@ -163,7 +163,7 @@ async def test_a_close_that_waits_for_acknowledgements_says_so(
 
 
 async def test_noise_is_hung_up_on(receiver: ReceiverServer, sender: SenderServer) -> None:
-    """CH-BAD-1: what is no connection of ours is hung up on, and the channel lives on."""
+    """CH-BAD-1: what is not a connection of ours is hung up on, and the channel lives on."""
     inbox = receiver.register_channel("c", codec="bytes")
     outbox = sender.register_channel("c", to=receiver.address, codec="bytes")
     await outbox.send(b"x")
@@ -237,7 +237,7 @@ async def test_data_ports_that_are_all_in_use(sender: SenderServer, free_address
 
 
 async def test_unix_sockets_left_by_a_kill_are_taken_over(tmp_path: Path) -> None:
-    """A stale socket file is no address in use, one that answers is."""
+    """A stale socket file is not an address in use, one that answers is."""
     path = tmp_path / "s"
     stale = socket.socket(socket.AF_UNIX)
     stale.bind(str(path))

@@ -170,7 +170,7 @@ def test_times_that_cannot_be(seconds: float) -> None:
 
 
 async def test_memory_of_all_kinds(receiver: ReceiverServer, sender: SenderServer) -> None:
-    """What is in one piece is sent as it is; what is not, or is no memory, is refused by name."""
+    """What is in one piece is sent as it is; what is not, or is not memory, is refused by name."""
     inbox = receiver.register_channel("c", codec="bytes")
     outbox = sender.register_channel("c", to=receiver.address, codec="bytes")
     value: Any

@@ -141,7 +141,7 @@ def test_a_header_that_may_be_in_use_is_not_written_over() -> None:
     encoder = ArrowEncoder(None)
     batch = batch_of(columns(encoder, INT64))
     body = encoder.encode(batch)
-    before = bytes(body)  # type: ignore[arg-type]  # it is no scattered one
+    before = bytes(body)  # type: ignore[arg-type]  # it is not a scattered one
     part = encoder.encode(batch.slice(0, ROWS - 100))
     assert isinstance(part, Scattered)
     assert bytes(body) == before  # type: ignore[arg-type]  # as above

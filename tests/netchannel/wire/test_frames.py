@@ -256,7 +256,7 @@ def test_a_long_control_message_is_refused_before_it_is_kept() -> None:
 def test_what_takes_far_more_memory_than_its_bytes_is_refused(payload: bytes) -> None:
     """CH-BAD-1: nested, or with very many fields, a control message would take sixty times its size."""
     tracemalloc.start()
-    with pytest.raises(ProtocolError, match="is no map in msgpack"):
+    with pytest.raises(ProtocolError, match="is not a map in msgpack"):
         decode(payload)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

@@ -153,7 +153,7 @@ FULL = {
             op("join", "lent", inputs=["loans", "books"], on=["title"]),
             view("v", "lent", "genre"),
         ],
-        {"it reads loans, which is no base"},
+        {"it reads loans, which is not a base"},
     ),
     "what is by windows": (
         [LOANS, WINDOW, BY_HOUR, view("v", "by_hour", "window_start")],

@@ -131,7 +131,7 @@ LOANS = Stream(
 )
 LENT = JoinOperator(id="lent", inputs=("loans", "titles"), on=("title",))
 TITLES = DistinctOperator(id="titles", input="books")
-NO_BASE = "it reads loans, which is no base"
+NO_BASE = "it reads loans, which is not a base"
 OF_NO_BASE = f"lent needs every row of it: {NO_BASE}"
 FULL |= {
     "PS-EL-4: what a stream comes to, beside what can be asked, which is full by that": (

@@ -76,7 +76,7 @@ def test_what_is_explained_says_so() -> None:
         ("SELECT DISTINCT k FROM t ORDER BY |n", "of a SELECT DISTINCT: expected something that it selects"),
         (
             "SELECT k FROM t UNION SELECT k FROM u ORDER BY |n",
-            "ORDER BY n, which is no column of the result",
+            "ORDER BY n, which is not a column of the result",
         ),
         ("SELECT k FROM t UNION SELECT k FROM u ORDER BY |k + 1", "of a UNION: name a column of its result"),
         ("SELECT k FROM t LIMIT |n", "expected LIMIT and a whole number"),

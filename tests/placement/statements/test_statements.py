@@ -179,7 +179,7 @@ def test_windows_take_all_settings() -> None:
         ),
         (
             "SELECT k FROM TUMBLE(t, x, INTERVAL 1 SECOND, |lat := 'a')",
-            "lat is no setting of a window (did you mean",
+            "lat is not a setting of a window (did you mean",
         ),
         ("SELECT k FROM TUMBLE(t, x, INTERVAL 1 SECOND, late := |5)", "expected the path of a CSV file"),
         ("SELECT k FROM |main.t", "expected the name of a table alone, got main.t: leave the schema out"),

@@ -163,6 +163,6 @@ class EncryptedSocket(ssl.SSLSocket):
         return made
 
     def setsockopt(self, level: int, *option: Any) -> None:  # type: ignore[override]
-        """It is no socket of TCP."""
+        """It is not a socket of TCP."""
         if level != socket.IPPROTO_TCP:
             super().setsockopt(level, *option)

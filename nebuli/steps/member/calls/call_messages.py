@@ -53,7 +53,7 @@ def answers(circuit: str, member: int, session: str) -> str:
 
 
 def log_name(handle: str, producer: str) -> str:
-    """The producer's name in the input log: its numbers count for one input, and it is no source of the topology."""
+    """The producer's name in the input log: its numbers count for one input, and it is not a source of the topology."""
     return json.dumps([handle, producer])
 
 
@@ -414,7 +414,7 @@ def _numbered(
     data: bytes, sender: str, vocabulary: Vocabulary[_Message], values: list[Any]
 ) -> tuple[int, _Message | MalformedMessage]:
     if not values:
-        raise ValueError("they are '[]', no array that begins with a number")
+        raise ValueError("they are '[]', not an array that begins with a number")
     at = number(values[0])
     try:
         return at, vocabulary.message(values[1:])
@@ -424,20 +424,20 @@ def _numbered(
 
 def _seconds(value: Any) -> float:
     if type(value) not in (int, float) or not 0 <= value < math.inf:
-        raise ValueError("no time in seconds")
+        raise ValueError("not a time in seconds")
     return float(value)
 
 
 def _bytes(value: Any) -> bytes:
     if not isinstance(value, bytes):
-        raise ValueError("no bytes")  # noqa: TRY004 - one type for all that is wrong with bytes
+        raise ValueError("not bytes")  # noqa: TRY004 - one type for all that is wrong with bytes
     return value
 
 
 def _pair(value: Any) -> list[Any]:
     pair = array(value)
     if len(pair) != 2:
-        raise ValueError("no pair")
+        raise ValueError("not a pair")
     return pair
 
 
@@ -447,7 +447,7 @@ def _updates(value: Any) -> tuple[tuple[int, bytes], ...]:
 
 def _ranges(value: Any) -> dict[str, tuple[int, int]]:
     if not isinstance(value, dict):
-        raise ValueError("no ranges by input")  # noqa: TRY004 - one type for all that is wrong with bytes
+        raise ValueError("not ranges by input")  # noqa: TRY004 - one type for all that is wrong with bytes
     pairs = {text(key): _pair(each) for key, each in value.items()}
     return {key: (number(first), number(until)) for key, (first, until) in pairs.items()}
 

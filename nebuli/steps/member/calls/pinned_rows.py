@@ -33,7 +33,7 @@ async def pinned(pins: Pins, asked: ask.Pin | ask.ReadPinned | ask.Unpin) -> ask
     except NotPinned:
         return ask.NotPinned()
     except KeyError as unknown:
-        return ask.CouldNot(f"{unknown} is no output and no input that is materialized")
+        return ask.CouldNot(f"{unknown} is neither an output nor a materialized input")
 
 
 async def _piece(pins: Pins, asked: ask.ReadPinned) -> ask.Answer:

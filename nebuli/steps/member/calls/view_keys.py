@@ -26,7 +26,7 @@ async def looked_up(member: Member, asked: LookUp | LookUpPinned) -> ask.Answer:
     """Return a member's answer. Steps continue meanwhile."""
     pins = member.pins
     if asked.view not in member.circuit.views:
-        return ask.CouldNot(f"{asked.view} is no view")
+        return ask.CouldNot(f"{asked.view} is not a view")
     try:
         if isinstance(asked, LookUpPinned):
             return await _found(member, asked.view, asked.keys, asked.name, asked.step)
@@ -51,7 +51,7 @@ async def _found(member: Member, view: str, data: bytes, name: str, step: int) -
         keys = pa.ipc.read_record_batch(pa.py_buffer(data), columns)
         keys.validate()
     except (pa.ArrowException, OSError, EOFError) as error:
-        return ask.CouldNot(f"{len(data)} bytes are no keys of view {view}: {error}")
+        return ask.CouldNot(f"{len(data)} bytes are not keys of view {view}: {error}")
     if keys.num_rows <= _FEW:
         rows, counts = of_keys(runs, key, keys, schema)
     else:

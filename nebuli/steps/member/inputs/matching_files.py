@@ -37,7 +37,7 @@ def may_be_pattern(physical: PhysicalSource) -> bool:
 
 
 def is_pattern(physical: PhysicalSource, directory: Path) -> bool:
-    """True if its path stands for all files that match it. A file that has just that name is no pattern."""
+    """True if its path stands for all files that match it. A file that has just that name is not a pattern."""
     return (
         isinstance(physical, CsvSource | ParquetSource)
         and may_be_pattern(physical)
@@ -46,7 +46,7 @@ def is_pattern(physical: PhysicalSource, directory: Path) -> bool:
 
 
 def matching(physical: PhysicalSource, directory: Path) -> list[PhysicalSource]:
-    """A source for each file, in the order of their names; the source itself, if it is no pattern.
+    """A source for each file, in the order of their names; the source itself, if it is not a pattern.
 
     ``directory`` is where relative paths start. Raises InputError where no file matches.
     """

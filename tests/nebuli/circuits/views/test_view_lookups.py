@@ -254,7 +254,7 @@ async def test_who_does_not_answer_is_said_and_a_lookup_goes_on_when_it_is_back(
         await asyncio.sleep(0.2)
         here.kill(1)
         assert (await waiting).rows.num_rows == len(SHOPS)
-        with pytest.raises(WrongKey, match="is no shop"):
+        with pytest.raises(WrongKey, match="is not a valid shop"):
             await views.get("shops", [7], 5)
         with pytest.raises(UnknownView):
             await views.get("seen", ["x"], 0.2)

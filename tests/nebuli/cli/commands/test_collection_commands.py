@@ -156,7 +156,7 @@ def test_standard_input_is_csv(sales: Run, store: Path) -> None:
     for text, code, said in (
         ("shop,amount\nAachen,1\n", 0, "1 row, all visible at "),
         ("shop,amount\n", 0, "0 rows\n"),
-        ("shop,amount\nAachen,x\n", 2, "Error: <stdin>, line 2, column amount: 'x' is no int64\n"),
+        ("shop,amount\nAachen,x\n", 2, "Error: <stdin>, line 2, column amount: 'x' is not a valid int64\n"),
         ("shop\nAachen\n", 2, "Error: <stdin>, line 1: no column amount, which the collection has; "),
     ):
         ended = subprocess.run(

@@ -111,7 +111,7 @@ def test_what_was_stopped_goes_on_when_it_is_started_again(fleet: Fleet) -> None
     assert fleet.run("stop", id_).exit_code == 0
     stopped = members(fleet, id_)
     assert {each["state"] for each in stopped.values()} == {"stopped"}
-    assert {each["error"] for each in stopped.values()} == {""}, "a stop that was asked for is no error"
+    assert {each["error"] for each in stopped.values()} == {""}, "a stop that was asked for is not an error"
     last = fleet.json("status", id_)["checkpoint"]
     assert last > int(made.stdout)
     assert f"its last checkpoint is at step {last:,}\n" in fleet.run("status", id_).stdout
@@ -276,7 +276,7 @@ def test_what_has_failed_goes_on_when_it_is_started_again(make_fleet: MakeFleet)
     started = fleet.run("start", id_)
     assert (started.exit_code, started.stdout) == (0, f"{id_}\n")
     assert f"started: 'nebuli status {id_}'" in started.stderr
-    why = f"{file}, line 4, column n: 'three' is no int64"
+    why = f"{file}, line 4, column n: 'three' is not a valid int64"
     failed = fleet.wait_for_state(id_, "failed")
     assert any(why in each["error"] for each in failed["fragments"])
     assert any(each["state"] == "running" for each in failed["fragments"]), (
@@ -373,7 +373,7 @@ class Lines:
 
     def _read(self, connection: socket.socket) -> None:
         data = b""
-        with contextlib.suppress(ConnectionError):  # that is no end
+        with contextlib.suppress(ConnectionError):  # that is not an end
             while some := connection.recv(1 << 16):
                 data += some
             self.at_ends.append(sorted(map(int, data.split())))

@@ -174,7 +174,7 @@ def test_a_broken_row_fails_the_query_with_file_line_fragment_and_node(case: Cas
         file.write("many,text\n")
     ended = case.run()
     assert ended.exit_code == 2
-    assert ended.error.endswith("numbers.csv, line 50002, column n: 'many' is no int64")
+    assert ended.error.endswith("numbers.csv, line 50002, column n: 'many' is not a valid int64")
     assert case.nodes[0] in ended.error
     assert ended.error.startswith("fragment ")
     assert not case.result.exists()

@@ -144,7 +144,7 @@ def test_what_is_wrong_with_a_file_is_bad_input(case: Case) -> None:
     ended = case.run("--json")
     assert ended.exit_code == 2
     assert ended.error == (
-        "b.csv, line 2, column amount: 'ten' is no int64 (at member 0). When that is fixed, start the query "
+        "b.csv, line 2, column amount: 'ten' is not a valid int64 (at member 0). When that is fixed, start the query "
         "again: it continues where it was"
     )
     data = json.loads(ended.stdout)
@@ -311,7 +311,7 @@ def test_a_member_that_is_killed_is_said_and_started_again(case: Case) -> None:
     (back,) = [
         line for line in without_times(stderr) if line.endswith("; all members return to the last checkpoint")
     ]
-    assert "recover" not in back, "what they do is no advice to people"
+    assert "recover" not in back, "what they do is not advice to people"
 
 
 def test_a_folder_that_is_not_this_querys_is_left_as_it_is(case: Case) -> None:
@@ -446,7 +446,7 @@ def test_a_damaged_claim_is_said_with_what_to_do(case: Case) -> None:
     damaged = case.run()
     assert damaged.exit_code == 1
     assert (
-        "query.json does not identify the query of this state: it is no JSON object. Restore the folder"
+        "query.json does not identify the query of this state: it is not a JSON object. Restore the folder"
         in damaged.error
     )
 
@@ -505,7 +505,7 @@ def test_half_of_a_last_line_is_an_error_where_it_is_no_row_or_its_other_half_co
     whole = "at,shop,amount\n2024-01-01T00:00:00,x,1\n"
     for half, says in (
         ("2024-01-01T00:00:00,y", "a.csv, line 3: 2 values where the header names 3: 2024-01-01T00:00:00,y"),
-        ("2024-01-01T00:00:00,y,-", "a.csv, line 3, column amount: '-' is no int64"),
+        ("2024-01-01T00:00:00,y,-", "a.csv, line 3, column amount: '-' is not a valid int64"),
     ):
         file.write_text(whole + half, "utf-8")
         ended = case.run()

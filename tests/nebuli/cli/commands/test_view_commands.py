@@ -85,7 +85,7 @@ def test_a_query_on_workers_is_read_where_its_view_is_and_shown_with_it(
     denied = fleet.run("view", "get", "rows", "7", "--at", fleet.nodes[1])
     assert (denied.exit_code, "secret" in denied.error, "with --topology" in denied.error) == (3, True, True)
     wrong = fleet.run("view", "get", "rows", "seven", *at)
-    assert (wrong.exit_code, wrong.error.partition(":")[0]) == (2, "'seven' is no n (int64)")
+    assert (wrong.exit_code, wrong.error.partition(":")[0]) == (2, "'seven' is not a valid n (int64)")
     unknown = fleet.run("view", "get", "others", "7", *at, "--deadline", "0.2")
     assert unknown.exit_code == 2
     assert f"no view 'others' at {fleet.nodes[1]}" in unknown.error

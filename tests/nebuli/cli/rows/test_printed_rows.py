@@ -17,7 +17,7 @@ from nebuli.cli.rows.printed_rows import BYTES, as_csv, as_json_line, print_rows
 
 @given(st.lists(st.binary(max_size=5), min_size=1, max_size=5))
 def test_bytes_of_csv_are_read_back(values: list[bytes]) -> None:
-    """By another reader of CSV; a quote, a line end and what is no UTF-8, too."""
+    """By another reader of CSV; a quote, a line end and what is not UTF-8, too."""
     text = as_csv([["a", "b"], *((each, "x") for each in values)]).encode(errors=BYTES)
     found = pa.csv.read_csv(
         pa.BufferReader(text),

@@ -171,7 +171,7 @@ def test_what_cannot_be_locked_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match=f"{tmp_path} cannot be written: it is a directory"):
         take_all(writes(tmp_path, type="Parquet"), "query")
     with pytest.raises(
-        OutputError, match=f"{tmp_path}/file/out.csv cannot be written: {tmp_path}/file is no directory"
+        OutputError, match=f"{tmp_path}/file/out.csv cannot be written: {tmp_path}/file is not a directory"
     ):
         take_all(writes(tmp_path / "file" / "out.csv"), "query")
     with pytest.raises(OutputError, match=r"/proc/out\.csv cannot be written: No such file or directory"):

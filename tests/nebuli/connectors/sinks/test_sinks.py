@@ -206,7 +206,7 @@ def test_append_writes_rows_and_refuses_to_take_one_back(target: Path) -> None:
 
 
 def test_a_file_that_was_there_is_said_to_be_gone(target: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Append does not append to it, as who gave it may think; one that is gone on with is no new file."""
+    """Append does not append to it, as who gave it may think; one that is gone on with is not a new file."""
     target.parent.mkdir(exist_ok=True)
     target.write_text("no rows of ours\n", "utf-8")
     file = GrowingFile(str(target), csv_rows)
@@ -236,7 +236,7 @@ def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OutputError) as caught:
         FinalSink(WholeFile(str(tmp_path / "file" / "x.csv"), csv_rows)).open(SCHEMA)
-    assert str(caught.value) == f"{tmp_path}/file/x.csv cannot be written: {tmp_path}/file is no directory"
+    assert str(caught.value) == f"{tmp_path}/file/x.csv cannot be written: {tmp_path}/file is not a directory"
 
 
 def test_print_is_an_aligned_table(capsys: pytest.CaptureFixture[str]) -> None:

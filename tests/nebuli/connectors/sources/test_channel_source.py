@@ -417,7 +417,7 @@ def test_a_place_behind_the_last_message_is_named(keeper: Keeper) -> None:
 
 @pytest.mark.parametrize("text", ["5", "/5", "a/", "a/-1", "a/²"])
 def test_a_text_that_is_no_position_is_refused(keeper: Keeper, text: str) -> None:
-    said = "is no position of a channel: expected STREAM/SEQUENCE"
+    said = "is not a position of a channel: expected STREAM/SEQUENCE"
     with pytest.raises(InputError, match=said), reading(keeper, seek=text):
         pass
 

@@ -161,7 +161,7 @@ def test_a_missing_column_is_named_with_those_of_the_file() -> None:
 )
 def test_a_file_of_another_kind_is_named(content: bytes, said: str) -> None:
     Path("in.csv").write_bytes(content)
-    with pytest.raises(InputError, match=f"^in.csv is no CSV file: {re.escape(said)}") as caught:
+    with pytest.raises(InputError, match=f"^in.csv is not a CSV file: {re.escape(said)}") as caught:
         read_path("in.csv")
     assert str(caught.value).isprintable()
 
@@ -181,18 +181,21 @@ def test_a_column_that_is_there_twice_is_an_error() -> None:
 
 
 def test_a_value_of_another_type_is_named_with_line_and_column() -> None:
-    assert message("origin,delay\nEWR,1\nJFK,soon\n") == "in.csv, line 3, column delay: 'soon' is no int64"
+    assert (
+        message("origin,delay\nEWR,1\nJFK,soon\n")
+        == "in.csv, line 3, column delay: 'soon' is not a valid int64"
+    )
 
 
 def test_a_broken_value_deep_in_the_file_is_found_at_its_line() -> None:
     rows = "".join(f"EWR,{number}\n" for number in range(300_000))
     text = f"origin,delay\n{rows}LGA,9x\n{rows}"
-    assert message(text) == "in.csv, line 300002, column delay: '9x' is no int64"
+    assert message(text) == "in.csv, line 300002, column delay: '9x' is not a valid int64"
 
 
 def test_lines_are_those_of_the_file_also_below_blank_lines_and_breaks_inside_quotes() -> None:
     text = 'origin,delay\n"E\nW\nR",1\n\n\nJFK,soon\n'
-    assert message(text) == "in.csv, line 7, column delay: 'soon' is no int64"
+    assert message(text) == "in.csv, line 7, column delay: 'soon' is not a valid int64"
 
 
 def test_a_row_with_too_few_or_too_many_values_is_shown() -> None:
@@ -229,13 +232,13 @@ def test_rows_before_a_timestamp_of_another_kind_come_once_and_in_order() -> Non
     table = read(f"at,delay\n{rows}2013-01-01,100000\n", AT)
     assert table.column("delay").to_pylist() == list(range(100_001))
     said = message(f"at,delay\n{rows}2013-01-01,1\nsoon,2\n", columns=AT)
-    assert said.startswith("in.csv, line 100003, column at: 'soon' is no timestamp; ")
+    assert said.startswith("in.csv, line 100003, column at: 'soon' is not a valid timestamp; ")
 
 
 def test_a_text_that_is_no_timestamp_is_named_with_the_forms_that_are() -> None:
     said = message("at,delay\n2013-01-01,1\n1 May,2\n2 May,3\n", columns=AT)
     assert said == (
-        "in.csv, line 3, column at: '1 May' is no timestamp; expected a form such as "
+        "in.csv, line 3, column at: '1 May' is not a valid timestamp; expected a form such as "
         "2024-01-31, 2024-01-31T10:00:00, 2024-01-31T10:00:00Z or 2024-01-31T10:00:00+02:00"
     )
 
@@ -300,7 +303,7 @@ def test_a_blank_line_is_a_row_where_there_is_one_column() -> None:
     text = '\n\norigin\n\nEWR\n""\n\n'
     assert read(text, ONE, ("",)).column("origin").to_pylist() == [None, "EWR", "", None]
     n = (Column(name="n", type=DataType.INT64),)
-    assert message("\nn\n1\n\nx\n", columns=n) == "in.csv, line 4, column n: '' is no int64"
+    assert message("\nn\n1\n\nx\n", columns=n) == "in.csv, line 4, column n: '' is not a valid int64"
     assert read("origin,delay\n\nEWR,1\n\n", ONE).column("origin").to_pylist() == ["EWR"]
 
 
@@ -337,4 +340,4 @@ def test_columns_that_are_missing_are_told_with_what_to_do_if_the_header_shows_i
     ],
 )
 def test_a_file_that_is_no_csv_is_named(data: bytes, kind: str) -> None:
-    assert message(data).startswith(f"in.csv is no CSV file: it is {kind}")
+    assert message(data).startswith(f"in.csv is not a CSV file: it is {kind}")

@@ -132,7 +132,7 @@ def json_lines(written: Written, timestamps: str) -> list[Any]:
 
 
 def json_lines_after_a_number(written: Written, timestamps: str) -> list[Any]:
-    """Arrow cannot read all objects at once then, as a number is no text."""
+    """Arrow cannot read all objects at once then, as a number is not a text."""
     first, *others = by_tcp(json_rows([7, *texts(written)]), format="JSON", timestamps=timestamps)
     assert first == 7
     return others
@@ -195,7 +195,9 @@ def test_what_is_no_timestamp_is_that_however_digits_are_taken(first: str, times
         (csv_rows(written), by_tcp, {}),
         (json_rows(written), by_tcp, {"format": "JSON"}),
     ):
-        with pytest.raises(InputError, match=r"line [23].* column at: 'soon.1234567' is no timestamp"):
+        with pytest.raises(
+            InputError, match=r"line [23].* column at: 'soon.1234567' is not a valid timestamp"
+        ):
             reader(rows, timestamps=timestamps, **form)
 
 

@@ -105,7 +105,7 @@ def test_a_missing_column_is_named_with_those_of_the_file() -> None:
 
 def test_a_file_of_another_format_and_a_missing_one_are_one_sentence(tmp_path: Path) -> None:
     Path("in.parquet").write_text("origin,delay\n", "utf-8")
-    with pytest.raises(InputError, match=r"^in.parquet is no Parquet file: it does not begin with PAR1"):
+    with pytest.raises(InputError, match=r"^in.parquet is not a Parquet file: it does not begin with PAR1"):
         read()
     with pytest.raises(InputError) as caught:
         read("absent.parquet")
@@ -127,7 +127,7 @@ def test_a_column_that_is_there_twice_is_an_error() -> None:
 
 def test_an_empty_file_and_one_that_was_cut_are_named() -> None:
     Path("in.parquet").write_bytes(b"")
-    with pytest.raises(InputError, match=r"^in.parquet is no Parquet file: it is empty$"):
+    with pytest.raises(InputError, match=r"^in.parquet is not a Parquet file: it is empty$"):
         read()
     pq.write_table(pa.table({"origin": ["EWR"] * 1000, "delay": [7] * 1000, "at": [AT] * 1000}), "in.parquet")
     whole = Path("in.parquet").read_bytes()

@@ -477,14 +477,14 @@ def test_what_is_partial_does_not_become_full_for_a_new_view() -> None:
 
 def test_what_the_graph_cannot_do_is_said() -> None:
     library = Library(*COUNTED)
-    with pytest.raises(DataflowError, match="'counts' is no base; expected books"):
+    with pytest.raises(DataflowError, match="'counts' is not a base; expected books"):
         library.write("counts", rows(BOOKS, []))
     with pytest.raises(DataflowError, match="a batch has the columns"):
         library.write("books", rows(STORIES, []))
-    with pytest.raises(DataflowError, match="'books' is no view; expected per_genre"):
+    with pytest.raises(DataflowError, match="'books' is not a view; expected per_genre"):
         library.read("books", [])
     with pytest.raises(
-        DataflowError, match="books by genre is no partial place; expected one of counts by genre, per"
+        DataflowError, match="books by genre is not a partial place; expected one of counts by genre, per"
     ):
         library.evict(Place("books", ("genre",)), rows(BOOKS, []))
     with pytest.raises(UnfitNodes, match="operator more: its key has 'x'; expected one of genre, n"):

@@ -41,8 +41,8 @@ def test_all_rows_of_a_message_have_its_address() -> None:
 @pytest.mark.parametrize(
     ("payload", "said"),
     [
-        (b'{"id": 1}\n', "is no Arrow stream"),
-        (stream(pa.record_batch({"id": [1], "shop": ["a"]}))[:-40], "is no Arrow stream"),
+        (b'{"id": 1}\n', "is not an Arrow stream"),
+        (stream(pa.record_batch({"id": [1], "shop": ["a"]}))[:-40], "is not an Arrow stream"),
         (stream(pa.record_batch({"id": [1]})), "no column shop, which source orders has"),
         (
             stream(pa.record_batch({"id": ["1"], "shop": ["a"]})),

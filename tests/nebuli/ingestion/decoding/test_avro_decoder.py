@@ -140,8 +140,8 @@ async def test_a_registry_that_is_not_there_or_slow_is_away(
     ("status", "body", "complaint"),
     [
         (401, b"", "gives status 401; expected a registry"),
-        (200, b"<html>", "gives something that is no JSON"),
-        (200, b"[]", "gives JSON that is no object"),
+        (200, b"<html>", "gives something other than JSON"),
+        (200, b"[]", "gives JSON that is not an object"),
         (200, b'{"schema":"x","schemaType":"PROTOBUF"}', "is of type PROTOBUF; expected AVRO"),
         (200, b"{}", "expected AVRO"),
     ],
@@ -225,19 +225,19 @@ def test_values_are_what_their_types_say(avro: Any, value: Any, type_: pa.DataTy
 @pytest.mark.parametrize(
     ("avro", "value", "type_", "complaint"),
     [
-        ("long", 2**40, pa.int32(), "column x: '1099511627776' is no int32"),
-        ("int", -1, pa.uint64(), "column x: '-1' is no uint64"),
-        ("double", 1e39, pa.float32(), "column x: '1e[+]39' is no float32"),
-        ("string", "soon", UTC_INSTANT, "column x: 'soon' is no timestamp"),
-        ("long", 1, UTC_INSTANT, "schema 1: column x: Avro's long is no timestamp"),
+        ("long", 2**40, pa.int32(), "column x: '1099511627776' is not a valid int32"),
+        ("int", -1, pa.uint64(), "column x: '-1' is not a valid uint64"),
+        ("double", 1e39, pa.float32(), "column x: '1e[+]39' is not a valid float32"),
+        ("string", "soon", UTC_INSTANT, "column x: 'soon' is not a valid timestamp"),
+        ("long", 1, UTC_INSTANT, "schema 1: column x: Avro's long is not a valid timestamp"),
         (
             {"type": "int", "logicalType": "time-millis"},
             1,
             UTC_INSTANT,
-            r"Avro's int \(time-millis\) is no timestamp",
+            r"Avro's int \(time-millis\) is not a valid timestamp",
         ),
-        (decimal(2), Decimal(1), pa.int64(), r"Avro's bytes \(decimal\) is no int64"),
-        ("string", "5", pa.int64(), "Avro's string is no int64"),
+        (decimal(2), Decimal(1), pa.int64(), r"Avro's bytes \(decimal\) is not a valid int64"),
+        ("string", "5", pa.int64(), "Avro's string is not a valid int64"),
         (
             ["null", "int", "string"],
             "x",

@@ -100,10 +100,10 @@ def test_a_message_without_its_line_end_and_one_with_several_rows() -> None:
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        (b"x1,a,\n", "column id: 'x1' is no int64"),
-        (b"99999999999999999999,a,\n", "column id: '99999999999999999999' is no int64"),
-        (b"1,\xff,\n", "column name: '\ufffd' is no string"),
-        (b"1,a,yesterday\n", "column at: 'yesterday' is no timestamp"),
+        (b"x1,a,\n", "column id: 'x1' is not a valid int64"),
+        (b"99999999999999999999,a,\n", "column id: '99999999999999999999' is not a valid int64"),
+        (b"1,\xff,\n", "column name: '\ufffd' is not a valid string"),
+        (b"1,a,yesterday\n", "column at: 'yesterday' is not a valid timestamp"),
         (b"1,a\n", "2 values where 3 are expected: '1,a'"),
         (b'1,"a,\n', "a value in quotes has no end in the message"),
         (b'1,a,"\n', "a value in quotes has no end in the message"),

@@ -405,12 +405,12 @@ async def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     os.mkfifo(tmp_path / "b")
     for name, at in (("a", 0), ("b", 0), ("b", 1)):
-        with pytest.raises(SourceUnusable, match="no regular file"):
+        with pytest.raises(SourceUnusable, match="not a regular file"):
             async with opened(tmp_path / name, {str(tmp_path / name): at}):
                 pass
     (tmp_path / "c").mkdir()
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/c/\xff.csv")).write_bytes(b"1\n")
-    with pytest.raises(SourceUnusable, match=r"the name of .*udcff.csv is no UTF-8, .*: rename it"):
+    with pytest.raises(SourceUnusable, match=r"the name of .*udcff.csv is not UTF-8, .*: rename it"):
         async with opened(tmp_path / "c" / "*.csv") as reader:
             await reader.next()
     with pytest.raises(SourceAway, match=r"none cannot be read: No such file"):

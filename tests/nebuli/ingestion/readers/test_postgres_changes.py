@@ -504,7 +504,7 @@ async def test_what_is_not_as_it_has_to_be_is_said_with_what_mends_it(table: Tab
         'CREATE PUBLICATION "none" FOR TABLE "public"': {"publication": "none"},
         'there is no table "public"."none"': {"table": "public.none"},
         "expected a table with its schema": {"table": table.name},
-        "is no name of a table": {"table": "public."},
+        "is not a name of a table": {"table": "public."},
         "does not exist": {"url": table.server.url.replace("/postgres", "/nowhere")},
         'replication slot name "No"': {"slot": "No"},
     }

@@ -106,7 +106,7 @@ def test_a_fragment_that_raises_fails_alone(worker: Worker) -> None:
     wrong["operators"][0]["physical"]["path"] = str(worker.directory / "many.csv")
     id_ = worker.register(wrong)
     worker.start(id_)
-    assert "'many' is no int64" in worker.wait_for_state(id_, wire.STATE_FAILED).error
+    assert "'many' is not a valid int64" in worker.wait_for_state(id_, wire.STATE_FAILED).error
     assert_another_query_ends_properly(worker)
 
 
@@ -286,7 +286,7 @@ async def test_a_process_that_is_killed_while_it_tells_its_reader_keeps_nobody(w
 async def test_a_fragment_that_fails_at_once_keeps_no_producer(worker: Worker) -> None:
     """Its process is gone before the worker has heard of its channel."""
     fragment = worker.waits()
-    path = worker.directory / "numbers.csv" / "out.csv"  # which is no directory
+    path = worker.directory / "numbers.csv" / "out.csv"  # which is not a directory
     fragment["operators"][-1]["target"] = {"type": "CSV", "name": "out", "path": str(path)}
     id_ = worker.register(fragment)
     worker.start(id_)

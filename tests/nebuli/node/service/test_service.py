@@ -183,7 +183,7 @@ def test_a_failed_fragment_says_why(worker: Worker) -> None:
     worker.start(id_)
     status = worker.wait_for_state(id_, wire.STATE_FAILED)
     assert status.cause == wire.CAUSE_INPUT
-    assert status.error == f"{worker.directory}/numbers.csv, line 3, column n: 'two' is no int64"
+    assert status.error == f"{worker.directory}/numbers.csv, line 3, column n: 'two' is not a valid int64"
 
 
 def test_an_unknown_id_is_refused(worker: Worker) -> None:

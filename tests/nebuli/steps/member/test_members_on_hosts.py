@@ -259,7 +259,9 @@ async def test_a_line_that_cannot_be_read_is_told_in_one_sentence_with_file_and_
     (here / "numbers.csv").write_text("n\n1\n2\nthree\n", "utf-8")
     numbers = numbers_query(2, "type: CSV, path: numbers.csv")
     async with asyncio.timeout(120), LocalRun(numbers, here / "state", here, NOW) as run:
-        with pytest.raises(MemberFailed, match=r"numbers\.csv, line 4, column n: 'three' is no int64"):
+        with pytest.raises(
+            MemberFailed, match=r"numbers\.csv, line 4, column n: 'three' is not a valid int64"
+        ):
             await run.until_ended()
     assert not (here / "out.csv").exists()
     (here / "numbers.csv").write_text("n\n1\n2\n3\n", "utf-8")

@@ -154,7 +154,7 @@ def test_what_is_no_valid_batch_is_not_given_out() -> None:
     ((body, note),) = pair.messages(part)
     _, size, _, flags = NOTE.unpack(note)
     assert bytes(body).count(b"abc") == 1
-    with pytest.raises(Unreadable, match="no batch"):
+    with pytest.raises(Unreadable, match="not a batch"):
         pair.decoder.add(0, size, flags, memoryview(bytes(body).replace(b"abc", b"\xff\xfe\xfd")))
 
 

@@ -530,8 +530,8 @@ def test_a_member_that_aborts_ends_the_epoch_and_one_that_will_again_is_fatal() 
         MemberFailed, match=r"^overflow \(at member 0\)\. When that is fixed, start the query again"
     ):
         running().hear(0, say.Aborted(1, "overflow", lasting=True))
-    with pytest.raises(MemberFailed, match="no int64") as caught:
-        running().hear(0, say.Aborted(1, "'x' is no int64", lasting=True, of_input=True))
+    with pytest.raises(MemberFailed, match="not a valid int64") as caught:
+        running().hear(0, say.Aborted(1, "'x' is not a valid int64", lasting=True, of_input=True))
     assert caught.value.of_input
 
 

@@ -1,4 +1,4 @@
-"""Messages as bytes, and what is no message."""
+"""Messages as bytes, and what is not a message."""
 
 from __future__ import annotations
 
@@ -66,19 +66,19 @@ def test_one_side_does_not_take_what_the_other_one_says(message: say.FromCoordin
         (["explode", 1], "the kind 'explode' is not known here"),
         (["stepped", 1, 2, 3], "'stepped' has 3 fields and not 2"),
         (["stepped", 1], "'stepped' has 1 fields and not 2"),
-        (["stepped", 1, -1], "step of 'stepped' is '-1', no number of 64 bits"),
-        (["stepped", 1, True], "step of 'stepped' is 'True', no number of 64 bits"),
-        (["stepped", "1", 1], "epoch of 'stepped' is '1', no number"),
+        (["stepped", 1, -1], "step of 'stepped' is '-1', not a number of 64 bits"),
+        (["stepped", 1, True], "step of 'stepped' is 'True', not a number of 64 bits"),
+        (["stepped", "1", 1], "epoch of 'stepped' is '1', not a number"),
         (["aborted", 1, "full", 0, False], "lasting of 'aborted' is '0', neither true nor false"),
-        (["aborted", 1, "x" * 5000, True, False], "no text of at most 4096 characters"),
+        (["aborted", 1, "x" * 5000, True, False], "not a text of at most 4096 characters"),
         (["joined", 1, 2, "i", "f", "a", [], 0, 0], "not one version or two that follow"),
         (["joined", 1, 2, "i", "f", "a", [[1, 0], [3, 0]], 0, 0], "not one version or two that follow"),
         (["joined", 1, 2, "i", "f", "a", [[1, 0], [2, 0], [3, 0]], 0, 0], "not one version or two"),
-        (["joined", 1, 2, "i", "f", "a", [[1]], 0, 0], "no version and step"),
-        (["joined", 1, 2, "i", "f", "a", 7, 0, 0], "checkpoints of 'joined' is '7', no array"),
-        ({"stepped": 1}, "no array: run coordinator"),
-        ([], "no array that begins with a kind"),
-        ([7, 1], "no array that begins with a kind"),
+        (["joined", 1, 2, "i", "f", "a", [[1]], 0, 0], "not a version and step"),
+        (["joined", 1, 2, "i", "f", "a", 7, 0, 0], "checkpoints of 'joined' is '7', not an array"),
+        ({"stepped": 1}, "not an array: run coordinator"),
+        ([], "not an array that begins with a kind"),
+        ([7, 1], "not an array that begins with a kind"),
     ],
 )
 def test_what_is_no_message_is_an_error_that_says_from_whom_and_why(content: Any, what: str) -> None:

@@ -301,7 +301,7 @@ async def test_bad_input_is_said_and_nothing_is_written(collections: Collections
         with pytest.raises(CollectionMisused, match=said):
             await collections.create("other", pa.schema([(each, pa.int64()) for each in names]))
     for keep, said in (
-        ("1 week", "'1 week' is no length of time: give a number with one of ms, s"),
+        ("1 week", "'1 week' is not a length of time: give a number with one of ms, s"),
         ("", "''"),
     ):
         with pytest.raises(CollectionMisused, match=said):
@@ -333,10 +333,10 @@ async def test_bad_input_is_said_and_nothing_is_written(collections: Collections
     with pytest.raises(CollectionMisused, match="the store gives times"):
         await collections.write("sales", [(1, batch(("a", 1)))], 0, 2)
     for late in (collections.snapshot("sales", 1 << 64), collections.hold("sales", "h", 1 << 64)):
-        with pytest.raises(CollectionMisused, match="18446744073709551616 is no time of collection sales"):
+        with pytest.raises(CollectionMisused, match="18446744073709551616 is not a time of collection sales"):
             await late
     for late in ("now", 1.5, b"1"):
-        with pytest.raises(CollectionMisused, match="is no time of collection sales: times have 64 bits"):
+        with pytest.raises(CollectionMisused, match="is not a time of collection sales: times have 64 bits"):
             await collections.snapshot("sales", late)
     with pytest.raises(CollectionMisused, match="sales has no part 2 of 2: give a number from 0 on"):
         await collections.snapshot("sales", part=(2, 2))

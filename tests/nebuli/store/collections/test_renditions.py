@@ -27,7 +27,7 @@ from tests.nebuli.store.collections.rows import SCHEMA, Accumulated, batch, coun
 from tests.support.sizes import examples
 
 _LARGE = 20_000
-"""So many rows are no part of an entry, but a blob."""
+"""So many rows are not part of an entry, but a blob."""
 
 
 class Hand:
@@ -365,7 +365,7 @@ async def test_time_goes_on_behind_a_clock_that_was_set_back(slow: Collections, 
 async def test_what_a_reader_has_is_the_one_before_a_handover_and_the_other_one_at_it(
     collections: Collections,
 ) -> None:
-    """ST-REN-6, ST-REN-7: with all that was written at that very time; what is equal in both is no change."""
+    """ST-REN-6, ST-REN-7: with all that was written at that very time; what is equal in both is not a change."""
     await collections.create("sales", SCHEMA, shards=2)
     first = await collections.insert("sales", batch(("a", 1), ("b", 2), ("c", 3), ("c", 3)))
     reader = Accumulated()

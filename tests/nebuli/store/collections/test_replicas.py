@@ -197,7 +197,7 @@ async def test_a_writer_that_goes_on_too_far_on_is_told(collections: Collections
 async def test_a_replica_that_was_away_for_long_goes_on_where_the_other_is(
     collections: Collections, other: Collections, folder: Path
 ) -> None:
-    """ST-SH-1: what it wrote is consolidated and cannot be compared any more; it is no error to write it again."""
+    """ST-SH-1: what it wrote is consolidated and cannot be compared any more; it is not an error to write it again."""
     await collections.create("sales", SCHEMA, timed="writers", keep=0)
     source = [batch(("a", at)) for at in range(50)]
     for at in range(40):

@@ -131,12 +131,12 @@ WRONG: dict[str, tuple[dict[str, Any], bytes, str]] = {
     "junk": (
         {"codec": "arrow", "schema": schema_of(BATCH)},
         data(body_of(BATCH), b"junk, and no batch"),
-        "from message 0 on: a body of 18 bytes is no record batch",
+        "from message 0 on: a body of 18 bytes is not a record batch",
     ),
     "a batch that is not all there": (
         {"codec": "arrow", "schema": schema_of(BATCH), "explicit": True},
         data(body_of(BATCH), body_of(BATCH)[:-8]),
-        f"a body of {len(body_of(BATCH)) - 8} bytes is no record batch: it claims",
+        f"a body of {len(body_of(BATCH)) - 8} bytes is not a record batch: it claims",
     ),
     "a schema as a batch": (
         {"codec": "arrow", "schema": schema_of(BATCH)},
@@ -241,7 +241,7 @@ def test_what_the_consumer_cannot_read_is_not_acknowledged(explicit: bool) -> No
     assert item is not None
     if explicit:
         channel.ack(1, now)
-    with pytest.raises(Exception, match="no batch of the channel's schema") as caught:
+    with pytest.raises(Exception, match="not a batch of the channel's schema") as caught:
         channel.decoder.decode(item.body, item.context, LIMIT)
     channel.unreadable(item.sequence, caught.value, now)
     assert channel.state is ReceiverState.BROKEN

@@ -192,7 +192,7 @@ async def test_a_malformed_question_or_answer_is_an_error_of_whoever_asked_and_o
         data = ipc(rows(members.members[0].inputs["a"], range(3)))
 
         monkeypatch.setattr(ask, "encode_asked", lambda at, _: msgpack.packb([at, "next", "a"]))
-        with pytest.raises(StorageError, match=r"sent \d+ bytes that are no message, 'next' has 1 fields"):
+        with pytest.raises(StorageError, match=r"sent \d+ bytes that are not a message, 'next' has 1 fields"):
             await line.next_sequence("a", "p")
         monkeypatch.setattr(ask, "encode_asked", lambda at, _: b"\xc1")
         lost = asyncio.create_task(line.next_sequence("a", "p"))
@@ -207,7 +207,7 @@ async def test_a_malformed_question_or_answer_is_an_error_of_whoever_asked_and_o
         monkeypatch.setattr(ask, "encode_answer", lambda at, _: msgpack.packb([at, "Next", "one"]))
         with pytest.raises(
             StorageError,
-            match=r"member 0 at .* no message, sequence of 'Next' is 'one', no number of 64 bits",
+            match=r"member 0 at .* not a message, sequence of 'Next' is 'one', not a number of 64 bits",
         ):
             await line.next_sequence("a", "p")
         monkeypatch.setattr(ask, "encode_answer", lambda at, _: encode_answer(at, ask.Noted()))
