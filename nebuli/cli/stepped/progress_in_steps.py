@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections import Counter
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from nebuli.cancellation import cancelled
+from nebuli.cli.row_progress import RowProgress
 from nebuli.connectors.errors import fill_in_times, without_time
 from nebuli.control.late_report import rows_are
 from nebuli.dataflow.progress import spelled
@@ -16,10 +20,13 @@ from nebuli.log_output import is_quiet
 from nebuli.steps.protocol import events as ev
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
+    from nebuli.steps.local.local_run import LocalRun
     from nebuli.steps.local.skipped_steps import SkippedRows
     from nebuli.steps.protocol.events import Order
+
+_SHOWN_EVERY_S = 0.2
 
 
 class _Lines(logging.Handler):
@@ -34,10 +41,14 @@ class _Lines(logging.Handler):
 
 
 class ProgressInSteps:
-    """The progress by a coordinator's orders: a line on standard error for each change."""
+    """The progress by a coordinator's orders: a line on standard error for each change.
 
-    def __init__(self, members: int) -> None:
+    On a terminal, the rows and steps so far are in a line below them, if ``shows_rows``.
+    """
+
+    def __init__(self, members: int, *, shows_rows: bool = True) -> None:
         self._members = members
+        self._shows_rows = shows_rows
         self._began = time.monotonic()
         self._epochs = 0
         self._step = 0
@@ -91,9 +102,30 @@ class ProgressInSteps:
                 self._open[member, operator] = begin, end
             case ev.InputsEnded(step):
                 self._step = step
-                self.say(f"all inputs have ended after {step:,} {'step' if step == 1 else 'steps'}")
+                self.say(f"all inputs have ended after {step:,} {_steps(step)}")
             case _:
                 pass
+
+    @asynccontextmanager
+    async def rows_of(self, run: LocalRun) -> AsyncIterator[None]:
+        """Show the rows and steps of a run so far, on a terminal."""
+        with RowProgress("starting", shown=self._shows_rows) as line:
+
+            def show() -> None:
+                step = run.coordinator.next_step
+                line.update(run.coordinator.rows, f"{step:,} {_steps(step)} made, read")
+
+            async def keep_shown() -> None:
+                while line.is_shown:
+                    show()
+                    await asyncio.sleep(_SHOWN_EVERY_S)
+
+            showing = asyncio.create_task(keep_shown())
+            try:
+                yield
+            finally:
+                await cancelled([showing])
+                show()
 
     def scaled(self, members: int) -> None:
         """Start over with another number of members, which report their counts again."""
@@ -178,6 +210,10 @@ class ProgressInSteps:
             "open_windows": self.open_windows(),
             "skipped_rows": [each._asdict() for each in self._skipped],
         }
+
+
+def _steps(number: int) -> str:
+    return "step" if number == 1 else "steps"
 
 
 def _skipped(left_out: SkippedRows) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -223,7 +224,8 @@ def run_in_steps(
         {} if steps.http is None else _stores_of(topology, directory),
         _home(steps, topology, state, directory),
     )
-    progress = ProgressInSteps(in_steps.plan.members)
+    shows_rows = not (_printing(in_steps) and sys.stdout.isatty())
+    progress = ProgressInSteps(in_steps.plan.members, shows_rows=shows_rows)
     progress.take_logs()
     code, error = _outcome(settings, progress)
     _warn(progress, late=late == "warn")
@@ -265,13 +267,17 @@ def _refuse_without_sources(query: SteppedQuery) -> None:
 
 
 def _refuse_print(query: SteppedQuery) -> None:
+    for output in _printing(query):
+        raise click.UsageError(
+            f"--json and the sink {output} (Print) both write to standard output: remove one of them"
+        )
+
+
+def _printing(query: SteppedQuery) -> list[str]:
+    """Return the outputs that members write to standard output."""
     from topology import PrintSink
 
-    for output, target in query.targets.items():
-        if isinstance(target, PrintSink):
-            raise click.UsageError(
-                f"--json and the sink {output} (Print) both write to standard output: remove one of them"
-            )
+    return [output for output, target in query.targets.items() if isinstance(target, PrintSink)]
 
 
 def _outcome(settings: _Run, progress: ProgressInSteps) -> tuple[int, str | None]:
@@ -338,10 +344,10 @@ async def _run(settings: _Run, progress: ProgressInSteps) -> None:
             closes=settings.steps.closes,
         ) as run:
             progress.leave_out(run.skipped)
-            if settings.trust is None:
-                await run.until_ended()
-                return
-            async with contextlib.AsyncExitStack() as stack:
+            async with progress.rows_of(run), contextlib.AsyncExitStack() as stack:
+                if settings.trust is None:
+                    await run.until_ended()
+                    return
                 await _serve_views(run, settings, progress, stack)
                 if settings.steps.serve is not None:
                     from nebuli.circuits.served_run import served

@@ -92,6 +92,11 @@ class Coordinator:
         return self._lockstep.next_step
 
     @property
+    def rows(self) -> int:
+        """Number of rows that steps were issued with, without those of replayed steps."""
+        return self._lockstep.timings.rows
+
+    @property
     def done(self) -> int:
         """Number of steps done, over all epochs: replayed steps count once."""
         return self._done

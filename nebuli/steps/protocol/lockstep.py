@@ -411,6 +411,7 @@ class Lockstep:
         self._stepped_at = self._now
         self._stepping = set(range(self.members))
         if not replayed:
+            self.timings.rows += sum(self._arrivals.waiting(step)[0])
             self._arrivals.issued(step)
         self._tell_all(say.Step(self.epoch, step, replayed, closing))
 

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Timings:
-    """The number and the duration of steps and checkpoints, since the coordinator's process has begun.
+    """The number, the rows and the duration of steps and checkpoints, since the coordinator's process has begun.
 
     A step is timed from its order until all members have made it, a checkpoint until all have committed it; replayed
     steps count again.
     """
 
+    rows: int = 0
+    """The rows that steps were issued with, without those of replayed steps."""
     steps: int = 0
     step_seconds: float = 0.0
     checkpoints: int = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -54,21 +55,45 @@ def test_the_line_is_on_a_terminal_only_and_gone_at_the_end(
         assert not drawn
 
 
-@pytest.mark.processes
-@pytest.mark.story
-def test_long_commands_show_it_on_a_terminal_and_keep_their_lines(tmp_path: Path) -> None:
-    (address,) = free_addresses(1)
-    pq.write_table(pa.table({"n": pa.array(range(250_000), pa.int64())}), tmp_path / "rows.parquet")
-    (tmp_path / "topology.yaml").write_text(
-        f"""
+TOPOLOGY = """
 logical: [{{name: rows, schema: [{{name: n, type: int64}}]}}]
 nodes:
   - address: {address}
     physical: [{{logical: rows, type: Parquet, path: rows.parquet}}]
     sinks: [{{name: out, type: Parquet, path: out.parquet}}]
-""",
-        "utf-8",
+"""
+
+
+def write(directory: Path) -> None:
+    (address,) = free_addresses(1)
+    pq.write_table(pa.table({"n": pa.array(range(250_000), pa.int64())}), directory / "rows.parquet")
+    (directory / "topology.yaml").write_text(TOPOLOGY.format(address=address), "utf-8")
+
+
+@pytest.mark.processes
+@pytest.mark.story
+def test_a_query_in_steps_shows_its_rows_and_steps_on_a_terminal_only(tmp_path: Path) -> None:
+    write(tmp_path)
+    query = ["run", "topology.yaml", "-e", "INSERT INTO out SELECT n FROM rows", "--stepped", "--state"]
+    code, drawn = on_terminal([*NEBULI, *query, "shown"], tmp_path)
+    assert code == 0, drawn
+    shown = re.findall(r"([0-9,]+) steps? made, read ([0-9,]+) rows", drawn)
+    assert shown[-1][1] == "250,000"
+    assert f"all inputs have ended after {shown[-1][0]} step" in drawn
+    assert drawn.rstrip().endswith("done")
+    assert "made, read" not in on_terminal([*NEBULI, "--quiet", *query, "quiet"], tmp_path)[1]
+    piped = subprocess.run(
+        [*NEBULI, *query, "piped"], cwd=tmp_path, capture_output=True, encoding="utf-8", check=True
     )
+    assert "all inputs have ended" in piped.stderr
+    assert "made, read" not in piped.stderr
+    assert "\x1b" not in piped.stderr
+
+
+@pytest.mark.processes
+@pytest.mark.story
+def test_long_commands_show_it_on_a_terminal_and_keep_their_lines(tmp_path: Path) -> None:
+    write(tmp_path)
     query = ["run", "topology.yaml", "-e", "INSERT INTO out SELECT n FROM rows"]
     code, drawn = on_terminal([*NEBULI, *query], tmp_path)
     assert code == 0, drawn
