@@ -262,11 +262,17 @@ class Views(_Blocking[view_client.Views]):
     add = _waiting(view_client.Views.add)
 
 
-def collect(topology: TopologyFile, query: Given) -> pa.Table:
+def collect(
+    topology: TopologyFile,
+    query: Given,
+    *,
+    state: str | os.PathLike[str] | None = None,
+    members: int | None = None,
+) -> pa.Table:
     """`nebuli.collect`, which returns the rows of a query, from any thread: it waits for them."""
     from nebuli.control import local_queries  # only here: clients need none of it
 
-    return _once(local_queries.collect(topology, query))
+    return _once(local_queries.collect(topology, query, state=state, members=members))
 
 
 def run(topology: TopologyFile, query: Given) -> None:

@@ -14,9 +14,20 @@ from nebuli.connectors.sinks.sink_locks import check_query_files
 from nebuli.control.deployment import Active, deploy, fragments_of
 from nebuli.control.late_report import LateReport
 from nebuli.control.local import LocalWorkers
-from nebuli.control.selected_rows import endless_source, kept_in, ordered, with_reached_sink
+from nebuli.control.selected_rows import (
+    at_node,
+    downstream,
+    endless_source,
+    kept_in,
+    ordered,
+    with_reached_sink,
+)
 from nebuli.control.supervision import Policy, Supervisor
 from nebuli.rpc.ids import new_query
+from nebuli.steps.local.local_run import LocalRun
+from nebuli.steps.protocol.triggers import SPACING_S, TriggerSettings
+from nebuli.steps.stepped_query import stepped_query
+from nebuli.store.store_url import StorePlace, store_place
 from placement import InvalidQuery, Query, Statement, parse_query, read_statement
 from placement.plan import ViewOperator
 from placement.query_builder import Grouped, Relation
@@ -26,6 +37,8 @@ from topology.mistakes import read_text
 
 __all__ = ["Given", "TopologyFile", "collect", "run"]
 
+_CHECKPOINT_S = 10.0
+
 _log = logging.getLogger(__name__)
 
 TopologyFile = str | os.PathLike[str]
@@ -34,15 +47,30 @@ Given = str | os.PathLike[str] | Relation | Query
 """A query: its text in SQL or JSON, the path of its file, or as it was built."""
 
 
-async def collect(topology: TopologyFile, query: Given) -> pa.Table:
+async def collect(
+    topology: TopologyFile,
+    query: Given,
+    *,
+    state: str | os.PathLike[str] | None = None,
+    members: int | None = None,
+) -> pa.Table:
     """Run a query without a sink on local workers, one for each node, and return its rows.
 
     ``topology`` is the path of its file. ``query`` is a SELECT, the path of a file with one, or a `Relation`. Rows come
     in the order of ORDER BY, and in any order without.
 
+    With ``state``, a folder or the URL of a store, the query runs in steps, on ``members`` local processes (None: as
+    many as saved the state, or 1). The next call with the same state resumes it: after an error or a cancel where it
+    was, and otherwise with the rows that its files have gained.
+
     Raises TopologyError, InvalidQuery and PlacementError before anything runs, then QueryFailed, QueryLost, WorkerDied
-    or WorkerNotStarted. A cancelled call ends all workers before it returns.
+    or WorkerNotStarted; in steps CoordinationError, FragmentError, MembersFailed or StorageError. ValueError for
+    members without a state. A cancelled call ends all processes before it returns.
     """
+    if members is not None and (members < 1 or state is None):
+        raise ValueError(
+            f"expected members above 0, together with state, got members={members}, state={state!r}"
+        )
     file, model = _loaded(topology)
     has_no_sink = isinstance(query, Relation) and not query.is_sink
     if isinstance(query, Relation) and has_no_sink:
@@ -58,7 +86,10 @@ async def collect(topology: TopologyFile, query: Given) -> pa.Table:
         )
     with TemporaryDirectory(prefix="nebuli-") as folder:
         rows = Path(folder) / "rows.parquet"
-        model = with_reached_sink(model, plan, kept_in(rows))
+        if state is None:
+            model = with_reached_sink(model, plan, kept_in(rows))
+        else:
+            model = at_node(model, downstream(model)[0], kept_in(rows))
         if endless := endless_source(model, plan):
             raise InvalidQuery(
                 [
@@ -68,7 +99,10 @@ async def collect(topology: TopologyFile, query: Given) -> pa.Table:
                     )
                 ]
             )
-        await _run(model, file, plan)
+        if state is None:
+            await _run(model, file, plan)
+        else:
+            await _run_in_steps(model, file, plan, store_place(state), members)
         table = pq.read_table(rows)
     return (
         table if ordering is None else ordered(table, ordering).select(table.column_names[: ordering.width])
@@ -151,3 +185,20 @@ async def _run(topology: Topology, file: Path, query: Query) -> None:
         await workers.guard(work())
     for text in late.warnings():
         _log.warning(text)
+
+
+async def _run_in_steps(
+    topology: Topology, file: Path, query: Query, state: StorePlace, members: int | None
+) -> None:
+    """Run a query in steps to the end of its inputs."""
+    run = LocalRun(
+        stepped_query(query, topology, members or 1, file.parent),
+        state,
+        file.parent,
+        TriggerSettings(checkpoint_s=_CHECKPOINT_S, spacing_s=SPACING_S),
+        scales=members is not None,
+        keep_output_bytes=0,
+        keep_contents_bytes=0,
+    )
+    async with run:
+        await run.until_ended()

@@ -16,6 +16,7 @@ import nebuli
 from nebuli import blocking
 from nebuli.connectors.errors import OutputError
 from nebuli.control.errors import QueryFailed
+from nebuli.steps.errors import StateOfAnother
 from placement import InvalidQuery
 from tests.support.ports import free_addresses
 from tests.support.waiting import until_async
@@ -86,6 +87,30 @@ async def test_the_rows_of_a_statement_and_of_calls_are_those_of_duckdb(topology
     assert blocking.collect(str(topology), sorted_).to_pylist() == expected(sorted_, topology)
     empty = await nebuli.collect(topology, "SELECT amount FROM sales WHERE amount > 100")
     assert (empty.num_rows, empty.schema) == (0, pa.schema({"amount": pa.int64()}))
+
+
+@pytest.mark.processes
+@pytest.mark.story
+def test_a_query_in_steps_gives_the_same_rows_and_continues_with_those_that_were_added(
+    topology: Path,
+) -> None:
+    state = topology.parent / "state"
+    rows = blocking.collect(topology, f"{CITIES} ORDER BY city", state=state, members=2)
+    assert rows.to_pylist() == [{"city": "Aachen", "amount": 12}, {"city": "Cologne", "amount": 6}]
+    with (topology.parent / "sales.csv").open("a") as file:
+        file.write("Nord,10,30\nDom,12,100\n")
+    rows = blocking.collect(topology, f"{CITIES} ORDER BY city", state=state)
+    assert rows.to_pylist() == [{"city": "Aachen", "amount": 42}, {"city": "Cologne", "amount": 6}]
+    with pytest.raises(StateOfAnother, match=str(state)):
+        blocking.collect(topology, "SELECT shop FROM sales", state=state)
+
+
+@pytest.mark.parametrize(("state", "members"), [(None, 2), ("state", 0)])
+async def test_members_are_those_of_a_state(topology: Path, state: str | None, members: int) -> None:
+    with pytest.raises(
+        ValueError, match=f"expected members above 0, together with state, got members={members}"
+    ):
+        await nebuli.collect(topology, CITIES, state=state, members=members)
 
 
 @pytest.mark.processes
