@@ -152,7 +152,7 @@ class CircuitCalls:
                     return ""
                 case ask.Crowded(there, most):
                     raise InputFull(
-                        f"{there} bytes are staged at the member already, and {most} at most are: push them, "
+                        f"{there} bytes are staged at the member already, and the limit is {most}: push them, "
                         f"or drop them; rows that are never pushed are deleted after some hours"
                     )
             return str(_step_of(answer, handle, producer, sequence))
@@ -318,18 +318,18 @@ def _step_of(answer: ask.Answer, handle: str, producer: str, sequence: int) -> i
             return step
         case ask.Gap(expected):
             raise SequenceGap(
-                f"{who}, {expected} is its next: nothing of this push was kept; send again from {expected}",
+                f"{who}, its next is {expected}: nothing of this push was kept; send again from {expected}",
                 expected,
             )
         case ask.Reused(expected):
             raise SequenceReused(
-                f"{who}, which was kept with other rows, {expected} is its next: use each number for one set "
+                f"{who}, which was kept with other rows, its next is {expected}: use each number for one set "
                 f"of rows",
                 expected,
             )
         case staged.Passed(expected):
             raise SequencePassed(
-                f"{who}, and {expected} is its next: only the last number of staged rows may be repeated; "
+                f"{who}, and its next is {expected}: only the last number of staged rows may be repeated; "
                 f"nothing of this push was kept",
                 expected,
             )

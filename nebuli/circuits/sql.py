@@ -226,7 +226,7 @@ def _texts(node: Mapping[str, Any]) -> Iterator[str]:
 def _check_function(name: str) -> None:
     if name.lower() not in _TABLE_FUNCTIONS:
         raise WrongQuery(
-            f"the table function {name} cannot be used here: there are {', '.join(sorted(_TABLE_FUNCTIONS))}"
+            f"the table function {name} cannot be used here: use one of {', '.join(sorted(_TABLE_FUNCTIONS))}"
         )
 
 

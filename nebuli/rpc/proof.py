@@ -73,7 +73,7 @@ class Proofs:
             where = "ahead of" if behind > 0 else "behind"
             return (
                 f"the clock of {self._called} is {abs(behind):.0f} s {where} the caller's, and "
-                f"{WINDOW_S:.0f} s at most are allowed: set both by NTP"
+                f"the limit is {WINDOW_S:.0f} s: set both by NTP"
             )
         self._forget(now)
         if once in self._seen:

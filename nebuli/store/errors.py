@@ -395,7 +395,7 @@ class StagingFull(StagingError):
     def __init__(self, staged_bytes: int, max_bytes: int) -> None:
         self.staged_bytes = staged_bytes
         self.max_bytes = max_bytes
-        super().__init__(f"{staged_bytes} bytes are staged here, and {max_bytes} at most are")
+        super().__init__(f"{staged_bytes} bytes are staged here, and the limit is {max_bytes}")
 
 
 class SequenceError(StorageError):
@@ -405,7 +405,7 @@ class SequenceError(StorageError):
         self.producer = producer
         self.expected = expected
         self.got = got
-        super().__init__(f"producer {producer} sent its number {got}, {expected} is its next: {what}")
+        super().__init__(f"producer {producer} sent its number {got}, its next is {expected}: {what}")
 
 
 class SequenceGap(SequenceError):

@@ -102,7 +102,7 @@ class Channels:
             return
         if source.key not in self._silent:
             self._silent.add(source.key)
-            log.warning("%s: %s; it is waited for", source.key, error)
+            log.warning("%s: %s; waiting for it", source.key, error)
         reader.close()
         self._watched[source.key] = self._watch(source)
 
@@ -276,6 +276,6 @@ def unheard(connection: Connection, source: Source) -> SparkBridgeError:
 def _in_use(key: str, consumer: str, why: str) -> SparkBridgeError:
     return SparkBridgeError(
         f"another query, or another load() of this one, reads channel {key!r} as consumer {consumer!r}, or has until "
-        f"now: {why}. The option consumer gives each its own name; a name whose query is gone is waited for up to "
-        f"{HANDOVER_S:.0f} s, if connectTimeout is as long"
+        f"now: {why}. The option consumer gives each its own name; a name whose query is gone is free after at "
+        f"most {HANDOVER_S:.0f} s, if connectTimeout is as long"
     )

@@ -313,7 +313,7 @@ class PolledFiles(SourceReader, Generic[PartT]):
                 f"back, or start from scratch"
             ) from error
         else:
-            raise SourceAway(f"{self._name}: {part.path} is not there; it is waited for") from error
+            raise SourceAway(f"{self._name}: {part.path} is not there; waiting for it") from error
 
     def _is_gone(self, part: PartT) -> bool:
         """True if that is news. A file of a pattern may go once it is read; AddressGone where there was more in it."""

@@ -65,9 +65,7 @@ class MemberWorkers:
         except (WorkerRefused, WorkerUnreachable) as error:
             raise GivenUp(str(error)) from error
         except TimeoutError:
-            raise GivenUp(
-                f"the members that were to take over have not begun within {_BEGIN_S:g} s"
-            ) from None
+            raise GivenUp(f"the members that take over did not start within {_BEGIN_S:g} s") from None
 
     async def _listening(self, places: Sequence[MemberPlace]) -> Mapping[MemberPlace, int]:
         while True:

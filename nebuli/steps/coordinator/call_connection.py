@@ -228,7 +228,7 @@ class CallConnection:
         if isinstance(answer, TooMuch):
             raise TooManyPieces(
                 f"these keys have {answer.size} bytes of rows in view {view} at member {self._member}, and "
-                f"{answer.most} at most are read at once"
+                f"the limit of one read is {answer.most}"
             )
         return _still(LookedUp, answer)
 

@@ -67,7 +67,7 @@ async def begun(after: Generation) -> Sequence[str]:
         async with asyncio.timeout(_BEGIN_S):
             return await _unless([failed, _ended(after)], after.members.taking())
     except TimeoutError:
-        raise GivenUp(f"the members that were to take over have not begun within {_BEGIN_S:g} s") from None
+        raise GivenUp(f"the members that take over did not start within {_BEGIN_S:g} s") from None
 
 
 async def handed_over(before: Generation, after: Generation, addresses: Sequence[str], epoch: int) -> int:

@@ -92,7 +92,7 @@ async def _wait_for(space: Space, order: Order, at: int) -> None:
     if to_come_s > order.deadline_s:
         raise RenditionRefused(
             f"collection {order.name} is to become rendition {order.rendition} at {at}, which is {to_come_s:.3f} s "
-            f"from now and is waited for {order.deadline_s:g} s: give an earlier time, or a longer deadline"
+            f"from now, and the deadline is {order.deadline_s:g} s: give an earlier time, or a longer deadline"
         )
     await asyncio.sleep(max(0.0, to_come_s - _AHEAD_S))
 

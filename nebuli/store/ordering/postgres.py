@@ -343,7 +343,7 @@ class PostgresOrdering:
                 if deadline is None:
                     deadline = now + away_s
                     _log.warning(
-                        "%s does not answer (%s): it is waited for, up to %g s",
+                        "%s does not answer (%s): waiting for it, for %g s at most",
                         self._where,
                         said(error),
                         away_s,

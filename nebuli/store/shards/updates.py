@@ -70,7 +70,7 @@ def check_schema(shard: str, schema: pa.Schema, *, keeps_contents: bool) -> pa.S
     last = schema.field(len(schema) - 1) if len(schema) else None
     if last is None or last.name != WEIGHT or last.type != pa.int64():
         raise SchemaMismatch(
-            shard, "...", schema, f"the last column is {WEIGHT}, of int64: `weighted` adds it"
+            shard, "...", schema, f"expected {WEIGHT} (int64) as the last column: `weighted` adds it"
         )
     if schema.get_field_index(TIME) != -1:
         raise SchemaMismatch(shard, "...", schema, f"a column cannot be named {TIME}: the store adds it")

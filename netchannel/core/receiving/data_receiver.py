@@ -48,8 +48,8 @@ def _presented(frame: Frame) -> tuple[bytes, Available, bytes]:
     token, rest = payload[:TOKEN_SIZE], payload[TOKEN_SIZE:]
     if len(token) != TOKEN_SIZE or len(rest) not in (0, HEAD.size, ENDS_SIZE, HEAD.size + ENDS_SIZE):
         raise ProtocolError(
-            f"a token has {TOKEN_SIZE} bytes, a number {HEAD.size} and a connection's ends {ENDS_SIZE}: "
-            f"{len(payload)} came"
+            f"expected {TOKEN_SIZE} bytes of a token, with {HEAD.size} of a number and {ENDS_SIZE} of the "
+            f"connection's ends, or without either, got {len(payload)}"
         )
     is_placed = len(rest) % ENDS_SIZE == HEAD.size
     head, ends = (rest[: HEAD.size], rest[HEAD.size :]) if is_placed else (b"", rest)
@@ -135,7 +135,7 @@ class ReceiverData(Link):
 
     def _attach(self, frame: Frame, now: float) -> None:
         if frame.kind != Kind.ATTACH:
-            raise ProtocolError(f"a frame {Kind(frame.kind).name} came where a token was due")
+            raise ProtocolError(f"expected a token, got a frame {Kind(frame.kind).name}")
         token, available, ends = _presented(frame)
         match self._open_requests.redeem(token, available, now):
             case Refusal() as against:

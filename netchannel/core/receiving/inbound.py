@@ -527,7 +527,7 @@ class InboundChannel:
         expected = self.expected or 0
         if sequence > expected or self.ended is not None:
             raise ProtocolError(
-                f"channel {self.id!r}: message {sequence} came where {expected} was due"
+                f"channel {self.id!r}: expected message {expected}, got {sequence}"
                 + ("" if self.ended is None else f", after the end at {self.ended}")
             )
         return expected

@@ -84,7 +84,7 @@ class ReadServerData(ReadLink):
 
     def _attach(self, frame: Frame, now: float) -> None:
         if frame.kind != Kind.ATTACH:
-            raise ProtocolError(f"a frame {Kind(frame.kind).name} came where a token was due")
+            raise ProtocolError(f"expected a token, got a frame {Kind(frame.kind).name}")
         payload = bytes(frame.payload)
         found = self._receiver.services.redeem(payload[:TOKEN_SIZE])
         retained = None if found is None else found.service
@@ -101,7 +101,7 @@ class ReadServerData(ReadLink):
 
     def _request(self, frame: Frame) -> None:
         if frame.kind != Kind.REQUEST or len(frame.payload) != REQUEST.size:
-            raise ProtocolError(f"a frame {Kind(frame.kind).name} came where a range was due")
+            raise ProtocolError(f"expected a range, got a frame {Kind(frame.kind).name}")
         if len(self._ranges) >= REQUESTS_LIMIT:
             raise ProtocolError(f"more than {REQUESTS_LIMIT} ranges are asked for ahead")
         (until,) = REQUEST.unpack(frame.payload)

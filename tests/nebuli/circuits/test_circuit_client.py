@@ -162,7 +162,7 @@ async def test_a_number_that_is_not_the_next_one_is_refused(serve: Serve) -> Non
     """DBSP-REQ-8: a producer learns which number the circuit has recorded last."""
     async with serve(members=1) as here, Circuit(here.address) as circuit:
         await circuit.push("a", batch(("x", 1)), producer="p", sequence=0)
-        with pytest.raises(circuits.SequenceGap, match="number 2 for input a, 1 is its next") as gap:
+        with pytest.raises(circuits.SequenceGap, match="number 2 for input a, its next is 1") as gap:
             await circuit.push("a", batch(("x", 1)), producer="p", sequence=2)
         assert gap.value.expected == 1
         with pytest.raises(circuits.SequenceReused, match="kept with other rows") as reused:

@@ -307,7 +307,7 @@ REFUSED: dict[str, tuple[Ask, int, str, str]] = {
         lambda client: client.post(
             ROWS, params={"producer": "till", "sequence": 3}, content=lines(("a", 1)), headers=LINES
         ),
-        *(409, "sequence_passed", "producer till sent its number 3, 5 is its next"),
+        *(409, "sequence_passed", "producer till sent its number 3, its next is 5"),
     ),
     "a time that is forgotten": (
         lambda client: client.get("/collections/short/rows", params={"as_of": 1, "follow": "true"}),

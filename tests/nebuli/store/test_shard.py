@@ -316,9 +316,12 @@ async def test_the_schema_is_that_of_its_creation(shard: Shard, store: Store, ot
 @pytest.mark.parametrize(
     ("schema", "said"),
     [
-        (pa.schema([("n", pa.int64())]), "the last column is _weight"),
-        (pa.schema([("n", pa.int64()), ("_weight", pa.int32())]), "the last column is _weight"),
-        (pa.schema([]), "the last column is _weight"),
+        (pa.schema([("n", pa.int64())]), "expected _weight .int64. as the last column"),
+        (
+            pa.schema([("n", pa.int64()), ("_weight", pa.int32())]),
+            "expected _weight .int64. as the last column",
+        ),
+        (pa.schema([]), "expected _weight .int64. as the last column"),
         (weighted(pa.schema([("_time", pa.int64())])), "cannot be named _time"),
         (weighted(pa.schema([("list", pa.list_(pa.int64()))])), "rows of it cannot be compared"),
     ],

@@ -110,7 +110,7 @@ async def test_what_nobody_pushes_is_forgotten_in_time_also_by_another_process(
 
 async def test_no_more_is_staged_than_may_be(staging: Staging, clock: Clock) -> None:
     await staging.stage("p", 1, b"x" * 60)
-    with pytest.raises(StagingFull, match="60 bytes are staged here, and 100 at most are"):
+    with pytest.raises(StagingFull, match="60 bytes are staged here, and the limit is 100"):
         await staging.stage("p", 1, b"x" * 41)
     await staging.stage("p", 1, b"x" * 40)
     clock.now += 61  # what is old makes way
@@ -228,7 +228,7 @@ async def test_numbers_may_be_left_out_and_the_last_one_comes_again_without_effe
     )  # other rows, as a query may give that is run again
     await log.push_later("a", zset((3, 1)), producer="p", number=9)
     for number in (4, 8):
-        with pytest.raises(SequencePassed, match=f"sent its number {number}, 10 is its next"):
+        with pytest.raises(SequencePassed, match=f"sent its number {number}, its next is 10"):
             await log.push_later("a", zset((4, 1)), producer="p", number=number)
         with pytest.raises(SequencePassed):
             await log.has_logged("p", number)

@@ -241,7 +241,7 @@ async def _nothing(*_: int) -> None:
 def _rows(push: ask.Push, schemas: Mapping[str, pa.Schema]) -> pa.RecordBatch:
     """Return the pushed rows. Raises ValueError, OSError."""
     if push.handle not in schemas:
-        raise ValueError(f"there is no input {push.handle!r} here: there are {', '.join(schemas)}")
+        raise ValueError(f"there is no input {push.handle!r} here: the inputs are {', '.join(schemas)}")
     rows = pa.ipc.read_record_batch(pa.py_buffer(push.rows), schemas[push.handle])
     rows.validate()
     return rows

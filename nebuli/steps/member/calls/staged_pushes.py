@@ -103,7 +103,7 @@ class StagedPushes:
         log, number = self._member.log, asked.sequence
         if asked.handle not in log.schemas:
             return ask.CouldNot(
-                f"there is no input {asked.handle!r} here: there are {', '.join(log.schemas)}"
+                f"there is no input {asked.handle!r} here: the inputs are {', '.join(log.schemas)}"
             )
         try:
             size = log.staging.size(name, number, asked.pieces)

@@ -158,7 +158,7 @@ async def test_a_producer_may_say_it_again(collections: Collections, other: Coll
         )
     )
     assert len(set(both)) == 1
-    with pytest.raises(SequencePassed, match="sent its number 4, 6 is its next"):
+    with pytest.raises(SequencePassed, match="sent its number 4, its next is 6"):
         await collections.insert("sales", batch(("a", 1)), producer="p", sequence=4)
     await other.insert("sales", batch(("a", 1)), producer="q", sequence=0)
     assert counted(await collections.snapshot("sales")) == Counter({("a", 1): 2, ("b", 2): 1})

@@ -215,7 +215,7 @@ async def test_a_malformed_question_or_answer_is_an_error_of_whoever_asked_and_o
             await line.next_sequence("a", "p")
         monkeypatch.setattr(ask, "encode_answer", encode_answer)
         assert await line.push("z", "p", 0, data, 1.0) == ask.CouldNot(
-            "there is no input 'z' here: there are a"
+            "there is no input 'z' here: the inputs are a"
         )
         found = await line.push("a", "p", 0, data[:50], 1.0)
         assert isinstance(found, ask.CouldNot)
