@@ -29,7 +29,6 @@ from nebuli.dataflow.steps.trial import Trial
 from nebuli.limits import MOST_MEMBERS
 from nebuli.steps.errors import NotScaled as Unscaled
 from nebuli.steps.member.calls import call_messages as ask
-from nebuli.steps.member.calls import staged_messages as staged
 from nebuli.steps.protocol.errors import CheckpointNotMade as GivenUp
 from nebuli.steps.protocol.lockstep import Phase
 from nebuli.store.errors import SinceMismatch, StepOutOfRange, StorageError
@@ -146,9 +145,9 @@ class CircuitCalls:
             async with self._line(handle, producer, within_s) as line:
                 answer = await line.stage(handle, producer, sequence, data)
             match answer:
-                case staged.Staged(piece):
+                case ask.Staged(piece):
                     return piece
-                case staged.Passed():
+                case ask.Passed():
                     return ""
                 case ask.Crowded(there, most):
                     raise InputFull(
@@ -327,18 +326,18 @@ def _step_of(answer: ask.Answer, handle: str, producer: str, sequence: int) -> i
                 f"of rows",
                 expected,
             )
-        case staged.Passed(expected):
+        case ask.Passed(expected):
             raise SequencePassed(
                 f"{who}, and its next is {expected}: only the last number of staged rows may be repeated; "
                 f"nothing of this push was kept",
                 expected,
             )
-        case staged.Lost(piece):
+        case ask.Lost(piece):
             raise StagedLost(
                 f"{who}, whose piece {piece[:200]!r} is no longer staged: the members have changed since, or "
                 f"it was too old; nothing was logged, stage all of its rows again"
             )
-        case staged.TooLarge(size, most):
+        case ask.TooLarge(size, most):
             raise CircuitFailed(
                 f"{who}, for which {size} bytes are staged, and {most} at most can be pushed at once: "
                 f"nothing was logged; give each number fewer rows. A Spark query runs the same batch again "

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 import pyarrow as pa
 
 from nebuli.dataflow.evaluation import compile_expression
-from nebuli.dataflow.keys.coding import is_coded
+from nebuli.dataflow.hashing import is_coded
 from nebuli.dataflow.types import arrow_schema
 from nebuli.dataflow.zset import weighted
 from placement.sql.expressions import parse

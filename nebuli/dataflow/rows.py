@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nebuli.dataflow import hashing
 from nebuli.dataflow.errors import DataflowError
-from nebuli.dataflow.keys import hashing
-from nebuli.dataflow.keys.coding import codes_of, is_coded, plain
+from nebuli.dataflow.hashing import codes_of, is_coded, plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -20,10 +20,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from nebuli.dataflow.keys import hashing
-from nebuli.dataflow.keys.coding import coded_rows, is_coded
-from nebuli.dataflow.keys.directory import Directory
-from nebuli.dataflow.keys.recent import RecentRows
+from nebuli.dataflow import hashing
+from nebuli.dataflow.hashing import Directory, RecentRows, coded_rows, is_coded
 from nebuli.dataflow.progress import instants_of
 from nebuli.dataflow.rows import MAX_BATCH_ROWS, equal_few, equal_rows, equal_values
 from nebuli.dataflow.zset import WEIGHT, merged, weights_of

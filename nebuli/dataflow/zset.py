@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nebuli.dataflow import hashing
 from nebuli.dataflow.errors import DataflowError
-from nebuli.dataflow.keys import hashing
 from nebuli.dataflow.rows import MAX_BATCH_ROWS, group_rows, with_one_zero
 from placement.checking.schemas import RESERVED
 

@@ -19,7 +19,7 @@ from nebuli.store.collections.clock import now_ms
 from nebuli.store.collections.collections import Collections
 from nebuli.store.collections.errors import CollectionUnknown, TooLate
 from nebuli.store.errors import NotYet, StoreClosed
-from nebuli.store.shards.changes import Drop
+from nebuli.store.shards.shard_state import Drop
 
 from .connector_factory import reader_of
 from .definition import AvroFormat, CollectionOrigin

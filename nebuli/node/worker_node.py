@@ -21,8 +21,7 @@ from nebuli.node.records import FragmentRecord
 from nebuli.rpc.ids import query_of
 from nebuli.rpc.status import FragmentState, FragmentStatus
 from nebuli.steps.coordinator.run_record import RunRecord
-from nebuli.steps.member.left_out_notes import LeftOutNotes
-from nebuli.steps.member.run_notes import forget_run
+from nebuli.steps.member.run_notes import LeftOutNotes, forget_run
 from nebuli.store import StorageError, Store
 from placement.plan import Fragment, ViewOperator
 from placement.stepped_plan import CoordinatorPlacement, MemberFragment

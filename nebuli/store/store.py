@@ -10,10 +10,9 @@ from nebuli.store.blobs.blob_folder import BlobFolder
 from nebuli.store.errors import StoreClosed
 from nebuli.store.names import checked
 from nebuli.store.shards.access import ShardAccess
-from nebuli.store.shards.changes import Create, SetHolds
+from nebuli.store.shards.payloads import check_schema
 from nebuli.store.shards.shard import Shard
-from nebuli.store.shards.shard_state import Hold
-from nebuli.store.shards.updates import check_schema
+from nebuli.store.shards.shard_state import Create, Hold, SetHolds
 from nebuli.store.states.state_store import StateStore
 from nebuli.store.store_url import StoreUrl, store_place
 

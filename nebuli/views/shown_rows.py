@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from nebuli.dataflow.keys import hashing
+from nebuli.dataflow import hashing
 from nebuli.views.view_calls import FREE, Found, bytes_of
 
 if TYPE_CHECKING:

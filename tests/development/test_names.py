@@ -12,7 +12,6 @@ USUAL = {"__init__", "__main__", "errors"}
 NOUNS = {
     "binding",
     "blocking",
-    "coding",
     "connection_binding",
     "grouping",
     "hashing",

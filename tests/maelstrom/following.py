@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from nebuli.store import Shard, Span
 from nebuli.store.errors import StorageError
-from nebuli.store.shards.updates import Update
+from nebuli.store.shards.payloads import Update
 
 
 class Follower:

@@ -16,9 +16,8 @@ from nebuli.store import Shard, Span
 from nebuli.store.errors import Conflict
 from nebuli.store.ordering import Change, Ordering
 from nebuli.store.ordering.sqlite import SqliteOrdering
-from nebuli.store.shards.changes import AppendPart
-from nebuli.store.shards.shard_state import ShardState
-from nebuli.store.shards.updates import Update
+from nebuli.store.shards.payloads import Update
+from nebuli.store.shards.shard_state import AppendPart, ShardState
 
 from .checker import check
 from .history import Append, Operation

@@ -22,7 +22,7 @@ from nebuli.store import Store
 from nebuli.store.collections import clock, handover, inserts, reader_holds
 from nebuli.store.errors import Conflict, StoreClosed, StoreFailed, Unclear
 from nebuli.store.ordering import Bell, Change, Entry
-from nebuli.store.shards import access, changes, compaction, ledger, payloads, shard
+from nebuli.store.shards import access, compaction, ledger, payloads, shard, shard_state
 from tests.support.virtual_time import VirtualLoop, VirtualTime
 
 T = TypeVar("T")
@@ -63,7 +63,7 @@ class SimulatedStore:
         time = VirtualTime(self.loop)
         with ExitStack() as stack:
             patch = stack.enter_context(pytest.MonkeyPatch.context())
-            for module in (clock, handover, reader_holds, changes, ledger, shard):
+            for module in (clock, handover, reader_holds, shard_state, ledger, shard):
                 patch.setattr(module, "time", time)
             patch.setattr(clock, "random", Random(f"{self.seed} clock"))
             patch.setattr(os, "urandom", Random(f"{self.seed} ids").randbytes)

@@ -23,10 +23,10 @@ from nebuli.steps.logs.epoch_log import EpochLog
 from nebuli.steps.logs.output_log import OutputLog
 from nebuli.steps.member.calls.call_inbox import CallInbox
 from nebuli.steps.member.coordinator_connections import CoordinatorConnections
-from nebuli.steps.member.inputs.left_out import LeftOut
+from nebuli.steps.member.inputs.step_inputs import LeftOut
 from nebuli.steps.member.member import Member
 from nebuli.steps.member.member_order import MemberOrder
-from nebuli.steps.member.member_service import opened
+from nebuli.steps.member.member_run import opened
 from nebuli.steps.member.member_store import LOG
 from nebuli.steps.protocol import events as ev
 from nebuli.steps.protocol import messages as say

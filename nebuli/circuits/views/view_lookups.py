@@ -17,8 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from nebuli.circuits.pin_releases import PinReleases
-from nebuli.dataflow import SteppedCircuit
-from nebuli.dataflow.keys import hashing
+from nebuli.dataflow import SteppedCircuit, hashing
 from nebuli.dataflow.partial.key_sets import batch_of as as_keys
 from nebuli.dataflow.partial.key_sets import distinct
 from nebuli.dataflow.steps.exchange_parts import owners_of
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nebuli.steps.coordinator.circuit_run import AnyRun
-    from nebuli.steps.member.calls.lookup_messages import LookedUp
+    from nebuli.steps.member.calls.call_messages import LookedUp
     from placement.plan import ViewOperator
     from placement.steps.whereabouts import Division
 

@@ -339,7 +339,7 @@ async def _left_out(query: DeployedQuery, workers: Workers, step: int) -> str:
     from nebuli.control.deployment import statuses_of
     from nebuli.rpc.worker_client import WorkerUnreachable
     from nebuli.steps.errors import failed_step_in
-    from nebuli.steps.member.inputs.left_out import rules_for
+    from nebuli.steps.member.inputs.step_inputs import rules_for
     from placement.stepped_plan import CoordinatorPlacement
 
     coordinator = query.plan[-1]

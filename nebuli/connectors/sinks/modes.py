@@ -1,18 +1,142 @@
-"""The three modes of a sink, over any output."""
+"""The three modes of a sink, over any output; the final one has the result, a Z-set in memory or on disk."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import tempfile
+from contextlib import contextmanager, suppress
+from typing import IO, TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from nebuli.connectors.errors import RowsUnfit
-from nebuli.connectors.sinks.result import Result
+from nebuli.connectors.errors import RowsUnfit, unwritable
 from nebuli.dataflow import zset
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
     from nebuli.connectors.endpoints import Output
     from nebuli.dataflow import Progress
+
+
+__all__ = ["Result"]
+
+_MERGE_BYTES = 4 << 20
+"""Bytes below which changes wait for each other before they are merged."""
+_MEMORY_BYTES = 16 << 20
+"""Bytes above which a result that only ever grew goes to disk."""
+
+
+class Result:
+    """The sum of all changes so far.
+
+    A result that takes rows back (an aggregate does) is held in memory, consolidated: its size is that of the
+    answer, however many changes made it. One that only grows (a filter's) moves to a temporary file when it
+    is large, so that memory does not grow with it; the first retracted row brings it back to memory.
+    """
+
+    def __init__(self, directory: Path | None) -> None:
+        self._directory = directory
+        self._merged: pa.RecordBatch | None = None
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = 0
+        self._only_grows = True
+        self._spill: _Spill | None = None
+
+    def add(self, change: pa.RecordBatch) -> None:
+        """Add a Z-set; ``OutputError`` if there is no room for it."""
+        if self._only_grows and _takes_back(change):
+            self._only_grows = False
+            self._restore()
+        if self._spill is not None:
+            self._spill.write(change)
+            return
+        self._waiting.append(change)
+        self._waiting_bytes += change.nbytes
+        if self._waiting_bytes > max(_MERGE_BYTES, 0 if self._merged is None else self._merged.nbytes):
+            self._merge()
+
+    @property
+    def is_large(self) -> bool:
+        """It has more bytes than are held in memory where it only grew."""
+        held = 0 if self._merged is None else self._merged.nbytes
+        return self._spill is not None or self._waiting_bytes + held > _MEMORY_BYTES
+
+    def rows(self) -> Iterator[pa.RecordBatch]:
+        """All rows, without weights; sorted by all columns, unless they went to disk: then as they came.
+
+        ``DataflowError`` if a row was retracted more often than it was added.
+        """
+        if self._spill is None:
+            self._merge()
+        if self._spill is not None:
+            yield from map(zset.expand, self._spill.read())
+        elif self._merged is not None:
+            order = [(name, "ascending") for name in self._merged.schema.names[:-1]]
+            yield zset.expand(self._merged.take(pc.sort_indices(self._merged, sort_keys=order)))
+
+    def close(self) -> None:
+        """Remove the temporary file, if there is one."""
+        if self._spill is not None:
+            self._spill.close()
+            self._spill = None
+
+    def _merge(self) -> None:
+        if not self._waiting:
+            return
+        parts = self._waiting if self._merged is None else [self._merged, *self._waiting]
+        self._merged = zset.consolidate(parts)
+        self._waiting, self._waiting_bytes = [], 0
+        if self._only_grows and self._merged.nbytes > _MEMORY_BYTES:
+            self._spill = _Spill(self._merged.schema, self._directory)
+            self._spill.write(self._merged)
+            self._merged = None
+
+    def _restore(self) -> None:
+        if self._spill is not None:
+            self._waiting = list(self._spill.read())
+            self._waiting_bytes = sum(change.nbytes for change in self._waiting)
+            self.close()
+
+
+class _Spill:
+    """A temporary file of batches, gone with the process however that ends."""
+
+    def __init__(self, schema: pa.Schema, directory: Path | None) -> None:
+        self._where = (
+            "a temporary file" if directory is None else f"a temporary file in {directory.absolute()}"
+        )
+        with self._errors():
+            self._file: IO[bytes] = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115 - lives as long as this object
+            self._writer = pa.ipc.new_stream(self._file, schema)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        with self._errors():
+            self._writer.write_batch(batch)
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """All batches in order; nothing can be written afterwards."""
+        with self._errors():
+            self._writer.close()
+            self._file.seek(0)
+        yield from pa.ipc.open_stream(self._file)
+
+    def close(self) -> None:
+        with suppress(OSError):  # what a full disk did not take is not wanted any more
+            self._file.close()
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise unwritable(self._where, error) from error
+
+
+def _takes_back(change: pa.RecordBatch) -> bool:
+    return bool((zset.weights_of(change) < 0).any())
+
 
 __all__ = ["AppendSink", "ChangesSink", "FinalSink"]
 

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nebuli.dataflow import hashing
 from nebuli.dataflow.errors import DataflowError
-from nebuli.dataflow.keys import hashing
 from nebuli.dataflow.rows import counted, group_rows, may_wrap
 from nebuli.dataflow.state import KeyedState, Run, consolidated
 from nebuli.dataflow.zset import WEIGHT, weights_of

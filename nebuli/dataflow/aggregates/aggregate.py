@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from nebuli.dataflow import hashing
 from nebuli.dataflow.aggregates.accumulators import (
     VALUE_BITS,
     Accumulator,
@@ -23,8 +24,7 @@ from nebuli.dataflow.aggregates.accumulators import (
 )
 from nebuli.dataflow.aggregates.extremes import Extreme
 from nebuli.dataflow.evaluation import Evaluator, compile_expression
-from nebuli.dataflow.keys import hashing
-from nebuli.dataflow.keys.coding import coded, plain
+from nebuli.dataflow.hashing import coded, plain
 from nebuli.dataflow.progress import GREATEST
 from nebuli.dataflow.rows import (
     coded_groups,

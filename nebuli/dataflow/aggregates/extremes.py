@@ -1,4 +1,8 @@
-"""The least and the greatest value per group, under retraction."""
+"""Order codes: 64 bits per value that sort as the values do.
+
+Values in order have codes in order; equal codes mean equal values except for text, of which a code holds the first
+eight bytes. NaN is the greatest float, as in DuckDB.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nebuli.dataflow.aggregates.ordering import order_codes
-from nebuli.dataflow.keys import hashing
+from nebuli.dataflow import hashing
+from nebuli.dataflow.buffers import float_bits, text_buffers
 from nebuli.dataflow.rows import equal_values, group_rows, with_one_zero
 from nebuli.dataflow.state import KeyedState, Run, ordered
 from nebuli.dataflow.zset import WEIGHT, weights_of
@@ -20,12 +24,47 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from nebuli.dataflow.aggregates.accumulators import Change, Portion
     from nebuli.dataflow.rows import Groups
     from nebuli.dataflow.state import Found
 
+    from .accumulators import Change, Portion
+
     Owned = tuple[NDArray[np.int64], Any]
     """Values, and the number of each one's group."""
+
+_SIGN = np.uint64(1 << 63)
+
+
+def order_codes(values: Any) -> NDArray[np.uint64]:
+    """The codes of an Arrow array without nulls."""
+    type_ = values.type
+    if pa.types.is_string(type_) or pa.types.is_binary(type_):
+        return _text_codes(values)
+    if pa.types.is_boolean(type_) or pa.types.is_unsigned_integer(type_):
+        return np.asarray(pc.cast(values, pa.uint64()).to_numpy())
+    if pa.types.is_floating(type_):
+        return _float_codes(np.asarray(values.to_numpy(), dtype=np.float64))
+    return np.asarray(values.view(f"int{type_.bit_width}").to_numpy(), dtype=np.int64).view(np.uint64) ^ _SIGN
+
+
+def _float_codes(values: NDArray[np.float64]) -> NDArray[np.uint64]:
+    """IEEE floats sort as integers once negative ones are complemented."""
+    bits = float_bits(values)
+    return np.where(bits & _SIGN, ~bits, bits | _SIGN)
+
+
+def _text_codes(values: Any) -> NDArray[np.uint64]:
+    codes = np.zeros(len(values), dtype=np.uint64)
+    if not len(values):
+        return codes
+    offsets, data = text_buffers(values)
+    for position in range(8):
+        codes <<= np.uint64(8)
+        at = offsets[:-1] + position
+        longer = at < offsets[1:]
+        codes[longer] |= data[at[longer]]
+    return codes
+
 
 _VALUE, _CODE = "_value", "_code"
 _FIRST_LOOK = 16  # values sought per group and run at first; four times as many each time none is there

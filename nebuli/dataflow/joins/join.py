@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nebuli.dataflow.keys import hashing
-from nebuli.dataflow.keys.coding import coded_rows, plain_rows
+from nebuli.dataflow import hashing
+from nebuli.dataflow.hashing import coded_rows, plain_rows
 from nebuli.dataflow.rows import MAX_BATCH_ROWS, times, with_one_zero
 from nebuli.dataflow.state import KeyedState, Match, Run, owned, takes_back, without_zeros
 from nebuli.dataflow.types import arrow_schema

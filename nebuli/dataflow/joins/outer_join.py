@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nebuli.dataflow import hashing
+from nebuli.dataflow.hashing import coded_rows, plain_rows
 from nebuli.dataflow.joins.join import SHARED, Join, spelled_alike
-from nebuli.dataflow.keys import hashing
-from nebuli.dataflow.keys.coding import coded_rows, plain_rows
 from nebuli.dataflow.progress import GREATEST
 from nebuli.dataflow.rows import MAX_BATCH_ROWS
 from nebuli.dataflow.state import KeyedState, Run, consolidated, owned, takes_back, without_zeros

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from nebuli.dataflow.keys import hashing
+from nebuli.dataflow import hashing
 from nebuli.dataflow.rows import group_rows, with_one_zero
 from nebuli.dataflow.state import KeyedState, Run
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nebuli.dataflow.keys import hashing
+from nebuli.dataflow import hashing
 from nebuli.dataflow.partial.graph_node import GraphNode, Waiting, only
 from nebuli.dataflow.partial.key_sets import batch_of, parted, reordered
 from nebuli.dataflow.partial.traffic import Ask, Data, Eviction, Response, Send, Upquery

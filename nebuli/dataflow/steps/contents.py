@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from nebuli.dataflow.keys import hashing
+from nebuli.dataflow import hashing
 from nebuli.dataflow.state import KeyedState, Run, always, consolidated
 from nebuli.dataflow.zset import consolidate, empty, merged, weights_of
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from nebuli.dataflow import hashing
 from nebuli.dataflow.errors import StateDamaged
-from nebuli.dataflow.keys import hashing
 from nebuli.dataflow.state import Run
 from nebuli.dataflow.steps.exchange_parts import owners_of
 from nebuli.dataflow.steps.origins import is_of_source

@@ -10,8 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nebuli.dataflow import zset
-from nebuli.dataflow.keys import hashing
+from nebuli.dataflow import hashing, zset
 from nebuli.dataflow.rows import equal_values, group_rows
 from nebuli.ingestion.errors import MessageInvalid
 

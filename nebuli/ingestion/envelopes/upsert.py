@@ -8,8 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nebuli.dataflow import zset
-from nebuli.dataflow.keys import hashing
+from nebuli.dataflow import hashing, zset
 from nebuli.dataflow.rows import group_rows
 from nebuli.dataflow.state import KeyedState, Run, consolidated
 from nebuli.ingestion.errors import DefinitionInvalid, MessageInvalid

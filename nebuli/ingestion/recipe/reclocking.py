@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from nebuli.ingestion.message_addresses import Addresses
     from nebuli.store import Store
     from nebuli.store.collections.clock import Clock
+    from nebuli.store.shards.payloads import Update
     from nebuli.store.shards.shard import Shard
-    from nebuli.store.shards.updates import Update
 
 _HOLD = "ingestion"
 _ADDRESS, _FACT = "address", "fact"

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nebuli.ingestion.message_addresses import Messages
     from nebuli.store import Store
     from nebuli.store.collections.collections import Collections
-    from nebuli.store.shards.updates import Update
+    from nebuli.store.shards.payloads import Update
 
     from .reclocking import Remap
     from .timed_messages import Timed, TimedMessages, TimedSpan

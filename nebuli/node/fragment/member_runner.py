@@ -15,11 +15,10 @@ from nebuli.steps.errors import TakeoverLost
 from nebuli.steps.member.delivery import Deliveries
 from nebuli.steps.member.departure import ALONE_S, GONE_S, HEARD_S, until_heard
 from nebuli.steps.member.inputs.matching_files import NewFiles, look_anew_before_first_step, own_feeds
-from nebuli.steps.member.left_out_notes import LeftOutNotes
 from nebuli.steps.member.member_order import MemberOrder
 from nebuli.steps.member.member_run import MemberRun
 from nebuli.steps.member.member_store import opened_member
-from nebuli.steps.member.run_notes import DISMISSED, PUBLISHED, TAKES
+from nebuli.steps.member.run_notes import DISMISSED, PUBLISHED, TAKES, LeftOutNotes
 from nebuli.steps.member.scaling.handover_receiver import has_taken, take
 from nebuli.store.errors import NoteDamaged
 from nebuli.store.notes import Notes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,8 +14,7 @@ import pyarrow as pa
 
 from nebuli.steps.control_sessions import control_session
 from nebuli.steps.member.calls import call_messages as ask
-from nebuli.steps.member.calls import staged_messages as staged
-from nebuli.steps.member.calls.lookup_messages import LookedUp, LookUp, LookUpPinned, TooMuch
+from nebuli.steps.member.calls.call_messages import LookedUp, LookUp, LookUpPinned, TooMuch, log_name, owner
 from nebuli.steps.member.calls.pinned_rows import PIECE_BYTES
 from nebuli.steps.protocol.errors import MalformedMessage
 from nebuli.store.errors import SinceMismatch, StepOutOfRange, StorageError
@@ -22,9 +22,10 @@ from nebuli.store.shards.shard import Span
 from netchannel import NetChannelError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Iterator, Sequence
 
     from netchannel import ReceiverServer, SenderServer
+
 
 _log = logging.getLogger("nebuli.steps.member")
 _POLL_S = 5.0
@@ -58,7 +59,7 @@ class _Question:
     def encoded(self) -> bytes:
         """The message that asks it now: a push that has waited for a process waits less for room."""
         asked = self._asked
-        if isinstance(asked, ask.Push | staged.PushStaged):
+        if isinstance(asked, ask.Push | ask.PushStaged):
             waited_s = asyncio.get_running_loop().time() - self._since
             asked = replace(asked, within_s=max(asked.within_s - waited_s, 0.0))
         return ask.encode_asked(self.number, asked)
@@ -125,17 +126,17 @@ class CallConnection:
 
     async def stage(self, handle: str, producer: str, sequence: int, rows: bytes) -> ask.Answer:
         """Have rows kept for a push that comes later. After a cancel they are kept, or not, for a while."""
-        return await self._ask(staged.Stage(handle, producer, sequence, rows))
+        return await self._ask(ask.Stage(handle, producer, sequence, rows))
 
     async def push_staged(
         self, handle: str, producer: str, sequence: int, pieces: Sequence[str], within_s: float
     ) -> ask.Answer:
         """As `push`, of what is staged."""
-        return await self._ask(staged.PushStaged(handle, producer, sequence, within_s, tuple(pieces)))
+        return await self._ask(ask.PushStaged(handle, producer, sequence, within_s, tuple(pieces)))
 
     async def drop_staged(self, handle: str, producer: str, pieces: Sequence[str]) -> None:
         """Have pieces forgotten. Raises StorageError."""
-        _expected(ask.Noted, await self._ask(staged.DropStaged(handle, producer, tuple(pieces))))
+        _expected(ask.Noted, await self._ask(ask.DropStaged(handle, producer, tuple(pieces))))
 
     async def next_sequence(self, handle: str, producer: str) -> int:
         """The number that a producer sends next to an input."""
@@ -369,3 +370,78 @@ def _expected(kind: type[_Answer], answer: ask.Answer) -> _Answer:
     if not isinstance(answer, kind):
         raise StorageError(f"the member answered {answer}, which does not match the request")
     return answer
+
+
+class CallRoutes:
+    """Lead to the members that there are, none at first."""
+
+    def __init__(self, lines: Sequence[CallConnection] = ()) -> None:
+        self._lines = tuple(lines)
+        self._inside = 0
+        self._open, self._left = asyncio.Event(), asyncio.Event()
+        self._open.set()
+        self.closed = False
+        """True if pushes are refused, as the circuit is shut down."""
+        self.seen = 0
+        """A client has seen the results of all steps below this one: later answers include them."""
+
+    def has_seen(self, step: int) -> None:
+        """A client has seen the results of all steps below this one."""
+        self.seen = max(self.seen, step)
+
+    def __iter__(self) -> Iterator[CallConnection]:
+        return iter(self._lines)
+
+    def __getitem__(self, member: int) -> CallConnection:
+        return self._lines[member]
+
+    def lead(self, lines: Sequence[CallConnection]) -> None:
+        """Lead to these members from now on; `held`, if there were others.
+
+        Inputs that were held there are held here.
+        """
+        for line in lines:
+            line.hold_from_the_first(frozenset().union(*(each.held for each in self._lines)))
+        self._lines = tuple(lines)
+
+    @asynccontextmanager
+    async def to(self, handle: str, producer: str, within_s: float) -> AsyncIterator[CallConnection]:
+        """The way to the member that has all of a producer's rows for an input, as long as the context is.
+
+        Raises TimeoutError where they are held for so long.
+        """
+        if not self._open.is_set():
+            async with asyncio.timeout(within_s):
+                await self._open.wait()
+        self._inside += 1
+        try:
+            yield self._lines[owner(log_name(handle, producer), len(self._lines))]
+        finally:
+            self._inside -= 1
+            self._left.set()
+
+    @asynccontextmanager
+    async def held(self, within_s: float) -> AsyncIterator[None]:
+        """No call is on its way to a member within the context. Raises TimeoutError: one was for too long."""
+        self._open.clear()
+        try:
+            async with asyncio.timeout(within_s):
+                await self._empty()
+            yield
+        finally:
+            self._open.set()
+
+    def close(self) -> None:
+        """Have pushes refused from now on."""
+        self.closed = True
+
+    async def emptied(self, within_s: float) -> None:
+        """Wait until no call is on its way to a member, for so long at most."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._empty()
+
+    async def _empty(self) -> None:
+        while self._inside:
+            self._left.clear()
+            await self._left.wait()

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from nebuli.cancellation import cancelled
 from nebuli.dataflow import SteppedCircuit
-from nebuli.steps.coordinator.call_routes import CallRoutes
+from nebuli.steps.coordinator.call_connection import CallRoutes
 from nebuli.steps.coordinator.succession import GivenUp, given_ahead, handed_over
 from nebuli.steps.errors import NotScaled
 from nebuli.steps.member.delivery import FOLLOWED
 from nebuli.steps.protocol.lockstep import Lockstep, Phase
-from nebuli.steps.protocol.made_steps import MadeSteps
+from nebuli.steps.protocol.lockstep_parts import MadeSteps
 from nebuli.store.errors import StorageError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import secrets
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
-from nebuli.steps import control_channels as channels
+from nebuli.steps import control_sessions as channels
 from nebuli.steps.control_sessions import ControlSession, control_session
 from nebuli.steps.protocol.errors import MalformedMessage
 from nebuli.steps.protocol.events import Connected, Heard, Lost

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nebuli.steps.coordinator.member_homes import Home, Members
     from nebuli.steps.local.kept_state import KeptState
     from nebuli.steps.logs.output_log import OutputLog
-    from nebuli.steps.member.inputs.left_out import LeftOut
+    from nebuli.steps.member.inputs.step_inputs import LeftOut
     from nebuli.steps.stepped_query import SteppedQuery
     from nebuli.store.store_url import StorePlace
     from netchannel import ReceiverServer, SenderServer

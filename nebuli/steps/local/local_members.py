@@ -14,7 +14,7 @@ from nebuli.forking.spawner import SpawnFailed
 from nebuli.processes import lines, signal_name
 from nebuli.steps.coordinator.member_homes import ENDED_ABOVE, TakingAt
 from nebuli.steps.errors import MembersEnd
-from nebuli.steps.member.member_service import Said
+from nebuli.steps.member.member_run import Said
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -15,7 +15,7 @@ import uvloop
 from nebuli.connectors.provider import import_built_in
 from nebuli.log_output import log_to_stderr
 from nebuli.steps.member.member_order import MemberOrder
-from nebuli.steps.member.member_service import Said, serve
+from nebuli.steps.member.member_run import Said, serve
 from nebuli.steps.protocol.errors import CoordinationError
 from nebuli.store import StorageError
 from nebuli.without_pandas import hide_pandas

@@ -10,8 +10,13 @@ from nebuli.dataflow import SteppedCircuit
 from nebuli.steps.errors import StepNotSkipped, WindowsWritten
 from nebuli.steps.logs.input_log import InputLog
 from nebuli.steps.logs.zset_sums import added
-from nebuli.steps.member.inputs.left_out import LeftOut, LeftOutRows, put_into_file, rows_of_step
-from nebuli.steps.member.inputs.readings import ReplayableSources
+from nebuli.steps.member.inputs.step_inputs import (
+    LeftOut,
+    LeftOutRows,
+    ReplayableSources,
+    put_into_file,
+    rows_of_step,
+)
 from nebuli.steps.member.member_store import LOG, own_output_log
 from nebuli.steps.member.saved_state import SavedState
 from nebuli.store import Store

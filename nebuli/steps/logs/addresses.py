@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nebuli.store.shards.access import NewPart
+    from nebuli.store.shards.payloads import Update
     from nebuli.store.shards.shard import Shard
-    from nebuli.store.shards.updates import Update
 
 SCHEMA = weighted(
     pa.schema(

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Self
 import pyarrow as pa
 
 from nebuli.dataflow.zset import consolidate, weighted
-from nebuli.steps.logs.net_rows import NetRows
-from nebuli.steps.logs.sink_position import SinkPositions
-from nebuli.steps.logs.zset_sums import added, digest
+from nebuli.steps.logs.log_positions import SinkPositions
+from nebuli.steps.logs.zset_sums import NetRows, added, digest
 from nebuli.store.errors import LogTaken, OutputDiffers, SinceMismatch, StepOutOfRange, UpperMismatch
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
+    from nebuli.store.shards.payloads import Update
     from nebuli.store.shards.shard import Shard, Span
-    from nebuli.store.shards.updates import Update
     from nebuli.store.store import Store
 
 _HOLD = "log"

@@ -1,27 +1,78 @@
-"""Which arrivals count for which step: fixed step by step, and never changed."""
+"""Which arrivals count for which step: fixed step by step, and never changed; and the arrivals at each handle."""
 
 from __future__ import annotations
 
 import os
+from collections import deque
 from functools import cache
 from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
 from nebuli.dataflow.zset import weighted
-from nebuli.steps.logs import addresses
-from nebuli.steps.logs.addresses import NOTHING, Addresses
 from nebuli.store.errors import BeyondEnd, LogTaken, StepOutOfRange, Unclear, UpperMismatch
+
+from . import addresses
+from .addresses import NOTHING, Addresses
+from .zset_sums import added
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from nebuli.steps.logs.addresses import Address, Passage
-    from nebuli.steps.logs.handle_log import HandleLog
-    from nebuli.steps.logs.log_position import LogPosition
     from nebuli.store.shards.access import NewPart
     from nebuli.store.shards.shard import Shard
     from nebuli.store.store import Store
+
+    from .addresses import Address, Passage
+    from .log_positions import LogPosition
+
+
+class HandleLog:
+    """Those from ``assigned`` on count for no step yet; ``rows`` is how many rows they have that are counted."""
+
+    def __init__(self, shard: Shard) -> None:
+        self.shard = shard
+        self.assigned = shard.since
+        self.rows = 0
+        self._counted = shard.since  # the first arrival whose rows are not counted
+        self._waiting: deque[tuple[int, int]] = deque()
+
+    @property
+    def upper(self) -> int:
+        """The number of the next arrival."""
+        return self.shard.upper
+
+    @property
+    def waiting(self) -> int:
+        """How many arrivals count for no step yet."""
+        return self.upper - self.assigned
+
+    async def read(self, first: int, until: int) -> pa.RecordBatch:
+        """Arrivals from ``first`` up to but not including ``until``, added."""
+        updates = await self.shard.read(first, until) if first < until else []
+        return added([rows for _, rows in updates], self.shard.schema)
+
+    def assign(self, until: int) -> None:
+        """Those below count for steps by now."""
+        self.assigned = until
+        self._counted = max(self._counted, until)
+        while self._waiting and self._waiting[0][0] < until:
+            self.rows -= self._waiting.popleft()[1]
+
+    def arrived(self, at: int, rows: int) -> None:
+        """Count the rows of an arrival, unless they are counted, or it counts for a step already."""
+        if at >= self._counted:
+            self._counted = at + 1
+            self._waiting.append((at, rows))
+            self.rows += rows
+
+    async def count(self) -> None:
+        """Count the rows of all that is there."""
+        await self.shard.refresh()
+        if self._counted < self.upper:
+            for at, rows in await self.shard.read(self._counted, self.upper):
+                self.arrived(at, rows.num_rows)
+
 
 _HOLD = "log"
 _SCHEMA = weighted(pa.schema([("handle", pa.string()), ("first", pa.uint64()), ("until", pa.uint64())]))

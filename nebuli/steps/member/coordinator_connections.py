@@ -7,7 +7,7 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from nebuli.steps import control_channels as channels
+from nebuli.steps import control_sessions as channels
 from nebuli.steps.control_sessions import control_session
 from nebuli.steps.protocol.errors import MalformedMessage
 from nebuli.steps.protocol.messages import encode, read_from_coordinator

@@ -18,7 +18,7 @@ from nebuli.connectors.provider import output_of, sink_over
 from nebuli.connectors.sinks.outputs import Nothing
 from nebuli.dataflow import DataflowError
 from nebuli.dataflow.zset import weights_of
-from nebuli.steps.logs.sink_position import SinkPosition
+from nebuli.steps.logs.log_positions import SinkPosition
 from nebuli.store.errors import BeyondEnd, StorageError
 
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from nebuli.steps.logs.net_rows import NetRows
+    from nebuli.steps.logs.log_positions import SinkPositions
     from nebuli.steps.logs.output_log import OutputLog
-    from nebuli.steps.logs.sink_position import SinkPositions
+    from nebuli.steps.logs.zset_sums import NetRows
     from nebuli.store.shards.shard import Span
     from topology import SinkConnector
 

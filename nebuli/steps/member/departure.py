@@ -29,7 +29,7 @@ Its coordinator has ended, or comes to dismiss this one, too.
 HEARD_S = 40.0
 """How long a member that is dismissed answers questions of its coordinator's process, for clients that read an output
 to its end. That process leaves all members at once: when the last one has confirmed, or after
-`nebuli.steps.protocol.dismissal.AWAY_S`."""
+`nebuli.steps.protocol.lockstep_parts.AWAY_S`."""
 
 
 async def until_dismissed(member: Member, lines: CoordinatorConnections, alone_s: float = ALONE_S) -> None:

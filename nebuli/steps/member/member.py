@@ -14,13 +14,11 @@ from nebuli.steps.errors import ExchangeFailed, MemberError, StepFailed, Windows
 from nebuli.steps.logs.output_log import time_row
 from nebuli.steps.member.calls.pins import Pins
 from nebuli.steps.member.exchange import Exchange
-from nebuli.steps.member.inputs.left_out import LeftOutRows
-from nebuli.steps.member.inputs.step_inputs import StepInputs
+from nebuli.steps.member.inputs.step_inputs import LeftOutRows, StepInputs
 from nebuli.steps.protocol import member_actions as do
 from nebuli.steps.protocol.errors import CoordinationError
 from nebuli.steps.protocol.member_machine import MemberMachine
-from nebuli.steps.protocol.messages import Dismiss, Late, Refused, WindowsOpen, WithoutTime
-from nebuli.steps.protocol.vocabulary import Instant
+from nebuli.steps.protocol.messages import Dismiss, Instant, Late, Refused, WindowsOpen, WithoutTime
 from nebuli.store.errors import (
     BeyondEnd,
     Locked,
@@ -48,8 +46,7 @@ if TYPE_CHECKING:
     from nebuli.steps.logs.input_log import InputLog
     from nebuli.steps.logs.output_log import OutputLog
     from nebuli.steps.member.coordinator_connections import CoordinatorConnection, CoordinatorConnections
-    from nebuli.steps.member.inputs.left_out import LeftOut
-    from nebuli.steps.member.inputs.readings import ReplayableSources
+    from nebuli.steps.member.inputs.step_inputs import LeftOut, ReplayableSources
     from nebuli.steps.member.saved_state import SavedState
     from nebuli.steps.protocol.member_states import MemberState
     from nebuli.steps.protocol.messages import FromCoordinator, FromMember

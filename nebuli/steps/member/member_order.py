@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
-from nebuli.steps.member.inputs.left_out import LeftOut
+from nebuli.steps.member.inputs.step_inputs import LeftOut
 from nebuli.steps.member.scaling.layout import Takeover
 from nebuli.store.store_url import StorePlace
 from placement.plan import Late

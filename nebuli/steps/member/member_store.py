@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from nebuli.dataflow import SteppedCircuit
 from nebuli.steps.logs.input_log import InputLog
 from nebuli.steps.logs.output_log import Dating, OutputLog
-from nebuli.steps.member.inputs.readings import ReplayableSources
+from nebuli.steps.member.inputs.step_inputs import ReplayableSources
 from nebuli.steps.member.member import Member
 from nebuli.steps.member.saved_state import SavedState
 from nebuli.store import Store
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from nebuli.steps.member.inputs.left_out import LeftOut
+    from nebuli.steps.member.inputs.step_inputs import LeftOut
     from nebuli.store.store_url import StorePlace
     from netchannel import ReceiverServer, SenderServer
     from placement.stepped_plan import Feed, SteppedPlan

@@ -33,8 +33,6 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from nebuli.steps.protocol import messages as say
-from nebuli.steps.protocol.arrivals import Arrivals
-from nebuli.steps.protocol.dismissal import Dismissal
 from nebuli.steps.protocol.errors import CoordinationError, Fenced, MemberFailed, ProtocolViolated
 from nebuli.steps.protocol.events import (
     CheckpointAsked,
@@ -59,11 +57,15 @@ from nebuli.steps.protocol.events import (
     StaysOpen,
     Tell,
 )
-from nebuli.steps.protocol.made_steps import MadeSteps
-from nebuli.steps.protocol.recovery import common_checkpoint
-from nebuli.steps.protocol.timings import Timings
+from nebuli.steps.protocol.lockstep_parts import (
+    Arrivals,
+    Dismissal,
+    MadeSteps,
+    Timings,
+    TwoPhases,
+    common_checkpoint,
+)
 from nebuli.steps.protocol.triggers import CheckpointNow, Situation, StepNow, WaitUntil, decide
-from nebuli.steps.protocol.two_phases import TwoPhases
 
 if TYPE_CHECKING:
     from nebuli.steps.protocol.events import Event, Order

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import uvloop
 
 from nebuli.connectors.provider import import_built_in
-from nebuli.steps.member.member_service import Said, serve
+from nebuli.steps.member.member_run import Said, serve
 from nebuli.steps.spark import task_words
 from nebuli.steps.spark.masters import LOOPBACK, is_on_this_machine
 from nebuli.steps.spark.task_words import TaskWord

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from nebuli.processes import lines, send_signal, signal_name, tell
 from nebuli.steps.coordinator.member_homes import ENDED_ABOVE, TakingAt
 from nebuli.steps.errors import SparkRefuses, StageEnds, TooFewSlots
-from nebuli.steps.member.member_service import Said
+from nebuli.steps.member.member_run import Said
 from nebuli.steps.spark import task_words
 from nebuli.steps.spark.masters import has_executors, is_on_this_machine
 from nebuli.steps.spark.stage_messages import Attempt, Happened, Report, Stage

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from nebuli.steps.member.member_service import Said
+from nebuli.steps.member.member_run import Said
 from netchannel import FaultPolicy, NetChannelError
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ import pyarrow as pa
 from nebuli.dataflow.zset import weighted
 from nebuli.store.errors import NotYet, UpperMismatch
 from nebuli.store.shards.access import NewPart
-from nebuli.store.shards.changes import Create
+from nebuli.store.shards.shard_state import Create
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nebuli.store.shards.access import ShardAccess
-    from nebuli.store.shards.shard_tracker import ShardTracker
+    from nebuli.store.shards.ledger import ShardTracker
 
 SHARD = "collections/clock"
 TICK_S = 1.0

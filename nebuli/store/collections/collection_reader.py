@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nebuli.store.collections.reader_holds import ReaderHold
     from nebuli.store.collections.space import Collection, Space
     from nebuli.store.collections.timeline import Timeline
-    from nebuli.store.shards.updates import Update
+    from nebuli.store.shards.payloads import Update
 
 How = Literal["once", "as written"]
 """How often an equal row is in contents: once, or, if none was retracted, as often as it was written."""

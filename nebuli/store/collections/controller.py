@@ -24,10 +24,8 @@ from nebuli.store.collections.errors import (
 from nebuli.store.collections.inserts import PRODUCERS
 from nebuli.store.collections.reader_holds import HISTORY
 from nebuli.store.errors import ShardUnknown, SinceMismatch, UpperMismatch
-from nebuli.store.shards.changes import Create, Drop, SetHolds
-from nebuli.store.shards.payloads import inlined
-from nebuli.store.shards.shard_state import Hold
-from nebuli.store.shards.updates import check_schema
+from nebuli.store.shards.payloads import check_schema, inlined
+from nebuli.store.shards.shard_state import Create, Drop, Hold, SetHolds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -37,8 +35,8 @@ if TYPE_CHECKING:
     from nebuli.store.collections.catalog import Catalog, Timed
     from nebuli.store.collections.space import Collection, Space
     from nebuli.store.shards.access import NewPart
-    from nebuli.store.shards.changes import Decision
     from nebuli.store.shards.shard import Shard
+    from nebuli.store.shards.shard_state import Decision
 
 FIRST = "r1"
 """The name of a collection's first rendition."""

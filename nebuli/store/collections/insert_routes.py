@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from nebuli.dataflow.keys.hashing import hash_rows
+from nebuli.dataflow.hashing import hash_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

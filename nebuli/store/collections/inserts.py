@@ -23,15 +23,15 @@ from nebuli.store.errors import (
     UpperMismatch,
 )
 from nebuli.store.shards.access import NewPart
-from nebuli.store.shards.changes import Fenced
 from nebuli.store.shards.payloads import INLINE_BYTES
+from nebuli.store.shards.shard_state import Fenced
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from nebuli.store.collections.space import Collection, Space
-    from nebuli.store.shards.changes import Payload
     from nebuli.store.shards.shard import Shard
+    from nebuli.store.shards.shard_state import Payload
 
 PRODUCERS = weighted(
     pa.schema(

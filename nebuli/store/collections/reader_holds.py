@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from nebuli.store.collections.errors import CollectionMisused, TooLate
 from nebuli.store.errors import ShardUnknown, SinceMismatch, StorageError
-from nebuli.store.shards.changes import SetHolds
-from nebuli.store.shards.shard_state import Hold
+from nebuli.store.shards.shard_state import Hold, SetHolds
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

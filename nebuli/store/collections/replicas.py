@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from nebuli.store.collections.space import Collection, Space
     from nebuli.store.shards.access import NewPart
+    from nebuli.store.shards.payloads import Update
     from nebuli.store.shards.shard import Shard
-    from nebuli.store.shards.updates import Update
 
 _SHOWN_ROWS = 3
 

@@ -17,8 +17,8 @@ from nebuli.store.collections.errors import (
 )
 from nebuli.store.collections.timeline import Timeline
 from nebuli.store.errors import FINISHED, ShardUnknown, SinceMismatch
-from nebuli.store.shards.changes import Create
 from nebuli.store.shards.shard import Shard
+from nebuli.store.shards.shard_state import Create
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from nebuli.store.collections.catalog import Entry, Rendition
     from nebuli.store.shards.access import NewPart
-    from nebuli.store.shards.shard_tracker import ShardTracker
+    from nebuli.store.shards.ledger import ShardTracker
     from nebuli.store.store import Store
 
 

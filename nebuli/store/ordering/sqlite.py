@@ -1,7 +1,8 @@
-"""The ordering in a file of SQLite, which any process of one machine may have open at the same time."""
+"""A bell on a file: a write to it wakes all processes that watch it, which costs one system call."""
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import os
@@ -29,16 +30,66 @@ from nebuli.store.errors import (
     Unclear,
 )
 from nebuli.store.names import file_name
-from nebuli.store.ordering import Entry
-from nebuli.store.ordering.append_signal import AppendSignal
-from nebuli.store.ordering.entry_checksum import checksum
-from nebuli.store.ordering.noted_ends import NotedEnds, hash_of
+
+from . import Entry
+from .entry_checksum import checksum
+from .noted_ends import NotedEnds, hash_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from nebuli.store.ordering import Change
+    from . import Change
+
+
+_MODIFIED = 0x2
+_CLOSE_ON_EXEC, _NON_BLOCKING = os.O_CLOEXEC, os.O_NONBLOCK
+
+_REMEDIES = {
+    errno.EMFILE: "raise fs.inotify.max_user_instances (sysctl), or open fewer stores at a time",
+    errno.ENOSPC: "raise fs.inotify.max_user_watches (sysctl), or open fewer stores at a time",
+    errno.ENOENT: "it was deleted or moved after it was opened",
+}
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class AppendSignal:
+    """Notices writes to a file by inotify: nothing is polled, and a killed process leaves no trace."""
+
+    def __init__(self, path: Path) -> None:
+        """Listen to a file. Raises StoreUnusable."""
+        self._descriptor: int = _libc.inotify_init1(_CLOSE_ON_EXEC | _NON_BLOCKING)
+        if self._descriptor < 0:
+            raise _refused(path)
+        if _libc.inotify_add_watch(self._descriptor, os.fsencode(path), _MODIFIED) < 0:
+            error = _refused(path)
+            os.close(self._descriptor)
+            raise error
+
+    def fileno(self) -> int:
+        """The descriptor that can be read when it has rung."""
+        return self._descriptor
+
+    def silence(self) -> None:
+        """Silence it: its ring was noticed."""
+        try:
+            while os.read(self._descriptor, 1 << 16):
+                pass
+        except BlockingIOError:
+            pass
+
+    def close(self) -> None:
+        """Close it: nothing waits for it any more."""
+        os.close(self._descriptor)
+
+
+def _refused(path: Path) -> StoreUnusable:
+    code = ctypes.get_errno()
+    remedy = _REMEDIES.get(code)
+    return StoreUnusable(
+        f"{path} cannot be watched: {os.strerror(code)}{'' if remedy is None else f'; {remedy}'}"
+    )
+
 
 FILE = "ordering.db"
 APPLICATION, FORMAT = 0x4E424C53, 1  # "NBLS"

@@ -1,42 +1,82 @@
-"""Everything that one process does to the shards of a store: appends, changes, reading, compaction."""
+"""Wakes all that wait for changes of a store, when any process has appended something."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
 from nebuli.store.errors import ShardUnknown, StorageError, Unclear
-from nebuli.store.shards import payloads
-from nebuli.store.shards.changes import AppendPart, Compact, Fenced, Superseded
-from nebuli.store.shards.compaction import (
-    LARGE_BYTES,
-    compacted,
-    is_dead,
-    is_due,
-    is_left,
-    is_overdue,
-    plan,
-    settled,
-)
-from nebuli.store.shards.ledger import Ledger, key_of
-from nebuli.store.shards.shard_tracker import ShardTracker
 from nebuli.store.store_threads import StoreThreads
-from nebuli.store.wakeups import Waking
+
+from . import payloads
+from .compaction import LARGE_BYTES, compacted, is_dead, is_due, is_left, is_overdue, plan, settled
+from .ledger import Ledger, ShardTracker, key_of
+from .shard_state import AppendPart, Compact, Fenced, Superseded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     import pyarrow as pa
 
     from nebuli.store.blobs import Blobs
-    from nebuli.store.ordering import Ordering
-    from nebuli.store.shards.changes import Decision, Payload
-    from nebuli.store.shards.shard_state import Part, ShardState
-    from nebuli.store.shards.updates import Runs, Update
+    from nebuli.store.ordering import Bell, Ordering
+
+    from .payloads import Runs, Update
+    from .shard_state import Decision, Part, Payload, ShardState
+
+
+_FALLBACK_S = 1.0
+"""A process that is killed between an append and the bell is noticed by the others after as long."""
+
+
+class Waking:
+    """Calls ``look`` whenever the bell has rung, once a task has waited. Closed by the store."""
+
+    def __init__(self, bell: Callable[[], Bell], look: Callable[[], Awaitable[None]]) -> None:
+        self._make_bell = bell
+        self._look = look
+        self._rung = asyncio.Event()
+        self._bell: Bell | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Begin, as a task waits. Raises StoreUnusable."""
+        if self._bell is None:
+            self._bell = self._make_bell()
+            loop = asyncio.get_running_loop()
+            loop.add_reader(self._bell.fileno(), self._heard)
+            self._task = loop.create_task(self._watch())
+
+    def _heard(self) -> None:
+        if self._bell is not None:
+            self._bell.silence()
+        self._rung.set()
+
+    async def _watch(self) -> None:
+        while True:
+            with suppress(
+                StorageError
+            ):  # waiting tasks wait until their deadlines: the next look may find more
+                await self._look()
+            with suppress(TimeoutError):  # not by wait_for, which may lose a cancel
+                async with asyncio.timeout(_FALLBACK_S):
+                    await self._rung.wait()
+            self._rung.clear()
+
+    async def close(self) -> None:
+        """Wake no task any more."""
+        bell, self._bell = self._bell, None
+        if bell is not None and self._task is not None:
+            asyncio.get_running_loop().remove_reader(bell.fileno())
+            bell.close()
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
 
 _log = logging.getLogger("nebuli.store")
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from nebuli.store.shards.updates import merged
+from nebuli.store.shards.payloads import merged
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from nebuli.store.shards.payloads import Runs, Update
     from nebuli.store.shards.shard_state import Part, ShardState
-    from nebuli.store.shards.updates import Runs, Update
 
 ENTRIES = 256
 """Entries after which a shard is compacted, by the client that appended the last of them."""

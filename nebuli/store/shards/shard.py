@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from nebuli.store.errors import FINISHED, SchemaMismatch, SinceMismatch, StorageError
 from nebuli.store.shards.access import NewPart
 from nebuli.store.shards.accumulation import Piece, each_once, none_taken_back
-from nebuli.store.shards.changes import SetHolds
-from nebuli.store.shards.shard_state import Hold
+from nebuli.store.shards.shard_state import Hold, SetHolds
 from netchannel.resumable import Resumable
 
 if TYPE_CHECKING:
@@ -20,9 +19,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from nebuli.store.shards.access import ShardAccess
+    from nebuli.store.shards.ledger import ShardTracker
+    from nebuli.store.shards.payloads import Update
     from nebuli.store.shards.shard_state import Part, ShardState
-    from nebuli.store.shards.shard_tracker import ShardTracker
-    from nebuli.store.shards.updates import Update
 
 DEADLINE_S = 30.0
 

@@ -10,15 +10,15 @@ import pytest
 
 from nebuli.circuits.circuit_calls import CircuitCalls
 from nebuli.circuits.errors import CircuitFailed
-from nebuli.steps.member.calls import staged_messages as staged
+from nebuli.steps.member.calls import call_messages as ask
 from tests.support.told_members import pushed_query
 
 
 class MemberConnection:
     """A way to a member for which a push is too large."""
 
-    async def push_staged(self, *_: object) -> staged.TooLarge:
-        return staged.TooLarge(1 << 31, 1 << 30)
+    async def push_staged(self, *_: object) -> ask.TooLarge:
+        return ask.TooLarge(1 << 31, 1 << 30)
 
 
 async def test_who_stages_too_much_for_one_push_is_told_to_stage_less_and_not_to_push_again() -> None:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nebuli.dataflow.keys import directory
-from nebuli.dataflow.keys.directory import Directory
+from nebuli.dataflow import hashing
+from nebuli.dataflow.hashing import Directory
 
 MANY = 100_000
 EDGES = [0, 1, (1 << 63) - 1, 1 << 63, (1 << 64) - 2, (1 << 64) - 1]
@@ -26,8 +26,8 @@ def agrees(found: Directory, hashes: np.ndarray, wanted: np.ndarray) -> None:
 def test_finds_what_is_there(there: list[int], wanted: list[int]) -> None:
     hashes = np.sort(np.array(there, dtype=np.uint64))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(directory, "_FEWEST", 1)
-        patch.setattr(directory, "_FEW", 0)
+        patch.setattr(hashing, "_FEWEST", 1)
+        patch.setattr(hashing, "_FEW", 0)
         found = Directory(hashes)
         for sought in (wanted, there, [*wanted, *there, *EDGES]):  # by search at first, and then by table
             agrees(found, hashes, np.array(sought, dtype=np.uint64))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nebuli.dataflow import arrow_type
-from nebuli.dataflow.keys.hashing import hash_rows
+from nebuli.dataflow.hashing import hash_rows
 from topology import DataType
 
 NAN = float("nan")

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nebuli.dataflow import DataflowError, OperatorGraph, zset
+from nebuli.dataflow import DataflowError, OperatorGraph, hashing, zset
 from nebuli.dataflow.aggregates import extremes
-from nebuli.dataflow.keys import hashing
 from nebuli.dataflow.rows import MAX_BATCH_ROWS
 from placement.plan import (
     AggregateOperator,

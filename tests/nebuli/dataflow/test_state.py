@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nebuli.dataflow import state
-from nebuli.dataflow.keys import directory, hashing
-from nebuli.dataflow.keys.coding import coded_rows, is_coded
+from nebuli.dataflow import hashing, state
+from nebuli.dataflow.hashing import coded_rows, is_coded
 from nebuli.dataflow.state import KeyedState, Run, consolidated
 
 if TYPE_CHECKING:
@@ -104,8 +103,8 @@ def test_finds_what_was_inserted(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hashing, "hash_rows", hash_rows)
         patch.setattr(state, "_FRESH_ROWS", fresh_rows)
-        patch.setattr(directory, "_FEWEST", 1)
-        patch.setattr(directory, "_FEW", 0)
+        patch.setattr(hashing, "_FEWEST", 1)
+        patch.setattr(hashing, "_FEW", 0)
         keyed, expected = KeyedState(["key"], consolidated), Counter[tuple[int | None, str]]()
         for delta in deltas:
             keyed.insert(_run(delta))

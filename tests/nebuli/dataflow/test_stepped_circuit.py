@@ -22,6 +22,7 @@ from nebuli.dataflow import (
     DataflowError,
     StateTooLarge,
     SteppedCircuit,
+    hashing,
     operators,
     rows,
     state,
@@ -29,7 +30,6 @@ from nebuli.dataflow import (
     zset,
 )
 from nebuli.dataflow.joins import join, outer_join
-from nebuli.dataflow.keys import hashing
 from placement import SteppedPlan, check_stepped
 from placement.graph import bottom_up
 from tests.nebuli.dataflow import test_stepped_windows as windows

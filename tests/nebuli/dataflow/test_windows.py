@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nebuli.dataflow import DataflowError, OperatorGraph, Progress, zset
-from nebuli.dataflow.keys import hashing
+from nebuli.dataflow import DataflowError, OperatorGraph, Progress, hashing, zset
 from placement.plan import NetworkSource
 from tests.nebuli.dataflow import oracle
 from tests.nebuli.dataflow.driven import Driven

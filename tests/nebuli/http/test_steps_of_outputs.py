@@ -14,7 +14,7 @@ from nebuli.circuits import circuit_calls
 from nebuli.circuits.circuit_calls import CircuitCalls
 from nebuli.http import http_routes
 from nebuli.http.collections.served_stores import ServedStores
-from nebuli.steps.coordinator.call_routes import CallRoutes
+from nebuli.steps.coordinator.call_connection import CallRoutes
 from nebuli.store import Span
 from tests.support.told_members import pushed_query
 

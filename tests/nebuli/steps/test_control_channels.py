@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nebuli.steps.control_channels import Greeting, encoded, read_greeting
+from nebuli.steps.control_sessions import Greeting, encoded, read_greeting
 from nebuli.steps.protocol.errors import MalformedMessage
 
 texts = st.text(min_size=1, max_size=20)

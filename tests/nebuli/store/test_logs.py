@@ -97,7 +97,7 @@ async def test_the_next_step_waits_until_something_arrives(
     log: InputLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """DBSP-IN-7: at once, and not by looking now and then."""
-    monkeypatch.setattr("nebuli.store.wakeups._FALLBACK_S", 1000.0)
+    monkeypatch.setattr("nebuli.store.shards.access._FALLBACK_S", 1000.0)
     reading = asyncio.create_task(log.read(0, asyncio.Event()))
     await asyncio.sleep(0.05)
     assert not reading.done()

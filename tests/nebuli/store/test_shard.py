@@ -202,7 +202,7 @@ async def test_who_waits_is_woken_and_does_not_look_again_and_again(
     shard: Shard, other: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Over two stores as over two processes; the fallback is out of reach."""
-    monkeypatch.setattr("nebuli.store.wakeups._FALLBACK_S", 1000.0)
+    monkeypatch.setattr("nebuli.store.shards.access._FALLBACK_S", 1000.0)
     theirs = await other.open_shard("s")
     looks = 0
     look = type(shard._access)._look
@@ -228,7 +228,7 @@ async def test_what_comes_just_before_it_is_waited_for_is_not_missed(
     shard: Shard, store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bell has rung, and somebody who waits for another shard has looked, before this one waits."""
-    monkeypatch.setattr("nebuli.store.wakeups._FALLBACK_S", 1000.0)
+    monkeypatch.setattr("nebuli.store.shards.access._FALLBACK_S", 1000.0)
     another = asyncio.create_task((await store.create_shard("t", SCHEMA)).snapshot(0))
     theirs = await other.open_shard("s")
     await asyncio.sleep(0.05)

@@ -24,8 +24,8 @@ from nebuli.store.errors import (
     Unclear,
     UpperMismatch,
 )
-from nebuli.store.shards.changes import Decision
 from nebuli.store.shards.payloads import INLINE_BYTES
+from nebuli.store.shards.shard_state import Decision
 from tests.support.sizes import some
 from tests.support.stores import (
     ALSO_UNSTEADY,

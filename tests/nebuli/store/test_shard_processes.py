@@ -168,8 +168,8 @@ _ECHOING = """
 import asyncio
 import sys
 from nebuli.store import Store
-import nebuli.store.wakeups
-nebuli.store.wakeups._FALLBACK_S = 1000.0
+import nebuli.store.shards.access
+nebuli.store.shards.access._FALLBACK_S = 1000.0
 
 async def echo(folder, count):
     async with Store.at(folder) as store:
@@ -186,7 +186,7 @@ asyncio.run(echo(sys.argv[1], int(sys.argv[2])))
 
 async def test_who_waits_is_woken_by_another_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither of both looks by itself."""
-    monkeypatch.setattr("nebuli.store.wakeups._FALLBACK_S", 1000.0)
+    monkeypatch.setattr("nebuli.store.shards.access._FALLBACK_S", 1000.0)
     count = 100
     async with Store.at(folder) as store:
         asked = await store.create_shard("asked", SCHEMA)

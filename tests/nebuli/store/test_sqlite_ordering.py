@@ -24,9 +24,8 @@ from nebuli.store.errors import (
     Unclear,
 )
 from nebuli.store.ordering import Change
-from nebuli.store.ordering.append_signal import AppendSignal
 from nebuli.store.ordering.noted_ends import FILE as ENDS
-from nebuli.store.ordering.sqlite import FILE, SqliteOrdering
+from nebuli.store.ordering.sqlite import FILE, AppendSignal, SqliteOrdering
 from tests.support.stores import fill, found
 
 

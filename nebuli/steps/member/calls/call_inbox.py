@@ -10,8 +10,7 @@ import pyarrow as pa
 
 from nebuli.steps.control_sessions import control_session
 from nebuli.steps.member.calls import call_messages as ask
-from nebuli.steps.member.calls import staged_messages as staged
-from nebuli.steps.member.calls.lookup_messages import LookUp, LookUpPinned
+from nebuli.steps.member.calls.call_messages import LookUp, LookUpPinned
 from nebuli.steps.member.calls.member_figures import inspected
 from nebuli.steps.member.calls.output_pieces import OutputPieces
 from nebuli.steps.member.calls.pinned_rows import pinned
@@ -115,7 +114,7 @@ class CallInbox:
         match asked:
             case ask.Push():
                 return await self._log(asked)
-            case staged.Stage() | staged.PushStaged() | staged.DropStaged():
+            case ask.Stage() | ask.PushStaged() | ask.DropStaged():
                 return await self._staged.answered(asked)
             case ask.AskNext(handle, producer):
                 return ask.Next(self._member.log.next_sequence(ask.log_name(handle, producer)))

@@ -1,8 +1,4 @@
-"""Questions of a coordinator's process to a member about its logs, and the answers.
-
-They go over two channels for each session that the two have (see `nebuli.steps.control_channels`): what is
-still on its way in an older one finds no channel of that name.
-"""
+"""Questions to a member about the keys of a view, and its answers."""
 
 from __future__ import annotations
 
@@ -14,17 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import xxhash
 
-from nebuli.steps.member.calls.lookup_messages import LookedUp, LookUp, LookUpPinned, TooMuch
-from nebuli.steps.member.calls.staged_messages import (
-    DropStaged,
-    Lost,
-    Passed,
-    PushStaged,
-    Stage,
-    Staged,
-    TooLarge,
-)
-from nebuli.steps.protocol.vocabulary import (
+from nebuli.steps.protocol.messages import (
     Reader,
     Vocabulary,
     array,
@@ -40,6 +26,114 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nebuli.steps.protocol.errors import MalformedMessage
+
+
+@dataclass(frozen=True, slots=True)
+class LookUp:
+    """Asks for the rows of keys of a view, before the first available step from this one on.
+
+    Keys are the IPC message of a batch of the key's columns, each of them once. With a ``name`` the view is held under
+    it before each step from there on, for ``within_s`` at most; without one nothing is held, and so long is waited.
+    """
+
+    view: str
+    keys: bytes
+    name: str
+    step: int
+    within_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LookUpPinned:
+    """As `LookUp`, before just this step, of a view that is held."""
+
+    view: str
+    keys: bytes
+    name: str
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class LookedUp:
+    """The rows of the keys before this step of an epoch, in their order: how many rows each, and the rows.
+
+    ``counts`` are int32, little-endian. ``rows`` is the IPC message of a Z-set in the view's schema.
+    """
+
+    epoch: int
+    step: int
+    counts: bytes
+    rows: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TooMuch:
+    """The keys have so many bytes of rows, and so many at most are answered at once."""
+
+    size: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Keep rows, as in `Push`, for a number of a producer; they count for nothing until that is pushed."""
+
+    handle: str
+    producer: str
+    sequence: int
+    rows: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PushStaged:
+    """Log what was staged in these pieces, as one push, and forget what else was; wait at most ``within_s`` for room.
+
+    The producer's numbers grow, and it may leave some out.
+    """
+
+    handle: str
+    producer: str
+    sequence: int
+    within_s: float
+    pieces: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DropStaged:
+    """Forget these pieces."""
+
+    handle: str
+    producer: str
+    pieces: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """They are durable, under this name."""
+
+    piece: str
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """The number is not beyond the last one that was logged; nothing happened."""
+
+    expected: int
+
+
+@dataclass(frozen=True, slots=True)
+class TooLarge:
+    """So many bytes are staged in the pieces, and so many at most are pushed at once; nothing happened."""
+
+    staged_bytes: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A piece is not there any more; nothing happened."""
+
+    piece: str
 
 
 def calls(circuit: str, member: int, session: str) -> str:

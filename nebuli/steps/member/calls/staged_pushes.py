@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from nebuli.steps.logs.zset_sums import added
 from nebuli.steps.member.calls import call_messages as ask
-from nebuli.steps.member.calls import staged_messages as staged
 from nebuli.store.errors import SequencePassed, StagedLost, StagingFull, StorageError
 
 if TYPE_CHECKING:
@@ -41,15 +40,15 @@ class StagedPushes:
         """A push that waits for room is the only one of its input: later ones then find how much there is."""
         self._reading = asyncio.Lock()
 
-    async def answered(self, asked: staged.Stage | staged.PushStaged | staged.DropStaged) -> ask.Answer:
+    async def answered(self, asked: ask.Stage | ask.PushStaged | ask.DropStaged) -> ask.Answer:
         """The answer, also where the store could not do it."""
         try:
             match asked:
-                case staged.Stage():
+                case ask.Stage():
                     return await self._stage(asked)
-                case staged.PushStaged():
+                case ask.PushStaged():
                     return await self._push(asked)
-                case staged.DropStaged(handle, producer, pieces):
+                case ask.DropStaged(handle, producer, pieces):
                     self._member.log.staging.drop(ask.log_name(handle, producer), pieces)
         except StagingFull as error:
             return ask.Crowded(error.staged_bytes, error.max_bytes)
@@ -57,19 +56,19 @@ class StagedPushes:
             return ask.CouldNot(str(error))
         return ask.Noted()
 
-    async def _stage(self, asked: staged.Stage) -> ask.Answer:
+    async def _stage(self, asked: ask.Stage) -> ask.Answer:
         log, name = self._member.log, ask.log_name(asked.handle, asked.producer)
         passed = await self._passed(name, asked.sequence)
         if passed is not None:
             return passed
         try:
-            return staged.Staged(await log.staging.stage(name, asked.sequence, asked.rows))
+            return ask.Staged(await log.staging.stage(name, asked.sequence, asked.rows))
         except (
             StagedLost
         ) as error:  # dropped on its way: by a push of its number, or a later one, or as it was old
-            return await self._passed(name, asked.sequence) or staged.Lost(error.piece)
+            return await self._passed(name, asked.sequence) or ask.Lost(error.piece)
 
-    async def _passed(self, name: str, number: int) -> staged.Passed | None:
+    async def _passed(self, name: str, number: int) -> ask.Passed | None:
         """True if a number, or one after it, is logged.
 
         Not before it is durable: a client that learns of it stages nothing, and if it failed, half of the rows were
@@ -77,11 +76,11 @@ class StagedPushes:
         """
         log = self._member.log
         try:
-            return staged.Passed(log.next_sequence(name)) if await log.has_logged(name, number) else None
+            return ask.Passed(log.next_sequence(name)) if await log.has_logged(name, number) else None
         except SequencePassed as error:
-            return staged.Passed(error.expected)
+            return ask.Passed(error.expected)
 
-    async def _push(self, asked: staged.PushStaged) -> ask.Answer:
+    async def _push(self, asked: ask.PushStaged) -> ask.Answer:
         """Once it is logged, all that was staged for it is forgotten: also what attempts have left that lost.
 
         A push logged before is known by its number alone: its pieces are gone.
@@ -94,11 +93,11 @@ class StagedPushes:
                 if refusal is not None:
                     return refusal
         except SequencePassed as error:
-            return staged.Passed(error.expected)
+            return ask.Passed(error.expected)
         log.staging.drop_up_to(name, number)
         return ask.Logged(earliest)
 
-    async def _log(self, asked: staged.PushStaged, name: str) -> ask.Answer | None:
+    async def _log(self, asked: ask.PushStaged, name: str) -> ask.Answer | None:
         """Log what is staged: why not, if it is not logged now. Raises SequencePassed, StorageError."""
         log, number = self._member.log, asked.sequence
         if asked.handle not in log.schemas:
@@ -108,15 +107,15 @@ class StagedPushes:
         try:
             size = log.staging.size(name, number, asked.pieces)
             if size > MOST_BYTES:
-                return staged.TooLarge(size, MOST_BYTES)
+                return ask.TooLarge(size, MOST_BYTES)
             async with self._turn(asked) as refusal:
                 return refusal or await self._read_and_log(asked, name)
         except StagedLost as error:
             # Asked twice, the other one may have logged it meanwhile, and all pieces are forgotten then.
-            return None if await log.has_logged(name, number) else staged.Lost(error.piece)
+            return None if await log.has_logged(name, number) else ask.Lost(error.piece)
 
     @asynccontextmanager
-    async def _turn(self, asked: staged.PushStaged) -> AsyncIterator[ask.Full | None]:
+    async def _turn(self, asked: ask.PushStaged) -> AsyncIterator[ask.Full | None]:
         """Wait until it may be read; why not, if it may not in time."""
         loop, turn = asyncio.get_running_loop(), self._turns[asked.handle]
         until = loop.time() + asked.within_s
@@ -133,7 +132,7 @@ class StagedPushes:
         finally:
             turn.release()
 
-    async def _read_and_log(self, asked: staged.PushStaged, name: str) -> ask.CouldNot | None:
+    async def _read_and_log(self, asked: ask.PushStaged, name: str) -> ask.CouldNot | None:
         log, number = self._member.log, asked.sequence
         try:
             rows = await self._rows(asked)
@@ -145,7 +144,7 @@ class StagedPushes:
             self._member.arrived(rows.num_rows)
         return None
 
-    async def _rows(self, asked: staged.PushStaged) -> pa.RecordBatch:
+    async def _rows(self, asked: ask.PushStaged) -> pa.RecordBatch:
         """All rows, in the order of the pieces. Raises ValueError, OSError, StorageError."""
         log = self._member.log
         schema = log.schemas[asked.handle]

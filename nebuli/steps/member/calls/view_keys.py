@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from nebuli.dataflow.steps.contents import of_keys
 from nebuli.steps.member.calls import call_messages as ask
-from nebuli.steps.member.calls.lookup_messages import LookedUp, LookUp, LookUpPinned, TooMuch
+from nebuli.steps.member.calls.call_messages import LookedUp, LookUp, LookUpPinned, TooMuch
 from nebuli.steps.member.calls.pins import NotPinned
 
 if TYPE_CHECKING:

@@ -11,9 +11,8 @@ from nebuli.connectors.endpoints import DatedSource, Rereadable, Source
 from nebuli.connectors.errors import InputChanged
 from nebuli.connectors.provider import source_of
 from nebuli.steps.logs.addresses import Address, Passage
-from nebuli.steps.member.inputs.checksums import checksum
 from nebuli.steps.member.inputs.polled_source import PolledSource
-from nebuli.steps.member.inputs.row_positions import RowPositions
+from nebuli.steps.member.inputs.row_positions import RowPositions, checksum
 from nebuli.store.errors import LogTaken
 
 if TYPE_CHECKING:

@@ -1,21 +1,237 @@
-"""`StepInputs`: what counts for a member's steps, of what was logged and of sources that are read again."""
+"""What counts for the steps of a member: rows logged, sources read again, and rows left out."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote
+
+import pyarrow as pa
 
 from nebuli.dataflow.steps.origins import SourceRows
-from nebuli.steps.logs.addresses import NOTHING
+from nebuli.dataflow.steps.trial import Trial
+from nebuli.durable_files import sync_directory
+from nebuli.steps.logs.addresses import NOTHING, Address, Passage
+from nebuli.steps.logs.zset_sums import added
 from nebuli.store.errors import LogTaken
+from placement.stepped_plan import TIME
+
+from .replayable_source import ReplayableSource
+from .step_times import DatedReading, StepTimes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+    from types import TracebackType
+    from typing import Self
 
-    import pyarrow as pa
-
+    from nebuli.steps.errors import FailedStep
     from nebuli.steps.logs.input_log import InputLog
-    from nebuli.steps.member.inputs.left_out import LeftOutRows
-    from nebuli.steps.member.inputs.readings import ReplayableSources
+    from placement.stepped_plan import Feed, SteppedPlan
+
+
+_NONE = Passage(Address(), Address(), 0)
+
+
+class ReplayableSources:
+    """Entered, they stand where the log's last step ended; left, they are closed.
+
+    ``feeds`` are all of the member's; ``idle_after_s`` and ``untimed`` are as of `nebuli.dataflow.SteppedCircuit`.
+    ``gives_times``: something is written at the times of steps, which this member gives. ``awaits_growth``: event time
+    waits for what a later run finds in sources that grow.
+    """
+
+    def __init__(
+        self,
+        feeds: Sequence[Feed],
+        log: InputLog,
+        idle_after_s: Mapping[str, float | None],
+        *,
+        untimed: Container[str] = (),
+        gives_times: bool = False,
+        awaits_growth: bool = False,
+    ) -> None:
+        self._feeds = [feed for feed in feeds if feed.source.physical.can_be_read_again]
+        self._log = log
+        self._idle_after_s = idle_after_s
+        self._untimed = untimed
+        self._gives_times = gives_times
+        self._awaits_growth = awaits_growth
+        self._readings: dict[str, ReplayableSource] = {}
+        self.times: StepTimes
+        """The times of steps."""
+        self._threads = ThreadPoolExecutor(2 * len(self._feeds) + 1, "nebuli-reading")
+
+    async def __aenter__(self) -> Self:
+        at = await self._log.where(self._log.last)
+        self._readings = {
+            feed.name: (DatedReading if feed.source.physical.dated else ReplayableSource)(
+                feed,
+                at.get(feed.name, Address()),
+                self._threads,
+                is_timed=feed.input in self._idle_after_s,
+                idle_after_s=self._idle_after_s.get(feed.input),
+                grows=self._awaits_growth and feed.source.physical.grows,
+            )
+            for feed in self._feeds
+        }
+        dated = [each for each in self if isinstance(each, DatedReading)]
+        before = int(at[TIME].position) if TIME in at else 0
+        self.times = StepTimes(dated, before, is_written=self._gives_times)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for reading in self:
+            reading.close()
+        self._threads.shutdown(wait=False)
+
+    def __iter__(self) -> Iterator[ReplayableSource]:
+        return iter(self._readings.values())
+
+    @property
+    def waiting_rows(self) -> int:
+        """How many rows were read that count for no step yet."""
+        return sum(each.waiting_rows for each in self)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """How many bytes these have."""
+        return sum(each.waiting_bytes for each in self)
+
+    async def passages(self) -> Mapping[str, Passage]:
+        """Return the passage of each for the next step; and its time, if something is dated."""
+        dated = await self.times.passages()
+        others = {key: each.passage() for key, each in self._readings.items() if key not in dated}
+        return {**others, **dated}
+
+    async def rows(self, step: int) -> Mapping[str, Mapping[str, SourceRows]]:
+        """Return the rows of each in a fixed step, by input. Raises InputChanged, InputError, StepOutOfRange."""
+        found: dict[str, dict[str, SourceRows]] = {}
+        passages = await self._log.passages(step)
+        if TIME in passages:
+            self.times.before = max(self.times.before, int(passages[TIME].until.position))
+        for source, reading in self._readings.items():
+            passage = passages.get(source, _NONE)
+            rows = await reading.rows(passage) if source in passages else ()
+            awaited = passage.until.awaited and self._is_awaited(reading.feed)
+            found.setdefault(reading.feed.input, {})[source] = SourceRows(rows, awaited)
+        return found
+
+    def _is_awaited(self, feed: Feed) -> bool:
+        """True if event time waits for a source at all: without its own time, only for one that ends on its own."""
+        return feed.input not in self._untimed or feed.source.physical.ends == "always"
+
+    async def release(self, step: int) -> None:
+        """No state is kept of before that step. Raises InputError, StepOutOfRange."""
+        for source, address in (await self._log.where(step)).items():
+            if source != TIME:
+                await self._readings[source].release(address)
+
+    async def time(self, step: int) -> int | None:
+        """The time of a step that is fixed; None if it has none of its own. Raises StepOutOfRange."""
+        passage = (await self._log.passages(step)).get(TIME, _NONE)
+        return None if passage.first == passage.until else int(passage.until.position)
+
+    def leave_replay(self) -> None:
+        """Close what was opened once more for steps that were replayed."""
+        for reading in self:
+            reading.leave_replay()
+
+
+class LeftOut(NamedTuple):
+    """Rows of an input in a step; ``unfit``: only those that a `Trial` finds unfit, and otherwise all.
+
+    No ``input``: the step has no rows, and event time does not end with it.
+    """
+
+    step: int
+    input: str
+    unfit: bool = False
+
+
+class LeftOutRows:
+    """The rows of ``plan``'s inputs that these rules leave out, the same wherever it is computed."""
+
+    def __init__(self, plan: SteppedPlan, rules: Iterable[LeftOut] = ()) -> None:
+        self._plan = plan
+        self._rules: dict[int, dict[str, bool]] = {}
+        for step, input_, unfit in rules:
+            self._rules.setdefault(step, {})[input_] = unfit
+
+    def __contains__(self, step: int) -> bool:
+        return step in self._rules
+
+    def whole(self, step: int) -> bool:
+        """Return True if all rows of an input are left out of a step. Event time does not end with such a step."""
+        return not all(self._rules.get(step, {}).values())
+
+    def inputs(self, step: int) -> Mapping[str, bool]:
+        """The inputs of which rows are left out, each with whether these are the unfit ones alone."""
+        return self._rules.get(step, {})
+
+    @cached_property
+    def _trial(self) -> Trial:
+        return Trial(self._plan)
+
+    def kept(self, step: int, input_: str, batches: Sequence[pa.RecordBatch]) -> Sequence[pa.RecordBatch]:
+        """The rows that are not left out."""
+        return self._parted(step, input_, batches)[0]
+
+    def left_out(self, step: int, input_: str, batches: Sequence[pa.RecordBatch]) -> Sequence[pa.RecordBatch]:
+        """The rows that are left out."""
+        return self._parted(step, input_, batches)[1]
+
+    def _parted(
+        self, step: int, input_: str, batches: Sequence[pa.RecordBatch]
+    ) -> tuple[Sequence[pa.RecordBatch], Sequence[pa.RecordBatch]]:
+        unfit = self.inputs(step).get(input_)
+        if unfit is None or not batches:
+            return batches, ()
+        if not unfit:
+            return (), batches
+        fit, rest = self._trial.parted(input_, added(batches, batches[0].schema))
+        return [fit], [rest]
+
+
+def rules_for(plan: SteppedPlan, failed: FailedStep) -> list[LeftOut]:
+    """Rules for a step that failed: the rows that fail on their own, if the operator identifies them; otherwise all."""
+    unfit = failed.operator in Trial(plan).tried
+    return [LeftOut(failed.step, input_, unfit) for input_ in failed.inputs]
+
+
+async def rows_of_step(
+    log: InputLog, readings: ReplayableSources, step: int
+) -> dict[str, list[pa.RecordBatch]]:
+    """Return the logged rows of a step, and the sources' rows for it, by input; only inputs with rows.
+
+    Raises InputError, StorageError.
+    """
+    if not log.first <= step < log.last:
+        return {}
+    parts = {input_: [rows] for input_, rows in (await log.logged(step)).items()}
+    for input_, sources in (await readings.rows(step)).items():
+        for each in sources.values():
+            parts.setdefault(input_, []).extend(each.rows)
+    readings.leave_replay()
+    return {input_: rows for input_, rows in parts.items() if any(each.num_rows for each in rows)}
+
+
+def put_into_file(folder: Path, step: int, input_: str, rows: pa.RecordBatch) -> Path:
+    """Write rows that are left out into a file of their own, durably: an Arrow IPC file. Raises OSError."""
+    file = folder / f"skipped-{step}-{quote(input_, safe='')}.arrow"
+    aside = file.with_name(f".{file.name}.new")
+    with aside.open("wb") as opened:
+        with pa.ipc.new_file(opened, rows.schema) as writer:
+            writer.write_batch(rows)
+        opened.flush()
+        os.fsync(opened.fileno())
+    aside.rename(file)
+    sync_directory(folder)
+    return file
 
 
 class StepInputs:

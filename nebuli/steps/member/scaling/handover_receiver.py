@@ -15,9 +15,8 @@ from nebuli.dataflow import SteppedCircuit
 from nebuli.dataflow.steps.saved_runs import Saved, decoded
 from nebuli.steps.errors import SourcesGone
 from nebuli.steps.logs.input_log import InputLog
-from nebuli.steps.logs.log_position import LogPosition
+from nebuli.steps.logs.log_positions import LogPosition, SinkPosition
 from nebuli.steps.logs.producers import SCHEMA as PRODUCERS
-from nebuli.steps.logs.sink_position import SinkPosition
 from nebuli.steps.logs.zset_sums import added
 from nebuli.steps.member.member_store import LOG, own_output_log
 from nebuli.steps.member.saved_state import SavedState

@@ -12,10 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from nebuli.circuits.views.view_lookups import ViewLookups
-from nebuli.steps.coordinator.call_connection import Unpinned
-from nebuli.steps.coordinator.call_routes import CallRoutes
+from nebuli.steps.coordinator.call_connection import CallRoutes, Unpinned
 from nebuli.steps.coordinator.circuit_run import AnyRun
-from nebuli.steps.member.calls.lookup_messages import LookedUp
+from nebuli.steps.member.calls.call_messages import LookedUp
 from nebuli.views.view_calls import Describe, Description, Found, Get, answer_of, batch_of, bytes_of
 from placement import check_stepped, distribute
 from tests.support.documents import op, query

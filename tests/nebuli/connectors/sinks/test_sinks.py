@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from nebuli.connectors.errors import OutputError, RowsUnfit
-from nebuli.connectors.sinks import outputs, result
+from nebuli.connectors.sinks import modes, outputs
 from nebuli.connectors.sinks.modes import AppendSink, ChangesSink, FinalSink
 from nebuli.connectors.sinks.outputs import GrowingFile, Terminal, WholeFile, csv_rows, parquet_rows
 from nebuli.dataflow.errors import DataflowError
@@ -83,8 +83,8 @@ def test_final_refuses_a_row_that_was_taken_back_and_never_given(target: Path) -
 
 @pytest.fixture
 def _little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(result, "_MERGE_BYTES", 1000)
-    monkeypatch.setattr(result, "_MEMORY_BYTES", 4000)
+    monkeypatch.setattr(modes, "_MERGE_BYTES", 1000)
+    monkeypatch.setattr(modes, "_MEMORY_BYTES", 4000)
 
 
 @pytest.mark.usefixtures("_little_memory")
@@ -315,7 +315,7 @@ def test_a_full_disk_below_a_large_result_is_one_sentence(
     target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        result.tempfile, "TemporaryFile", lambda **_: os.fdopen(os.open("/dev/full", os.O_RDWR), "w+b")
+        modes.tempfile, "TemporaryFile", lambda **_: os.fdopen(os.open("/dev/full", os.O_RDWR), "w+b")
     )
     sink = FinalSink(WholeFile(str(target), csv_rows))
     sink.open(SCHEMA)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nebuli.dataflow import arrow_type
-from nebuli.dataflow.aggregates.ordering import order_codes
+from nebuli.dataflow.aggregates.extremes import order_codes
 from topology import DataType
 
 VALUES: dict[DataType, st.SearchStrategy[Any]] = {

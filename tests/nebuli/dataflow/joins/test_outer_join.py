@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nebuli.dataflow import zset
+from nebuli.dataflow import hashing, zset
 from nebuli.dataflow.joins import join, outer_join
-from nebuli.dataflow.keys import hashing
 from nebuli.dataflow.rows import MAX_BATCH_ROWS
 from nebuli.dataflow.state import KeyedState
 from placement.plan import JoinOperator, ProjectOperator

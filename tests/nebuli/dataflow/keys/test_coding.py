@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from nebuli.dataflow.keys import hashing
-from nebuli.dataflow.keys.coding import coded, codes_of, is_coded, plain
+from nebuli.dataflow import hashing
+from nebuli.dataflow.hashing import coded, codes_of, is_coded, plain
 from placement.plan import (
     AggregateOperator,
     DistinctOperator,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nebuli.dataflow.keys import recent
+from nebuli.dataflow import hashing
 from nebuli.dataflow.partial import (
     Budget,
     PartialGraph,
@@ -210,7 +210,7 @@ def test_which_keys_go_is_said_by_the_views_that_are_made_of_a_place(others: str
 def test_evictions_for_views_keep_all_invariants(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing but the views' own keys goes, at any moment, and whatever is on its way."""
     for each in ("_BATCH_BYTES", "_COLUMN_BYTES"):
-        monkeypatch.setattr(recent, each, 0)
+        monkeypatch.setattr(hashing, each, 0)
     gone = 0
 
     class Small(Shadowed):
@@ -241,7 +241,7 @@ def test_evictions_for_views_keep_all_invariants(name: str, monkeypatch: pytest.
 @pytest.mark.parametrize("name", SHAPES)
 def test_evictions_by_a_budget_keep_all_invariants(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for each in ("_BATCH_BYTES", "_COLUMN_BYTES"):
-        monkeypatch.setattr(recent, each, 0)  # else the budget would be what one read takes
+        monkeypatch.setattr(hashing, each, 0)  # else the budget would be what one read takes
     gone = 0
 
     class Tight(Shadowed):

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nebuli.dataflow import DataflowError
-from nebuli.dataflow.keys import hashing
+from nebuli.dataflow import DataflowError, hashing
 from nebuli.dataflow.partial import Base, View
 from nebuli.dataflow.partial.key_sets import KeySet, among, batch_of, distinct, from_tuples, tuples_of
 from placement.plan import FilterOperator

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nebuli.dataflow.keys import coding
-from nebuli.dataflow.keys.coding import is_coded
-from nebuli.dataflow.steps import exchange_parts, row_combiner
+from nebuli.dataflow import hashing
+from nebuli.dataflow.hashing import is_coded
+from nebuli.dataflow.steps import exchange_parts
 from tests.nebuli.dataflow.dealing import Change, Members, Rows, rows_of
 from tests.nebuli.dataflow.graphs import HOW, Graph, steps
 from tests.nebuli.dataflow.test_stepped_circuit import SPREADS, check
@@ -49,8 +49,8 @@ def test_what_is_counted_is_what_brute_force_says(
 ) -> None:
     """Where two texts that are equal are enough for codes, so that some batches have them and others do not."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(coding, "_SAMPLE", 2)
-        patch.setattr(row_combiner, "_FEWEST_ROWS", fewest)
+        patch.setattr(hashing, "_SAMPLE", 2)
+        patch.setattr(exchange_parts, "_FEWEST_ROWS", fewest)
         check(counted_join(on, how), all_steps, members, spread, seed)
 
 

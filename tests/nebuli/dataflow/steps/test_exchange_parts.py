@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nebuli.dataflow import Received, Sending, SteppedCircuit, arrow_schema, zset
-from nebuli.dataflow.keys.hashing import hash_rows
+from nebuli.dataflow.hashing import hash_rows
 from nebuli.dataflow.steps.exchange_parts import ExchangeParts, owners_of
 from nebuli.dataflow.steps.origins import Seen
 from placement.stepped_plan import AlignOperator, ExchangeOperator, GatherOperator, ShardOperator

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from nebuli.dataflow.steps.row_combiner import combined
+from nebuli.dataflow.steps.exchange_parts import combined
 from nebuli.dataflow.zset import weighted
 
 SCHEMA = weighted(pa.schema([("k", pa.string()), ("day", pa.date32()), ("n", pa.int64())]))

@@ -223,7 +223,7 @@ def test_loading_hashes_and_copies_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     run_alone([circuit], [{"a": joined(20_000)}])
     database.put(circuit.save())
     again = SteppedCircuit(everything().plan(1), 0)
-    monkeypatch.setattr("nebuli.dataflow.keys.hashing.hash_rows", None)
+    monkeypatch.setattr("nebuli.dataflow.hashing.hash_rows", None)
     before = pa.total_allocated_bytes()
     again.load(database.tables)
     assert pa.total_allocated_bytes() - before < 100_000

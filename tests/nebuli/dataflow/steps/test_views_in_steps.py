@@ -12,9 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nebuli.dataflow import SteppedCircuit
+from nebuli.dataflow import SteppedCircuit, hashing
 from nebuli.dataflow.errors import StateTooLarge
-from nebuli.dataflow.keys import hashing
 from nebuli.dataflow.state import KeyedState, Run, consolidated
 from nebuli.dataflow.steps.contents import of_keys
 from nebuli.dataflow.steps.exchange_parts import owners_of

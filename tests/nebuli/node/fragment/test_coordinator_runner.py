@@ -15,7 +15,7 @@ from nebuli.steps.coordinator.generation import Generation
 from nebuli.steps.coordinator.run_record import Known, RunRecord
 from nebuli.steps.errors import NotScaled
 from nebuli.steps.member.run_notes import forget_run
-from nebuli.steps.protocol import dismissal
+from nebuli.steps.protocol import lockstep_parts
 from nebuli.steps.protocol.messages import Dismiss
 from nebuli.store import StorageError
 from placement.stepped_plan import MemberFragment, Takeover
@@ -59,7 +59,7 @@ async def test_a_process_that_dies_between_dismissing_the_first_and_the_last_is_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first has ended, and is not started again: nothing waits for it to come to another epoch."""
-    monkeypatch.setattr(dismissal, "AWAY_S", 1.0)
+    monkeypatch.setattr(lockstep_parts, "AWAY_S", 1.0)
     async with asyncio.timeout(60), Members(pushed_query(2), tmp_path) as members:
         deaf, told = members.members[1], members.members[1]._following.handle
 

@@ -15,7 +15,7 @@ import pytest
 
 from nebuli.steps.errors import StepNotSkipped, WindowsWritten, failed_step_in
 from nebuli.steps.local.skipped_steps import SkippedRows, SkippedSteps
-from nebuli.steps.member.inputs.left_out import LeftOut
+from nebuli.steps.member.inputs.step_inputs import LeftOut
 from nebuli.steps.protocol.errors import MemberFailed
 from nebuli.steps.stepped_query import SteppedQuery
 from nebuli.store.notes import Notes

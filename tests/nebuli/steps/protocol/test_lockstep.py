@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from nebuli.steps.protocol import dismissal
 from nebuli.steps.protocol import events as ev
+from nebuli.steps.protocol import lockstep_parts
 from nebuli.steps.protocol import messages as say
 from nebuli.steps.protocol.errors import (
     Fenced,
@@ -690,8 +690,8 @@ def test_who_does_not_come_back_to_be_dismissed_is_not_waited_for_for_ever() -> 
     driven.now = 5.0
     driven.happen(ev.EndRecorded())
     assert driven.hear(0, say.Left(1)) == []
-    assert driven.lockstep.deadline() == 5.0 + dismissal.AWAY_S
-    driven.now = 5.0 + dismissal.AWAY_S
+    assert driven.lockstep.deadline() == 5.0 + lockstep_parts.AWAY_S
+    driven.now = 5.0 + lockstep_parts.AWAY_S
     assert driven.happen(ev.TimePassed()) == [ev.Finished(0)]
 
 
@@ -703,7 +703,7 @@ def test_a_coordinator_after_one_that_has_recorded_the_end_does_nothing_but_dism
     assert lockstep.handle(ev.EpochClaimed(3), 0.0) == [ev.Tell(1, say.Dismiss(3))]
     assert lockstep.handle(ev.Heard(1, say.Aborted(3, "a file is gone", lasting=True)), 0.0) == []
     assert lockstep.handle(ev.Heard(1, say.Left(3)), 0.0) == []
-    assert lockstep.handle(ev.TimePassed(), dismissal.AWAY_S) == [ev.Finished(7)]
+    assert lockstep.handle(ev.TimePassed(), lockstep_parts.AWAY_S) == [ev.Finished(7)]
 
 
 def test_who_says_that_it_has_left_and_was_not_dismissed_is_mistaken() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from nebuli.steps.protocol import messages as say
 from nebuli.steps.protocol.errors import MalformedMessage
-from nebuli.steps.protocol.vocabulary import Instant
+from nebuli.steps.protocol.messages import Instant
 
 numbers = st.integers(0, (1 << 64) - 1)
 checkpoints = st.builds(say.Checkpoint, st.integers(0, (1 << 64) - 1), numbers)

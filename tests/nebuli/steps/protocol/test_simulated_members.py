@@ -16,13 +16,10 @@ from typing import Any
 import pytest
 
 from nebuli.steps.protocol import events, lockstep, member_machine, messages
-from nebuli.steps.protocol.arrivals import Arrivals
-from nebuli.steps.protocol.dismissal import Dismissal
 from nebuli.steps.protocol.errors import CoordinationError
 from nebuli.steps.protocol.lockstep import Lockstep
-from nebuli.steps.protocol.made_steps import MadeSteps
+from nebuli.steps.protocol.lockstep_parts import Arrivals, Dismissal, MadeSteps, TwoPhases
 from nebuli.steps.protocol.member_machine import MemberMachine
-from nebuli.steps.protocol.two_phases import TwoPhases
 from tests.support.lockstep_world import Violation, World
 from tests.support.seeds import drawn_seed
 from tests.support.sizes import seeds

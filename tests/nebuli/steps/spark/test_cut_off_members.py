@@ -13,7 +13,7 @@ from nebuli.steps.coordinator.member_connection import MemberConnection
 from nebuli.steps.errors import Forsaken
 from nebuli.steps.local.local_run import LocalRun
 from nebuli.steps.member.member_order import MemberOrder
-from nebuli.steps.member.member_service import Said, serve
+from nebuli.steps.member.member_run import Said, serve
 from nebuli.steps.protocol.triggers import TriggerSettings
 from nebuli.steps.stepped_query import stepped_query
 from nebuli.store.errors import LogTaken

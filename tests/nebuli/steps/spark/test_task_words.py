@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from nebuli.steps.member.member_service import Said
+from nebuli.steps.member.member_run import Said
 from nebuli.steps.spark import task_words
 from nebuli.steps.spark.task_words import TaskWord
 from netchannel import ReceiverServer, SenderServer

@@ -14,7 +14,6 @@ import pytest
 from nebuli.steps.coordinator.call_connection import CallConnection
 from nebuli.steps.logs.output_log import OutputLog
 from nebuli.steps.member.calls import call_messages as ask
-from nebuli.steps.member.calls import staged_messages as staged
 from nebuli.steps.member.calls.call_inbox import CallInbox
 from nebuli.steps.member.calls.output_pieces import PIECE_BYTES, OutputPieces
 from nebuli.steps.member.inputs.feeds import WAITING_ROWS
@@ -81,7 +80,7 @@ async def test_what_is_staged_waits_on_disk_and_counts_for_none_of_these(tmp_pat
         pieces = []
         for _ in range(2):
             answer = await line.stage("a", "spark", 0, data)
-            assert isinstance(answer, staged.Staged)
+            assert isinstance(answer, ask.Staged)
             pieces.append(answer.piece)
         waiting = [
             asyncio.create_task(line.push("a", "p", 0, data, 60.0)),

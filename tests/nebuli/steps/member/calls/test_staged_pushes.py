@@ -12,7 +12,6 @@ import pytest
 
 from nebuli.steps.logs.input_log import InputLog
 from nebuli.steps.member.calls import call_messages as ask
-from nebuli.steps.member.calls import staged_messages as staged
 from nebuli.steps.member.calls.staged_pushes import StagedPushes
 from nebuli.store.errors import StoreFull
 from tests.support.stores import SCHEMA, HeldPuts, Here, Plan, store_at, store_with, weights, zset
@@ -30,12 +29,12 @@ class Member:
         self.rows += rows
 
 
-def stage(*numbers: int, sequence: int = 0) -> staged.Stage:
-    return staged.Stage("a", "p", sequence, bytes(zset(*((n, 1) for n in numbers)).serialize()))
+def stage(*numbers: int, sequence: int = 0) -> ask.Stage:
+    return ask.Stage("a", "p", sequence, bytes(zset(*((n, 1) for n in numbers)).serialize()))
 
 
-def push(*pieces: str, sequence: int = 0) -> staged.PushStaged:
-    return staged.PushStaged("a", "p", sequence, 10.0, pieces)
+def push(*pieces: str, sequence: int = 0) -> ask.PushStaged:
+    return ask.PushStaged("a", "p", sequence, 10.0, pieces)
 
 
 async def no_wait(handle: str, within_s: float) -> None:
@@ -50,8 +49,8 @@ async def test_asked_twice_at_once_it_is_logged_once(tmp_path: Path) -> None:
         assert answers == [ask.Logged(0)] * 3
         assert weights((await log.fix(0)).values()) == {1: 1, 2: 1}
         assert await pushes.answered(push(*pieces)) == ask.Logged(1)
-        assert await pushes.answered(stage(3)) == staged.Passed(1)
-        assert await pushes.answered(push("no piece", sequence=1)) == staged.Lost("no piece")
+        assert await pushes.answered(stage(3)) == ask.Passed(1)
+        assert await pushes.answered(push("no piece", sequence=1)) == ask.Lost("no piece")
 
 
 async def test_who_waited_for_room_while_another_call_logged_it_finds_it_logged(tmp_path: Path) -> None:
@@ -90,7 +89,7 @@ async def test_what_is_staged_while_its_number_is_pushed_is_told_so_and_is_not_k
         puts.held = False
         assert await pushes.answered(push(won)) == ask.Logged(0)
         puts.go_on.set()
-        assert await losing == staged.Passed(1)
+        assert await losing == ask.Passed(1)
         await log.staging.swept()
         assert (await store.blob_folder("m/staged").names(), log.staging.bytes) == ([], 0)
 
@@ -100,7 +99,7 @@ async def test_a_piece_that_somebody_deletes_on_its_way_is_lost(tmp_path: Path) 
     async with store_at(Here(tmp_path), plan) as store, await InputLog.open(store, "m", {"a": SCHEMA}) as log:
         pushes = StagedPushes(Member(log), no_wait)  # type: ignore[arg-type]
         plan.before, plan.at = lambda _: FileNotFoundError("no .part"), len(plan.calls)
-        assert isinstance(await pushes.answered(stage(1)), staged.Lost)
+        assert isinstance(await pushes.answered(stage(1)), ask.Lost)
         assert plan.calls[plan.at] == "put"
         await log.staging.swept()
         assert log.staging.bytes == 0
@@ -130,11 +129,11 @@ async def test_what_is_too_much_or_no_rows_of_the_input_is_not_logged(
     async with store_at(Here(tmp_path)) as store, await InputLog.open(store, "m", {"a": SCHEMA}) as log:
         member = Member(log)
         pushes = StagedPushes(member, no_wait)  # type: ignore[arg-type]
-        wrong = await piece(pushes, staged.Stage("a", "p", 0, b"no Arrow"))
+        wrong = await piece(pushes, ask.Stage("a", "p", 0, b"no Arrow"))
         assert "cannot be read" in could_not(await pushes.answered(push(wrong)))
         monkeypatch.setattr("nebuli.steps.member.calls.staged_pushes.MOST_BYTES", 10)
         large = await piece(pushes, stage(1))
-        assert await pushes.answered(push(large)) == staged.TooLarge(len(stage(1).rows), 10)
+        assert await pushes.answered(push(large)) == ask.TooLarge(len(stage(1).rows), 10)
         assert member.rows == 0
 
         async def full(handle: str, within_s: float) -> ask.Full:
@@ -200,9 +199,9 @@ async def test_who_waits_for_room_holds_up_its_own_input_alone(tmp_path: Path) -
         assert await pushes.answered(replace(push(behind), producer="q")) == ask.Logged(0)
 
 
-async def piece(pushes: StagedPushes, asked: staged.Stage) -> str:
+async def piece(pushes: StagedPushes, asked: ask.Stage) -> str:
     answer = await pushes.answered(asked)
-    assert isinstance(answer, staged.Staged)
+    assert isinstance(answer, ask.Staged)
     return answer.piece
 
 

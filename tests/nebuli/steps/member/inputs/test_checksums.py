@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nebuli.steps.member.inputs.checksums import checksum
+from nebuli.steps.member.inputs.row_positions import checksum
 from tests.support.sizes import examples
 
 SCHEMA = pa.schema(

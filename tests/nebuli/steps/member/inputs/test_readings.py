@@ -21,10 +21,8 @@ from nebuli.dataflow import zset
 from nebuli.dataflow.types import arrow_schema
 from nebuli.steps.logs.addresses import Address
 from nebuli.steps.logs.input_log import InputLog
-from nebuli.steps.member.inputs.left_out import LeftOutRows
-from nebuli.steps.member.inputs.readings import ReplayableSources
 from nebuli.steps.member.inputs.replayable_source import ReplayableSource
-from nebuli.steps.member.inputs.step_inputs import StepInputs
+from nebuli.steps.member.inputs.step_inputs import LeftOutRows, ReplayableSources, StepInputs
 from nebuli.store import Store
 from nebuli.store.errors import StorageError, Unclear
 from placement.plan import BoundSource

@@ -16,7 +16,7 @@ from nebuli.dataflow import zset
 from nebuli.dataflow.types import arrow_schema
 from nebuli.steps.logs.input_log import InputLog
 from nebuli.steps.member.inputs import feeds
-from nebuli.steps.member.inputs.readings import ReplayableSources
+from nebuli.steps.member.inputs.step_inputs import ReplayableSources
 from nebuli.store import Store
 from placement.plan import BoundSource
 from placement.stepped_plan import TIME, Feed

@@ -1,4 +1,4 @@
-"""How far a sink has an output durably, and the position in the sink: stored next to the output log."""
+"""Positions from which logs and sinks continue: that of an input log, and that of an output in its sink."""
 
 from __future__ import annotations
 
@@ -11,8 +11,27 @@ from nebuli.dataflow.zset import weighted
 from nebuli.store.errors import LogTaken, UpperMismatch
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from nebuli.store.shards.shard import Shard
     from nebuli.store.store import Store
+
+    from .addresses import Address
+
+
+@dataclass(frozen=True, slots=True)
+class LogPosition:
+    """Where a log stands between two steps.
+
+    ``waiting`` are the rows that count for no step yet, added, by handle; ``producers`` what is remembered of who sent
+    them and all before, in the producers' schema; ``addresses`` where each source is read on that is not logged.
+    """
+
+    step: int
+    waiting: Mapping[str, pa.RecordBatch]
+    producers: pa.RecordBatch
+    addresses: Mapping[str, Address]
+
 
 _SCHEMA = weighted(
     pa.schema([("step", pa.int64()), ("kind", pa.string()), ("position", pa.string()), ("rows", pa.uint64())])
