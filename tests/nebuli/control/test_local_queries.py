@@ -97,7 +97,7 @@ def test_a_query_in_steps_gives_the_same_rows_and_continues_with_those_that_were
     state = topology.parent / "state"
     rows = blocking.collect(topology, f"{CITIES} ORDER BY city", state=state, members=2)
     assert rows.to_pylist() == [{"city": "Aachen", "amount": 12}, {"city": "Cologne", "amount": 6}]
-    with (topology.parent / "sales.csv").open("a") as file:
+    with (topology.parent / "sales.csv").open("a", encoding="utf-8") as file:
         file.write("Nord,10,30\nDom,12,100\n")
     rows = blocking.collect(topology, f"{CITIES} ORDER BY city", state=state)
     assert rows.to_pylist() == [{"city": "Aachen", "amount": 42}, {"city": "Cologne", "amount": 6}]

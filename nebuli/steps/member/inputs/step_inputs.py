@@ -1,4 +1,4 @@
-"""What counts for the steps of a member: rows logged, sources read again, and rows left out."""
+"""Rows that count for the steps of a member: rows logged, sources read again, and rows left out."""
 
 from __future__ import annotations
 
