@@ -47,7 +47,7 @@ class SourceConnector(Model):
     dated: ClassVar[bool] = False
     """Only for collections: its positions are times, up to one of which a step of a query in steps has all of them."""
 
-    instead_of: ClassVar[Mapping[str, str]] = {
+    _instead_of: ClassVar[Mapping[str, str]] = {
         "bounded": "the type of a source determines if it ends: CSV and Parquet do, a Generator with count, a "
         "Collection with follow: false, TCP and Channel when their peer ends them"
     }

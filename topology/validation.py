@@ -121,7 +121,7 @@ def _home(
 ) -> str:
     """Where an unknown key belongs, or the key to use, in a clause; empty if neither is known."""
     for model in models:
-        if (instead := getattr(model, "instead_of", {}).get(key)) is not None:
+        if (instead := getattr(model, "_instead_of", {}).get(key)) is not None:
             return f"; {instead}"
     here = ".".join(part for part in way if isinstance(part, str))
     for document, root in documents.items():

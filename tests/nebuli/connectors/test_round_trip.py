@@ -245,7 +245,7 @@ def test_a_text_that_is_no_date_is_refused_with_the_forms_of_dates_by_each_sourc
 ) -> None:
     with pytest.raises(InputError) as caught:
         Round(kind, [1 << 18]).read(str(tmp_path), data.encode(), (Column(name="x", type=type_),))
-    said = f"column x: '31.1.2024' is no {type_}; expected a form such as {forms}"
+    said = f"column x: '31.1.2024' is not a valid {type_}; expected a form such as {forms}"
     assert str(caught.value).endswith(said), caught.value
 
 

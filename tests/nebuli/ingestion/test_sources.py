@@ -493,7 +493,7 @@ async def test_times_before_one_that_cannot_be_are_written(sources: Sources) -> 
         await until_there(sources, [{"id": 1}, {"id": 2}])
 
         async def told() -> bool:
-            return f"of time {times[2]}: no JSON" in str((await sources.describe("orders")).last_error)
+            return f"of time {times[2]}: not JSON" in str((await sources.describe("orders")).last_error)
 
         await until_async(told, "it is said which message it is")
         assert (await sources.collections.describe("orders")).upper <= times[2]

@@ -263,7 +263,7 @@ async def test_times_at_which_it_cannot_be_handed_over_are_refused(collections: 
             RenditionRefused, match=f"r2 at {at}: its readers know which rendition it is below {at + 1}"
         ):
             await collections.handover(name, "r2", at)
-        with pytest.raises(RenditionRefused, match=r"is waited for 0\.5 s: give an earlier time"):
+        with pytest.raises(RenditionRefused, match=r"deadline is 0\.5 s: give an earlier time"):
             await collections.handover(name, "r2", at + 600_000, deadline_s=0.5)
         assert (await collections.describe(name)).active == "r1"
     over = await collections.latest("sales") + 50
