@@ -261,8 +261,11 @@ class SteppedCircuit:
         gone: Tables = {
             id_: {key: partial(bytes, value) for key, value in tables[id_].items()} for id_ in unknown
         }
-        if format_ == saved_runs.FORMAT:  # otherwise all of it is saved again
-            self._kept.loaded({**self._tables(), **gone})
+        durable = {**self._tables(), **gone}
+        if format_ == saved_runs.FORMAT:
+            self._kept.loaded(durable)
+        else:
+            self._kept.loaded_to_replace(durable)
         self._unfinished = False
 
     def sharing(self, plan: SteppedPlan) -> Sharing:

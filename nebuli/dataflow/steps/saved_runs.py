@@ -60,7 +60,7 @@ class Kept:
     """The durable part of a circuit's state: values by their keys, and only the names of runs."""
 
     def __init__(self) -> None:
-        self._values: dict[Key, bytes] = {}
+        self._values: dict[Key, bytes | None] = {}
 
     def compared(self, tables: Tables) -> Saved:
         """Compare state with the durable one."""
@@ -70,13 +70,17 @@ class Kept:
         gone = [key for key in known if key not in values]
         return Saved(tables, new, gone, partial(self.become, values))
 
-    def become(self, values: dict[Key, bytes]) -> None:
+    def become(self, values: Mapping[Key, bytes | None]) -> None:
         """This is durable, and nothing else."""
-        self._values = values
+        self._values = dict(values)
 
     def loaded(self, tables: Tables) -> None:
         """As ``become``."""
         self.become(dict(_values(tables)))
+
+    def loaded_to_replace(self, tables: Tables) -> None:
+        """These keys are durable, with values in an older format: the next save puts all, and deletes the others."""
+        self.become(dict.fromkeys(key for key, _ in _values(tables)))
 
 
 def _values(tables: Tables) -> Iterator[tuple[Key, bytes]]:

@@ -19,6 +19,7 @@ from nebuli.dataflow import (
     StateUnusable,
     SteppedCircuit,
 )
+from nebuli.dataflow.steps import saved_runs
 from placement import SteppedPlan
 from tests.nebuli.dataflow import test_stepped_windows as windows
 from tests.nebuli.dataflow.dealing import Members
@@ -97,7 +98,9 @@ def histories(draw: st.DrawFn, rows: st.SearchStrategy[Any]) -> list[Any]:
     """Steps, and what is done between them."""
     changes = st.lists(st.tuples(rows, st.sampled_from([1, 1, 2])), max_size=5)
     step = st.fixed_dictionaries(dict.fromkeys(SOURCES, changes))
-    return draw(st.lists(step | step | st.sampled_from(["save", "save in vain", "crash"]), max_size=14))
+    return draw(
+        st.lists(step | step | st.sampled_from(["save", "save in vain", "crash", "upgrade"]), max_size=14)
+    )
 
 
 @settings(max_examples=examples(120), deadline=None, suppress_health_check=list(HealthCheck))
@@ -105,30 +108,37 @@ def histories(draw: st.DrawFn, rows: st.SearchStrategy[Any]) -> list[Any]:
 def test_to_go_on_from_saved_state_is_to_go_on(
     data: st.DataObject, chosen: tuple[Any, Any], count: int, seed: int
 ) -> None:
-    """To the bit: with floats whose sums depend on their order, dealt out to members at random."""
+    """To the bit: with floats whose sums depend on their order, dealt out to members at random.
+
+    An upgrade is a crash, after which each further save is in a format of its own.
+    """
     plan, rows = chosen
     alone, running = Members(plan(1), seed, SOURCES), Members(plan(count), seed, SOURCES)
     databases = [Database() for _ in range(count)]
     since: list[Any] = []
-    for action in data.draw(histories(rows)):
-        match action:
-            case "save":
-                for circuit, database in zip(running.circuits, databases, strict=True):
-                    database.put(circuit.save())
-                since = []
-            case "save in vain":
-                for circuit in running.circuits:
-                    circuit.save()
-            case "crash":
-                running = Members(plan(count), seed, SOURCES)
-                for circuit, database in zip(running.circuits, databases, strict=True):
-                    circuit.load(database.tables)
-                for step, outputs in since:
+    with pytest.MonkeyPatch.context() as version:
+        for action in data.draw(histories(rows)):
+            match action:
+                case "save":
+                    for circuit, database in zip(running.circuits, databases, strict=True):
+                        database.put(circuit.save())
+                    since = []
+                case "save in vain":
+                    for circuit in running.circuits:
+                        circuit.save()
+                case "crash" | "upgrade":
+                    if action == "upgrade":
+                        version.setattr(saved_runs, "READS", saved_runs.READS | {saved_runs.FORMAT + 1})
+                        version.setattr(saved_runs, "FORMAT", saved_runs.FORMAT + 1)
+                    running = Members(plan(count), seed, SOURCES)
+                    for circuit, database in zip(running.circuits, databases, strict=True):
+                        circuit.load(database.tables)
+                    for step, outputs in since:
+                        assert same(running.step(step), outputs)
+                case step:
+                    outputs = alone.step(step)
                     assert same(running.step(step), outputs)
-            case step:
-                outputs = alone.step(step)
-                assert same(running.step(step), outputs)
-                since.append((step, outputs))
+                    since.append((step, outputs))
 
 
 def same(ours: dict[str, pa.RecordBatch], theirs: dict[str, pa.RecordBatch]) -> bool:
@@ -174,6 +184,26 @@ def test_what_was_saved_in_vain_is_saved_again() -> None:
     saved = circuit.save()
     assert list(saved.new) == list(in_vain.new) != []
     database.put(saved)
+
+
+def test_nothing_of_an_older_format_is_left_when_its_state_is_saved_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not the runs either that have been merged since: a version with these could not be loaded."""
+    circuit, database = SteppedCircuit(everything().plan(1), 0), Database()
+    run_alone([circuit], [{"a": joined(100)}])
+    database.put(circuit.save())
+    monkeypatch.setattr(saved_runs, "READS", frozenset({saved_runs.FORMAT, saved_runs.FORMAT + 1}))
+    monkeypatch.setattr(saved_runs, "FORMAT", saved_runs.FORMAT + 1)
+    upgraded = SteppedCircuit(everything().plan(1), 0)
+    upgraded.load(database.tables)
+    for step in range(70):
+        run_alone([upgraded], [{"a": joined(100, 100 * step)}])
+    database.put(upgraded.save())
+    assert database.put_bytes == sum(
+        len(each) for table in database.tables.values() for each in table.values()
+    )
+    SteppedCircuit(everything().plan(1), 0).load(database.tables)
 
 
 def test_rows_that_nobody_has_looked_up_yet_are_saved_too() -> None:
