@@ -18,6 +18,7 @@ from hypothesis import Phase, given, seed, settings
 
 from tests.nebuli.connectors.test_round_trip import shown, tables
 from tests.support.commands import nebuli
+from tests.support.ports import free_addresses
 from topology import Column
 
 pytestmark = [pytest.mark.processes, pytest.mark.long, pytest.mark.timeout(300)]
@@ -67,7 +68,7 @@ def copy(folder: Path, columns: tuple[Column, ...], source: dict[str, Any], sink
     """Run a query that copies a source into a sink."""
     schema = [column.model_dump(mode="json") for column in columns]
     node = {
-        "address": "127.0.0.1:27907",
+        "address": free_addresses(1)[0],
         "physical": [{"logical": "rows", **source}],
         "sinks": [{"name": "out", **sink}],
     }
