@@ -105,7 +105,7 @@ async def test_a_batch_read_of_nothing_gives_nothing_and_of_what_is_not_there_ye
         both = '{"rows": 2}'
         assert await run((await frame_of(spark, sender, startingOffsets=both, endingOffsets=both)).count) == 0
         for options, said in (
-            ({"endingOffsets": '{"rows": 300}'}, "says 300 for channel 'rows', which has messages 0 to 3"),
+            ({"endingOffsets": '{"rows": 300}'}, "has 300 for channel 'rows', which has messages 0 to 3"),
             (
                 {"startingOffsets": '{"rows": 2}', "endingOffsets": '{"rows": 1}'},
                 "the end is before the beginning",
