@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import math
 import sys
+from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
@@ -34,52 +37,78 @@ class RowsWriter(Protocol):
 
 
 class _JsonLines:
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: IO[bytes], schema: pa.Schema) -> None:
+        if repeated := [name for name, count in Counter(schema.names).items() if count > 1]:
+            raise pa.ArrowInvalid(
+                f"a JSON object has each name once, and column {repeated[0]!r} comes several times; "
+                f"write .csv or .arrow"
+            )
         self._file = file
 
     def write_batch(self, batch: pa.RecordBatch) -> None:
         for row in batch.to_pylist():
-            self._file.write(json.dumps(row, ensure_ascii=False, default=str).encode() + b"\n")
+            line = json.dumps(_as_json_has_it(row), ensure_ascii=False, default=str)
+            self._file.write(line.encode() + b"\n")
 
     def close(self) -> None:
         """There is no end to write."""
 
 
+def _as_json_has_it(value: Any) -> Any:
+    """Return a value with bytes in base64, and numbers that JSON lacks as strings."""
+    match value:
+        case dict():
+            return {name: _as_json_has_it(each) for name, each in value.items()}
+        case list() | tuple():
+            return [_as_json_has_it(each) for each in value]
+        case bytes():
+            return base64.b64encode(value).decode()
+        case float() if not math.isfinite(value):
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
 def read_batches(name: str) -> Iterator[pa.RecordBatch]:
-    """The rows of a file, read as they are taken; ``-`` is CSV on standard input. Raises FileUnusable."""
+    """The rows of a file, read as they are taken; ``-`` is CSV on standard input. Raises FileUnusable.
+
+    A file without rows is one batch without rows: the receiver gets its columns.
+    """
     try:
-        for batch in _read(name):
+        schema, batches = _read(name)
+        is_empty = True
+        for batch in batches:
             for start in range(0, batch.num_rows, BATCH_ROWS):
+                is_empty = False
                 yield batch.slice(start, BATCH_ROWS)
+        if is_empty:
+            yield pa.RecordBatch.from_pylist([], schema)
     except (OSError, pa.ArrowException) as error:
         raise FileUnusable(f"{name} cannot be read: {error}") from error
 
 
-def _read(name: str) -> Iterator[pa.RecordBatch]:
+def _read(name: str) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     match suffix_of(name):
         case ".csv":
             import pyarrow.csv
 
             # Without a buffer: its lock would be held by a read that waits when the command ends.
             given = Path("/dev/stdin").open("rb", buffering=0) if name == "-" else name  # noqa: SIM115
-            yield from pyarrow.csv.open_csv(given)
+            lines = pyarrow.csv.open_csv(given)
+            return lines.schema, iter(lines)
         case ".jsonl":
             import pyarrow.json
 
-            yield from pyarrow.json.read_json(name).to_batches()
+            table = pyarrow.json.read_json(name)
+            return table.schema, iter(table.to_batches())
         case ".parquet":
             import pyarrow.parquet
 
-            with pyarrow.parquet.ParquetFile(name) as file:
-                yield from file.iter_batches(BATCH_ROWS)
-        case _:
-            with pa.memory_map(name) as source:
-                reader = _arrow_reader(source)
-                yield from (
-                    (reader.get_batch(index) for index in range(reader.num_record_batches))
-                    if isinstance(reader, pa.RecordBatchFileReader)
-                    else reader
-                )
+            file = pyarrow.parquet.ParquetFile(name)
+            return file.schema_arrow, file.iter_batches(BATCH_ROWS)
+    reader = _arrow_reader(pa.memory_map(name))
+    if isinstance(reader, pa.RecordBatchFileReader):
+        return reader.schema, map(reader.get_batch, range(reader.num_record_batches))
+    return reader.schema, iter(reader)
 
 
 def _arrow_reader(source: Any) -> Any:
@@ -108,6 +137,9 @@ class Output:
     def __init__(self, name: str) -> None:
         self._suffix = suffix_of(name)
         self._path = None if name == "-" else Path(name)
+        if self._path is not None and (self._path.is_dir() or not self._path.parent.is_dir()):
+            wrong = "it is a folder" if self._path.is_dir() else f"there is no folder {self._path.parent}"
+            raise FileUnusable(f"{name} cannot be written: {wrong}")
         self._aside = (
             None if self._path is None else self._path.with_name(f".{self._path.name}.{uuid4().hex[:8]}")
         )
@@ -118,8 +150,14 @@ class Output:
         """Begin. Raises FileUnusable."""
         with self._errors():
             self._file = sys.stdout.buffer if self._aside is None else self._aside.open("wb")
-            self._writer = self._writer_of(self._file, schema)
-            self._file.flush()
+            try:
+                self._writer = self._writer_of(self._file, schema)
+                self._file.flush()
+            except pa.ArrowException:  # the format lacks a type, so nothing is written
+                if self._aside is not None:
+                    self._file.close()
+                    self._aside.unlink()
+                raise
 
     def _writer_of(self, file: IO[bytes], schema: pa.Schema) -> RowsWriter:
         match self._suffix:
@@ -128,7 +166,7 @@ class Output:
 
                 made: Any = pyarrow.csv.CSVWriter(file, schema)
             case ".jsonl":
-                made = _JsonLines(file)
+                made = _JsonLines(file, schema)
             case ".parquet":
                 import pyarrow.parquet
 

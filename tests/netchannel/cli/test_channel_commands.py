@@ -126,6 +126,60 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str, said: st
         [*read_batches(str(tmp_path / name))]
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".arrow"])
+def test_a_file_without_rows_keeps_its_columns(tmp_path: Path, suffix: str) -> None:
+    write(ROWS.slice(0, 0), tmp_path / f"in{suffix}")
+    (batch,) = read_batches(str(tmp_path / f"in{suffix}"))
+    output = Output(str(tmp_path / f"out{suffix}"))
+    output.open(batch.schema)
+    output.write(batch)
+    output.publish()
+    got = read(tmp_path / f"out{suffix}")
+    assert (got.column_names, got.num_rows) == (ROWS.column_names, 0)
+
+
+def test_lines_of_json_have_base64_for_bytes_and_strings_for_numbers_that_json_lacks(tmp_path: Path) -> None:
+    rows = pa.table(
+        {
+            "raw": pa.array([b"\x00\xff", b"", None]),
+            "number": [float("nan"), float("-inf"), 1.5],
+            "nested": [{"all": [float("inf")], "of": b"\x00"}, None, {"all": [], "of": None}],
+        }
+    )
+    output = Output(str(tmp_path / "out.jsonl"))
+    output.open(rows.schema)
+    output.write(rows.to_batches()[0])
+    output.publish()
+
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is not JSON")
+
+    lines = (tmp_path / "out.jsonl").read_text("utf-8").splitlines()
+    assert [json.loads(line, parse_constant=refuse) for line in lines] == [
+        {"raw": "AP8=", "number": "NaN", "nested": {"all": ["Infinity"], "of": "AA=="}},
+        {"raw": "", "number": "-Infinity", "nested": None},
+        {"raw": None, "number": 1.5, "nested": {"all": [], "of": None}},
+    ]
+
+
+def test_columns_that_a_format_lacks_are_refused_and_leave_no_file(tmp_path: Path) -> None:
+    twice = pa.schema([("n", pa.int64()), ("n", pa.int64())])
+    with pytest.raises(FileUnusable, match=r"column 'n' comes several times; write \.csv or \.arrow"):
+        Output(str(tmp_path / "out.jsonl")).open(twice)
+    output = Output(str(tmp_path / "out.csv"))
+    with pytest.raises(FileUnusable, match=r"out\.csv cannot be written: .*list"):
+        output.open(pa.schema([("n", pa.list_(pa.int64()))]))
+    assert output.keep_part() is None
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("name", ["gone/out.csv", "folder.csv"])
+def test_a_place_that_takes_no_file_is_refused_before_rows_come(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder.csv").mkdir()
+    with pytest.raises(FileUnusable, match=f"{name} cannot be written"):
+        Output(str(tmp_path / name))
+
+
 @pytest.mark.processes
 def test_a_file_is_sent_and_received_whoever_is_first(tmp_path: Path) -> None:
     (address,) = free_addresses(1)
