@@ -105,13 +105,20 @@ def _first(schema: pa.Schema, width: int) -> pa.Schema:
 
 
 def _print(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
+    from nebuli.connectors.errors import OutputError
     from nebuli.connectors.sinks.outputs import printed
     from placement.statements.statement import PRINTED
     from topology import PrintSink
 
     form: Any = "table" if sys.stdout.isatty() else "CSV"
     output = printed(PrintSink(type="Print", name=PRINTED, mode="append", format=form))
-    output.open(schema)
-    for batch in batches:
-        output.write(batch)
-    output.publish()
+    try:
+        output.open(schema)
+        for batch in batches:
+            output.write(batch)
+        output.publish()
+    except OutputError as error:
+        # Not of a sink's process: `exit_code` handles errors of a command's own output.
+        if isinstance(error.__cause__, BrokenPipeError):
+            raise error.__cause__ from None
+        raise OSError(str(error)) from error

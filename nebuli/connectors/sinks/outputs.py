@@ -9,7 +9,7 @@ import logging
 import os
 import stat
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -28,7 +28,7 @@ from nebuli.connectors.sinks.writable_values import ValueUnwritable, check_texts
 from nebuli.durable_files import make_directory, sync_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from topology import CsvSink, NullSink, ParquetSink, PrintSink
 
@@ -441,12 +441,10 @@ class Terminal(Output):
     def _print(self, lines: list[str]) -> None:
         text = "".join(f"{line}\n" for line in lines)
         encoding = sys.stdout.encoding
-        try:
+        with _output_errors():
             # As the terminal can show it: a locale without umlauts is not a reason to fail a query at its end.
             sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
             sys.stdout.flush()
-        except OSError as error:
-            raise unwritable("standard output", error) from error
 
 
 class PrintedCsv(Output):
@@ -462,22 +460,22 @@ class PrintedCsv(Output):
 
     def open(self, schema: pa.Schema) -> None:
         """Print the header."""
-        self._rows = (more_csv_rows if self._goes_on else csv_rows)(sys.stdout.buffer, schema)
+        with _output_errors():
+            self._rows = (more_csv_rows if self._goes_on else csv_rows)(sys.stdout.buffer, schema)
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Print rows."""
         assert self._rows is not None
-        try:
+        with _output_errors():
             self._rows.write_batch(batch)
             sys.stdout.flush()
-        except OSError as error:
-            raise unwritable("standard output", error) from error
 
     def publish(self) -> None:
         """Print what is left."""
         assert self._rows is not None
-        self._rows.close()
-        sys.stdout.flush()
+        with _output_errors():
+            self._rows.close()
+            sys.stdout.flush()
 
     def sync(self) -> str:
         """Standard output may be a file."""
@@ -491,8 +489,14 @@ class PrintedCsv(Output):
 
 
 def _synced_output() -> None:
-    try:
+    with _output_errors():
         os.fsync(sys.stdout.fileno())
+
+
+@contextmanager
+def _output_errors() -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise unwritable("standard output", error) from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -111,3 +112,29 @@ def test_rows_of_a_source_without_an_end_are_printed_as_they_come(tmp_path: Path
         process.terminate()
     assert lines[0] == '"odd","n","_weight"\n'
     assert {each.rpartition(",")[2] for each in lines[1:]} == {"1\n", "-1\n"}
+
+
+@pytest.mark.parametrize(
+    ("output", "printed_rows", "said"),
+    [
+        ("| head -n 1", '"shop","hour","amount"\n', "done"),  # no error: the reader has all that it wants
+        (">&-", "", "Error: standard output cannot be written: Bad file descriptor"),
+        (">/dev/full", "", "Error: standard output cannot be written: No space left on device; free some"),
+    ],
+)
+def test_rows_that_are_not_taken_end_the_command_in_one_line(
+    tmp_path: Path, output: str, printed_rows: str, said: str
+) -> None:
+    topology = written(tmp_path)
+    with (tmp_path / "sales.csv").open("a", encoding="utf-8") as sales:
+        sales.write("Dom,11,1.0\n" * 50_000)  # more than a pipe holds
+    command = shlex.join([sys.executable, "-m", "nebuli", "run", str(topology), "-e", "SELECT * FROM sales"])
+    ended = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", f"{command} {output}"],
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (1, printed_rows)
+    assert "Traceback" not in ended.stderr
+    assert ended.stderr.splitlines()[-1].endswith(said)
