@@ -105,8 +105,10 @@ def _half_secured(data: Any, nodes: list[Item]) -> Iterator[Found]:
         if isinstance(data, dict) and data.get(key) is not None:
             continue
         having = [node.get(key) is not None if isinstance(node, dict) else None for _, node in nodes]
+        if True not in having:
+            continue
         for (path, _), has in zip(nodes, having, strict=True):
-            if has is False and True in having:
+            if has is False:
                 yield (
                     path,
                     f"this node has no {key}, and others have; expected {key} at each node, or at the top for all",

@@ -33,7 +33,7 @@ def parse_topology(text: str, file: str | None = None, engine: EngineName | None
     """
     from topology.yaml_document import parse_yaml  # a process that gets a parsed topology needs no YAML
 
-    document = parse_yaml(text, file)
+    document = parse_yaml(text, file, "nodes")
     if document.broken:
         raise TopologyError(document.mistakes)
     data: Any = document.data if engine is None else _masters_of_spark(document.data)

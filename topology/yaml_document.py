@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 
 _Loader: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 _CONSTRUCTOR = SafeConstructor()
-_MAX_VALUES = 5_000_000
+_MAX_VALUES = 1_000_000
 """Aliases can make a small file stand for a huge document; no topology comes near this."""
+_TOO_DEEP = "lists and mappings are nested too deep"
+_MAX_DEPTH = 100
+"""Nested lists and mappings, of which PyYAML's C code puts each on the stack: it would crash at some ten thousand."""
 
 
 @dataclass(slots=True)
@@ -33,20 +36,36 @@ class Document:
     broken: bool = False
 
 
-def parse_yaml(text: str, file: str | None) -> Document:
-    """Read one YAML document. Does not raise: mistakes are in the result."""
+def parse_yaml(text: str, file: str | None, expected: str) -> Document:
+    """Read one YAML document. Does not raise: mistakes are in the result. An empty one has not what is ``expected``."""
     try:
-        return _parsed(text, file)
+        too_deep = _too_deep(text)
+        if too_deep is not None:
+            return _broken(Mistake(_TOO_DEEP, file, too_deep.line, too_deep.column))
+        return _parsed(text, file, expected)
     except yaml.YAMLError as error:
         return _broken(_syntax_mistake(error, text, file))
-    except RecursionError:
-        return _broken(Mistake("lists and mappings are nested too deep", file))
+    except RecursionError:  # aliases can nest it deeper
+        return _broken(Mistake(_TOO_DEEP, file))
 
 
-def _parsed(text: str, file: str | None) -> Document:
+def _too_deep(text: str) -> Spot | None:
+    """Return the place of the first list or mapping that is nested too deep."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > _MAX_DEPTH:
+                return _spot(event.start_mark)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+    return None
+
+
+def _parsed(text: str, file: str | None, expected: str) -> Document:
     root = yaml.compose(text, Loader=_Loader)
     if root is None:
-        return _broken(Mistake("the file is empty; expected nodes", file, 1, 1))
+        return _broken(Mistake(f"the file is empty; expected {expected}", file, 1, 1))
     builder = _Builder(file)
     data = builder.value(root, ())
     document = Document(Marks(file, lambda: _spots(root)), data, builder.mistakes)
@@ -97,7 +116,12 @@ class _Builder:
             return self._scalar(node)
         if id(node) in self._open or self._values > _MAX_VALUES:
             if not self.endless:
-                self._add(node, "an alias contains itself; expected a finite document")
+                self._add(
+                    node,
+                    "an alias contains itself; expected a finite document"
+                    if id(node) in self._open
+                    else f"aliases make more than {_MAX_VALUES:,} values of this file; write out the needed ones",
+                )
             self.endless = True
             return None
         self._open.add(id(node))

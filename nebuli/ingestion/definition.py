@@ -333,7 +333,7 @@ def parse_definition(text: str, file: str | None = None) -> Definition:
 
     Relative paths in a ``file`` begin at its folder.
     """
-    document = parse_yaml(text, file)
+    document = parse_yaml(text, file, "a source")
     if document.broken:
         raise DefinitionInvalid(_lines(document.mistakes))
     mistakes = [*document.mistakes]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from time import process_time
 
 import pytest
 import yaml
@@ -306,6 +307,37 @@ def test_what_cannot_be_read_again_is_no_base(keys: str, reads: str):
 )
 def test_a_file_that_is_no_topology_at_all_is_refused(text: str):
     assert mistakes(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("[" * 100_000, "1:101"),  # libyaml crashes the process at half of it
+        ("nodes:\n  " + "- " * 100_000, "2:201"),
+        ("nodes: " + "{a: " * 100_000, "1:404"),
+    ],
+)
+def test_a_file_that_is_nested_too_deep_is_refused_with_the_place(text: str, place: str):
+    assert mistakes(text) == [f"t.yaml:{place}: lists and mappings are nested too deep"]
+
+
+def test_aliases_that_make_too_many_values_are_not_called_endless():
+    lists = ["l0: &l0 [0, 0, 0, 0, 0, 0, 0, 0, 0, 0]"]
+    for each in range(1, 7):
+        lists.append(f"l{each}: &l{each} [{', '.join([f'*l{each - 1}'] * 10)}]")
+    (said,) = mistakes("\n".join(lists))
+    assert said.endswith("aliases make more than 1,000,000 values of this file; write out the needed ones")
+
+
+@pytest.mark.timed
+def test_the_time_to_read_grows_with_the_number_of_nodes():
+    def seconds(count: int) -> float:
+        nodes = "".join(f"  - address: 10.0.{each // 250}.{each % 250}:4000\n" for each in range(count))
+        began_s = process_time()
+        assert len(parse_topology(f"logical: []\nnodes:\n{nodes}").nodes) == count
+        return process_time() - began_s
+
+    assert seconds(20_000) < 8 * seconds(5_000)  # four times as long, or 16 times if it grew with the square
 
 
 def test_a_file_that_cannot_be_read_is_one_clear_line(tmp_path: Path):

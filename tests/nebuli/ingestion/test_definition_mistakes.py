@@ -59,3 +59,9 @@ def test_what_holds_up_is_said_or_follows_from_transactions() -> None:
     assert not parse_definition(whole).collects_errors
     with pytest.raises(DefinitionInvalid, match="would never be complete; expected wait, or none"):
         parse_definition(f"{whole}on_error: collect\n")
+
+
+def test_an_empty_file_is_told_to_hold_a_source() -> None:
+    with pytest.raises(DefinitionInvalid) as caught:
+        parse_definition("# later\n", "sales.yaml")
+    assert str(caught.value) == "sales.yaml:1:1: the file is empty; expected a source"
