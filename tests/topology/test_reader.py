@@ -323,8 +323,7 @@ def test_a_file_that_is_nested_too_deep_is_refused_with_the_place(text: str, pla
 
 def test_aliases_that_make_too_many_values_are_not_called_endless():
     lists = ["l0: &l0 [0, 0, 0, 0, 0, 0, 0, 0, 0, 0]"]
-    for each in range(1, 7):
-        lists.append(f"l{each}: &l{each} [{', '.join([f'*l{each - 1}'] * 10)}]")
+    lists += [f"l{each}: &l{each} [{', '.join([f'*l{each - 1}'] * 10)}]" for each in range(1, 7)]
     (said,) = mistakes("\n".join(lists))
     assert said.endswith("aliases make more than 1,000,000 values of this file; write out the needed ones")
 
