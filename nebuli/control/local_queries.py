@@ -23,6 +23,7 @@ from nebuli.control.selected_rows import (
     with_reached_sink,
 )
 from nebuli.control.supervision import Policy, Supervisor
+from nebuli.limits import MOST_MEMBERS
 from nebuli.rpc.ids import new_query
 from nebuli.steps.local.local_run import LocalRun
 from nebuli.steps.protocol.triggers import SPACING_S, TriggerSettings
@@ -65,11 +66,12 @@ async def collect(
 
     Raises TopologyError, InvalidQuery and PlacementError before anything runs, then QueryFailed, QueryLost, WorkerDied
     or WorkerNotStarted; in steps CoordinationError, FragmentError, MembersFailed or StorageError. ValueError for
-    members without a state. A cancelled call ends all processes before it returns.
+    members without a state, or more than 64. A cancelled call ends all processes before it returns.
     """
-    if members is not None and (members < 1 or state is None):
+    if members is not None and (members not in range(1, MOST_MEMBERS + 1) or state is None):
         raise ValueError(
-            f"expected members above 0, together with state, got members={members}, state={state!r}"
+            f"expected members from 1 to {MOST_MEMBERS}, together with state, "
+            f"got members={members!r}, state={state!r}"
         )
     file, model = _loaded(topology)
     has_no_sink = isinstance(query, Relation) and not query.is_sink
@@ -141,6 +143,10 @@ def _statement(topology: Topology, query: Given) -> Statement:
             return Statement(query.query())
         case Grouped():
             raise TypeError("grouped rows are not a query yet: call aggregate on them")
+        case str() if Path(query).suffix.lower() in (".sql", ".json") and len(query.split()) == 1:
+            raise InvalidQuery(
+                [Mistake(f"{query} is a file's name, and text is a query: give pathlib.Path({query!r})")]
+            )
         case str():
             text, name, is_sql = query, "query", not query.lstrip().startswith("{")
         case _:

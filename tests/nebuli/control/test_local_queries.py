@@ -105,10 +105,13 @@ def test_a_query_in_steps_gives_the_same_rows_and_continues_with_those_that_were
         blocking.collect(topology, "SELECT shop FROM sales", state=state)
 
 
-@pytest.mark.parametrize(("state", "members"), [(None, 2), ("state", 0)])
-async def test_members_are_those_of_a_state(topology: Path, state: str | None, members: int) -> None:
+@pytest.mark.parametrize(
+    ("state", "members"), [(None, 2), ("state", 0), ("state", 65), ("state", 1.5), ("state", "2")]
+)
+async def test_members_are_those_of_a_state(topology: Path, state: str | None, members: Any) -> None:
     with pytest.raises(
-        ValueError, match=f"expected members above 0, together with state, got members={members}"
+        ValueError,
+        match=f"expected members from 1 to 64, together with state, got members={members!r}",
     ):
         await nebuli.collect(topology, CITIES, state=state, members=members)
 
@@ -152,6 +155,8 @@ async def test_a_cancelled_run_leaves_no_worker(topology: Path) -> None:
     [
         (nebuli.collect, "SELECT shp FROM sales", InvalidQuery, r"^1:8: unknown column 'shp' \(did you mean 'shop'"),
         (nebuli.collect, Path("none.sql"), InvalidQuery, "^none.sql: cannot read the file: No such file"),
+        (nebuli.collect, "a/cities.sql", InvalidQuery, r"^a/cities.sql is a file's name.*Path\('a/cities.sql'\)"),
+        (nebuli.run, "cities.JSON", InvalidQuery, r"^cities.JSON is a file's name.*Path\('cities.JSON'\)"),
         (nebuli.collect, BUILT.sink("cities"), InvalidQuery, "sink cities takes the rows: .*call nebuli.run"),
         (nebuli.collect, f"INSERT INTO cities {CITIES}", InvalidQuery, "sink cities takes the rows"),
         (nebuli.collect, f"EXPLAIN {CITIES}", InvalidQuery, "EXPLAIN is for nebuli run"),
