@@ -56,7 +56,7 @@ def _too_deep(text: str) -> Spot | None:
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > _MAX_DEPTH:
-                return _spot(event.start_mark)
+                return _spot(event.start_mark) if event.start_mark else Spot(1, 1)
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
     return None
