@@ -56,7 +56,7 @@ def _too_deep(text: str) -> Spot | None:
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > _MAX_DEPTH:
-                return _spot(event.start_mark) if event.start_mark else Spot(1, 1)
+                return _spot(event.start_mark)
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
     return None
@@ -96,7 +96,7 @@ def _is_tab(text: str, mark: yaml.Mark) -> bool:
     return mark.line < len(lines) and lines[mark.line][mark.column : mark.column + 1] == "\t"
 
 
-def _spot(mark: yaml.Mark) -> Spot:
+def _spot(mark: Any) -> Spot:
     return Spot(mark.line + 1, mark.column + 1)
 
 
