@@ -6,11 +6,12 @@ import argparse
 import asyncio
 import math
 import os
+import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 import uvloop
@@ -20,11 +21,11 @@ from netchannel.cli.progress_line import ProgressLine
 from netchannel.cli.row_files import FileUnusable, Output, read_batches, suffix_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
 
     import pyarrow as pa
 
-_DONE, _FAILED, _BAD_INPUT, _INTERRUPTED = 0, 1, 2, 130
+_DONE, _FAILED, _BAD_INPUT, _INTERRUPTED, _TERMINATED = 0, 1, 2, 130, 143
 _PINGS_S = 0.2
 """Seconds between the heartbeats of a ping."""
 
@@ -49,29 +50,63 @@ class Place(NamedTuple):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; its exit code."""
+    _open_closed_streams()
     given = _parser().parse_args(arguments)
     try:
         secret = None if given.secret_file is None else _secret(given.secret_file)
-        code: int = uvloop.run(given.command(given, secret))
+        code: int = uvloop.run(_ended_on_termination(given.command(given, secret)))
     except KeyboardInterrupt:
         return _INTERRUPTED
+    except asyncio.CancelledError:
+        return _TERMINATED
     except BrokenPipeError:  # the reader of the output has left
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return _FAILED
     except (FileUnusable, ValueError) as error:
-        sys.stderr.write(f"Error: {error}\n")
-        return _BAD_INPUT
+        return _failed(error, _BAD_INPUT)
     except (netchannel.NetChannelError, OSError) as error:
-        sys.stderr.write(f"Error: {error}\n")
-        return _FAILED
+        return _failed(error, _FAILED)
     return code
+
+
+def _failed(error: Exception, code: int) -> int:
+    sys.stderr.write(f"Error: {error}\n")
+    _drop_output()
+    return code
+
+
+def _drop_output() -> None:
+    """Drop the rest of the buffer, which Python would try to write again at the exit."""
+    with suppress(OSError):
+        sys.stdout.flush()
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _open_closed_streams() -> None:
+    """Open the standard streams that are closed: else the event loop gets their descriptors, and aborts.
+
+    Writing to a standard output that was closed is an error; output to such a standard error is dropped.
+    """
+    for name, flags in (("stdin", os.O_RDONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY)):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, flags)
+            mode = "r" if name == "stdin" else "w"
+            setattr(sys, name, open(descriptor, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - as long as the process
+
+
+async def _ended_on_termination(command: Coroutine[Any, Any, int]) -> int:
+    """Run a command that SIGTERM cancels, as Ctrl-C does: `recv` keeps the rows that came."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await command
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="netchannel",
         description="Send files over channels, receive them, and try connections.",
-        epilog="Exit codes: 0 done, 1 the channel failed, 2 invalid input, 130 interrupted.",
+        epilog="Exit codes: 0 done, 1 the channel failed, 2 invalid input, 130 interrupted, 143 terminated.",
     )
     parser.add_argument("--version", action="version", version=netchannel.__version__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")

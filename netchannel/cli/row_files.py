@@ -7,7 +7,7 @@ import json
 import math
 import sys
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
@@ -203,11 +203,11 @@ class Output:
         part = self._path.with_name(f"{self._path.stem}.partial{self._path.suffix}")
         if part.exists():
             part = part.with_name(f"{self._path.stem}.partial-{uuid4().hex[:8]}{self._path.suffix}")
+        for each in (self._writer, self._file):
+            with suppress(OSError, pa.ArrowException):  # as on a full disk: the rows before stay
+                if each is not None:
+                    each.close()
         with self._errors():
-            if self._writer is not None:
-                self._writer.close()
-            if self._file is not None:
-                self._file.close()
             self._aside.replace(part)
         return part
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import signal
 import subprocess
 import sys
@@ -218,6 +219,64 @@ def test_rows_of_a_producer_that_is_interrupted_are_in_a_file_of_their_own(tmp_p
         assert f"{tmp_path / 'out.partial.csv'} has the " in printed
     assert [each.name for each in tmp_path.iterdir()] == ["out.partial.csv"]
     assert set(pc.read_csv(tmp_path / "out.partial.csv")["n"].to_pylist()) == {1234567}
+
+
+@pytest.mark.processes
+async def test_a_receiver_that_is_terminated_keeps_the_rows_that_came(tmp_path: Path) -> None:
+    (address,) = free_addresses(1)
+    with running("recv", f"{address}/rows", "--out", tmp_path / "out.csv") as receiver:
+        async with netchannel.SenderServer() as sender:
+            channel = sender.register_channel("rows", to=address)
+            await channel.send(ROWS.to_batches()[0])
+            await channel.flush()  # acknowledged, so no other process has them
+            receiver.terminate()
+            _, printed = await asyncio.to_thread(receiver.communicate, timeout=30)
+            await channel.abort("the receiver has gone")
+    assert receiver.returncode == 143
+    assert f"{tmp_path / 'out.partial.csv'} has the 3 rows that came" in printed
+    assert [each.name for each in tmp_path.iterdir()] == ["out.partial.csv"]
+    assert read(tmp_path / "out.partial.csv").equals(ROWS)
+
+
+def test_rows_before_a_full_disk_are_in_the_file_of_the_part(tmp_path: Path) -> None:
+    rows = pa.record_batch({"n": pa.array([1] * 400_000)})  # 800,000 bytes as CSV
+    output = Output(str(tmp_path / "out.csv"))
+    output.open(rows.schema)
+    output.write(rows)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, before[1]))
+    try:
+        with pytest.raises(FileUnusable, match=r"out\.csv cannot be written: .*File too large"):
+            output.write(rows)
+        part = output.keep_part()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert part == tmp_path / "out.partial.csv"
+    assert [*tmp_path.iterdir()] == [part]
+    assert part.read_bytes().startswith(b'"n"\n' + b"1\n" * 400_000)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("closed", "exit_code", "said"),
+    [
+        (">&-", 1, "Error: [Errno 9] Bad file descriptor\n"),
+        (">/dev/full", 1, "Error: [Errno 28] No space left on device\n"),
+        ("<&-", 0, ""),
+        ("2>&-", 0, ""),
+    ],
+)
+async def test_with_closed_standard_streams_only_the_result_is_missed(
+    closed: str, exit_code: int, said: str
+) -> None:
+    async with netchannel.ReceiverServer() as receiver:
+        command = f"{sys.executable} -m netchannel ping {receiver.address} --count 1 {closed}"
+        process = await asyncio.create_subprocess_shell(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        out, err = await asyncio.wait_for(process.communicate(), 50)
+    assert (process.returncode, err.decode()) == (exit_code, said)
+    assert len(out.splitlines()) == (0 if exit_code else 2)
 
 
 @pytest.mark.processes
