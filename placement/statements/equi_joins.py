@@ -56,7 +56,7 @@ def joined(
     if rest and how != "inner":
         raise Unsupported(
             f"{shown(rest[0])} is not supported in ON of a {how} join, which gives rows also where it is not true: "
-            f"write it in WHERE, or filter a table in a subquery",
+            f"filter a table in a subquery before the join; WHERE after it would also drop rows without a match",
             rest[0],
         )
     if not pairs:
