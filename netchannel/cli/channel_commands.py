@@ -121,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
 
     send = command("send", _send, "Send the rows of a file, and wait until they are acknowledged.")
     send.add_argument(
-        "file", metavar="FILE", help=".csv, .jsonl, .parquet or .arrow; - is CSV on standard input"
+        "file", metavar="FILE", help=".csv, .jsonl, .parquet, .arrow or .arrows; - is CSV on standard input"
     )
     send.add_argument(
         "to", metavar="HOST:PORT/CHANNEL", type=Place.of, help="channel of a receiver, which may start later"
@@ -223,10 +223,10 @@ async def _next_of(batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
 async def _recv(given: argparse.Namespace, secret: str | None) -> int:
     output = Output(given.out)
     rows = 0
-    async with netchannel.ReceiverServer(given.at.address, secret=secret) as receiver:
-        channel = receiver.register_channel(given.at.channel, ack="explicit")
-        sys.stderr.write(f"listening at {receiver.address}, channel {given.at.channel}\n")
-        try:
+    try:
+        async with netchannel.ReceiverServer(given.at.address, secret=secret) as receiver:
+            channel = receiver.register_channel(given.at.channel, ack="explicit")
+            sys.stderr.write(f"listening at {receiver.address}, channel {given.at.channel}\n")
             schema = await channel.schema()
             if schema is not None:
                 output.open(schema)
@@ -236,11 +236,11 @@ async def _recv(given: argparse.Namespace, secret: str | None) -> int:
                 position = channel.position
                 assert position is not None
                 await channel.ack(position)
-            output.publish()
-        except BaseException:
-            if (part := output.keep_part()) is not None:
-                sys.stderr.write(f"the stream is not complete: {part} has the {rows:,} rows that came\n")
-            raise
+        output.publish()
+    except BaseException:
+        if (part := output.keep_part()) is not None:
+            sys.stderr.write(f"{given.out} is not complete: {part} has the {rows:,} rows that came\n")
+        raise
     sys.stderr.write(f"{rows:,} rows received\n")
     return _DONE
 

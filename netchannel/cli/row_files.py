@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import os
 import sys
 from collections import Counter
 from contextlib import contextmanager, suppress
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 65_536
 """Rows of a message, at most."""
-SUFFIXES = (".csv", ".jsonl", ".parquet", ".arrow")
+SUFFIXES = (".csv", ".jsonl", ".parquet", ".arrow", ".arrows")
+"""The last one is Arrow's stream, as its documentation names it."""
+_ENDED = (".parquet", ".arrow")
+"""The formats whose rows cannot be read without the end of the file."""
 
 
 class FileUnusable(Exception):
@@ -132,7 +136,11 @@ def suffix_of(name: str) -> str:
 
 
 class Output:
-    """Where received rows go: standard output as CSV, as they come, or a file, which is there once it is whole."""
+    """Where received rows go: standard output as CSV, as they come, or a file, which is there once it is whole.
+
+    Parquet and Arrow files end with what finds their rows. Rows for them come into an Arrow stream, whose rows can be
+    read without its end, as after a full disk, and which becomes the file once it is complete.
+    """
 
     def __init__(self, name: str) -> None:
         self._suffix = suffix_of(name)
@@ -145,44 +153,35 @@ class Output:
         )
         self._file: IO[bytes] | None = None
         self._writer: RowsWriter | None = None
+        self._whole_bytes = 0
 
     def open(self, schema: pa.Schema) -> None:
         """Begin. Raises FileUnusable."""
         with self._errors():
             self._file = sys.stdout.buffer if self._aside is None else self._aside.open("wb")
             try:
-                self._writer = self._writer_of(self._file, schema)
-                self._file.flush()
+                if self._suffix == ".parquet":
+                    _writer_of(".parquet", pa.BufferOutputStream(), schema).close()
+                self._writer = _writer_of(".arrows" if self._suffix in _ENDED else self._suffix, self._file, schema)
+                self._flush()
             except pa.ArrowException:  # the format lacks a type, so nothing is written
                 if self._aside is not None:
                     self._file.close()
                     self._aside.unlink()
                 raise
 
-    def _writer_of(self, file: IO[bytes], schema: pa.Schema) -> RowsWriter:
-        match self._suffix:
-            case ".csv":
-                import pyarrow.csv
-
-                made: Any = pyarrow.csv.CSVWriter(file, schema)
-            case ".jsonl":
-                made = _JsonLines(file, schema)
-            case ".parquet":
-                import pyarrow.parquet
-
-                made = pyarrow.parquet.ParquetWriter(file, schema)
-            case _:
-                made = pa.ipc.new_file(file, schema)
-        writer: RowsWriter = made
-        return writer
-
     def write(self, batch: pa.RecordBatch) -> None:
         """Write rows, which are with the system then. Raises FileUnusable."""
         assert self._writer is not None
-        assert self._file is not None
         with self._errors():
             self._writer.write_batch(batch)
-            self._file.flush()
+            self._flush()
+
+    def _flush(self) -> None:
+        assert self._file is not None
+        self._file.flush()
+        if self._aside is not None:
+            self._whole_bytes = self._file.tell()
 
     def publish(self) -> None:
         """All rows are there: have the file under its name. Raises FileUnusable."""
@@ -191,23 +190,40 @@ class Output:
                 self._writer.close()
             if self._path is not None and self._aside is not None and self._file is not None:
                 self._file.close()
+                if self._suffix in _ENDED:
+                    self._convert(self._aside)
                 self._aside.replace(self._path)
+
+    def _convert(self, stream: Path) -> None:
+        """Replace a stream by the same rows in the format of the file. A failure leaves the stream."""
+        made = stream.with_name(f"{stream.name}.made")
+        try:
+            with pa.memory_map(str(stream)) as source, made.open("wb") as file:
+                reader = pa.ipc.open_stream(source)
+                writer = _writer_of(self._suffix, file, reader.schema)
+                for batch in reader:
+                    writer.write_batch(batch)
+                writer.close()
+            made.replace(stream)
+        finally:
+            made.unlink(missing_ok=True)
 
     def keep_part(self) -> Path | None:
         """End a file that is not whole, and return it: its rows are acknowledged, so nothing else has them.
 
-        None if there is no file, or it is published.
+        It ends with the last rows that are written whole. None if there is no file, or it is published.
         """
         if self._path is None or self._aside is None or not self._aside.exists():
             return None
-        part = self._path.with_name(f"{self._path.stem}.partial{self._path.suffix}")
+        suffix = ".arrows" if self._suffix in _ENDED else self._suffix
+        part = self._path.with_name(f"{self._path.stem}.partial{suffix}")
         if part.exists():
-            part = part.with_name(f"{self._path.stem}.partial-{uuid4().hex[:8]}{self._path.suffix}")
-        for each in (self._writer, self._file):
-            with suppress(OSError, pa.ArrowException):  # as on a full disk: the rows before stay
-                if each is not None:
-                    each.close()
+            part = part.with_name(f"{self._path.stem}.partial-{uuid4().hex[:8]}{suffix}")
+        if self._file is not None:
+            with suppress(OSError):  # as on a full disk: the rows before stay
+                self._file.close()
         with self._errors():
+            os.truncate(self._aside, self._whole_bytes)
             self._aside.replace(part)
         return part
 
@@ -219,3 +235,23 @@ class Output:
             raise
         except (OSError, pa.ArrowException) as error:
             raise FileUnusable(f"{self._path or 'standard output'} cannot be written: {error}") from error
+
+
+def _writer_of(suffix: str, file: Any, schema: pa.Schema) -> RowsWriter:
+    match suffix:
+        case ".csv":
+            import pyarrow.csv
+
+            made: Any = pyarrow.csv.CSVWriter(file, schema)
+        case ".jsonl":
+            made = _JsonLines(file, schema)
+        case ".parquet":
+            import pyarrow.parquet
+
+            made = pyarrow.parquet.ParquetWriter(file, schema)
+        case ".arrow":
+            made = pa.ipc.new_file(file, schema)
+        case _:
+            made = pa.ipc.new_stream(file, schema)
+    writer: RowsWriter = made
+    return writer

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pc
 import pyarrow.json as pj
@@ -39,7 +40,8 @@ def write(table: pa.Table, path: Path) -> None:
             lines = [json.dumps(row, ensure_ascii=False) for row in table.to_pylist()]
             path.write_text("\n".join(lines) + "\n", "utf-8")
         case _:
-            with pa.ipc.new_file(path, table.schema) as writer:
+            made = pa.ipc.new_file if path.suffix == ".arrow" else pa.ipc.new_stream
+            with made(path, table.schema) as writer:
                 writer.write_table(table)
 
 
@@ -51,6 +53,8 @@ def read(path: Path) -> pa.Table:
             return pq.read_table(path)
         case ".jsonl":
             return pj.read_json(path)
+        case ".arrows":
+            return pa.ipc.open_stream(path).read_all()
     return pa.ipc.open_file(path).read_all()
 
 
@@ -103,7 +107,7 @@ def test_a_part_of_a_stream_has_a_file_of_its_own(tmp_path: Path, suffix: str) -
         assert read(part).equals(ROWS)
     names = {each.name for each in tmp_path.iterdir()}
     assert len(names) == 2
-    assert f"out.partial{suffix}" in names
+    assert f"out.partial{'.arrows' if suffix in ('.parquet', '.arrow') else suffix}" in names
     assert f"out{suffix}" not in names
 
 
@@ -238,22 +242,47 @@ async def test_a_receiver_that_is_terminated_keeps_the_rows_that_came(tmp_path: 
     assert read(tmp_path / "out.partial.csv").equals(ROWS)
 
 
-def test_rows_before_a_full_disk_are_in_the_file_of_the_part(tmp_path: Path) -> None:
-    rows = pa.record_batch({"n": pa.array([1] * 400_000)})  # 800,000 bytes as CSV
-    output = Output(str(tmp_path / "out.csv"))
-    output.open(rows.schema)
-    output.write(rows)
+@contextmanager
+def at_most(file_bytes: int) -> Iterator[None]:
+    """Let no file of this process grow beyond, as on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, before[1]))
     try:
-        with pytest.raises(FileUnusable, match=r"out\.csv cannot be written: .*File too large"):
-            output.write(rows)
-        part = output.keep_part()
+        yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert part == tmp_path / "out.partial.csv"
+
+
+@pytest.mark.parametrize("suffix", files.SUFFIXES)
+def test_rows_before_a_full_disk_are_in_the_file_of_the_part(tmp_path: Path, suffix: str) -> None:
+    rows = pa.record_batch({"n": pa.array(range(10_000))})
+    output = Output(str(tmp_path / f"out{suffix}"))
+    output.open(rows.schema)
+    output.write(rows)
+    (written,) = tmp_path.iterdir()
+    with at_most(written.stat().st_size + 30_001):
+        with pytest.raises(FileUnusable, match=rf"out\{suffix} cannot be written: .*File too large"):
+            output.write(rows)
+        part = output.keep_part()
+    assert part == tmp_path / f"out.partial{'.arrows' if suffix in ('.parquet', '.arrow') else suffix}"
     assert [*tmp_path.iterdir()] == [part]
-    assert part.read_bytes().startswith(b'"n"\n' + b"1\n" * 400_000)
+    assert read(part).equals(pa.Table.from_batches([rows]))
+
+
+def test_all_rows_are_kept_when_a_disk_is_full_before_their_file_is_whole(tmp_path: Path) -> None:
+    numbers = np.random.default_rng(1).integers(0, 2**62, 100_000)  # as Parquet no smaller than as a stream
+    rows = pa.record_batch({"n": pa.array(numbers)})
+    output = Output(str(tmp_path / "out.parquet"))
+    output.open(rows.schema)
+    output.write(rows)
+    (written,) = tmp_path.iterdir()
+    with at_most(written.stat().st_size + 100):
+        with pytest.raises(FileUnusable, match=r"out\.parquet cannot be written: .*File too large"):
+            output.publish()
+        part = output.keep_part()
+    assert part == tmp_path / "out.partial.arrows"
+    assert [*tmp_path.iterdir()] == [part]
+    assert read(part).equals(pa.Table.from_batches([rows]))
 
 
 @pytest.mark.processes
