@@ -142,7 +142,7 @@ def _homes(
     way: tuple[str, ...],
     around: tuple[type[BaseModel], ...] = (),
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Each place with the key, from the outside in: the keys that lead there, and the type of what is there."""
+    """Yield each place with the key, from the outside in: the keys that lead there, and the types of its model."""
     new = [each for each in dict.fromkeys(models) if each not in around]
     for model in new:
         if key in _keys(model):

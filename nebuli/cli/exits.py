@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import os
 import signal
@@ -76,6 +75,8 @@ def exit_code(command: Callable[[], object]) -> int:
 
 def end_on_termination() -> None:
     """Cancel the current task on SIGTERM and SIGHUP, as asyncio does on Ctrl-C."""
+    import asyncio  # not at the top: commands that only plan do not load it
+
     task = asyncio.current_task()
     assert task is not None
     for number in (signal.SIGTERM, signal.SIGHUP):

@@ -322,7 +322,7 @@ def _recorded(remap: Remap) -> dict[str, dict[str, int]]:
 def _said(error: IngestionError | StorageError, entry: Entry) -> str:
     """Return the error, and the command that fixes it."""
     again = f"nebuli source drop {entry.name}, and nebuli source create FILE"
-    anew = f"nebuli source rebuild {entry.name}" if entry.can_be_rebuilt else again
+    rebuild = f"nebuli source rebuild {entry.name}" if entry.can_be_rebuilt else again
     match error:
         case CollectionUnknown():
             return (
@@ -332,9 +332,9 @@ def _said(error: IngestionError | StorageError, entry: Entry) -> str:
         case MessageInvalid():
             return f"{error}; later messages wait: {', or '.join(_mended(error, entry))}"
         case SourceConflict():
-            return f"{error}; create it again: {anew}"
+            return f"{error}; create it again: {rebuild}"
         case AddressGone():  # of which a rebuild from raw messages asks nothing
-            return f"{error} ({again if entry.definition.raw else anew})"
+            return f"{error} ({again if entry.definition.raw else rebuild})"
     return str(error)
 
 

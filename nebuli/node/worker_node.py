@@ -209,8 +209,8 @@ class WorkerNode:
         if not _begins_again(hosted):  # another call was first
             return hosted
         before = hosted.status
-        anew = FragmentStatus(id_, before.fragment, FragmentState.REGISTERED, checkpoint=before.checkpoint)
-        return self._add(anew, hosted.fragment)
+        created = FragmentStatus(id_, before.fragment, FragmentState.REGISTERED, checkpoint=before.checkpoint)
+        return self._add(created, hosted.fragment)
 
     def _record_start(self, hosted: HostedFragment, *, closes: bool, left_out: str) -> None:
         """Record the start before it.

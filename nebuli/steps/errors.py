@@ -255,13 +255,13 @@ class StateInUse(MembersFailed):
 class StateGone(MembersFailed):
     """The state of ``whose`` in ``folder`` is missing, and the ``rest`` is there.
 
-    ``anew`` shows how to start without it.
+    ``restart`` shows how to start without it.
     """
 
-    def __init__(self, folder: str, whose: str, rest: str, anew: str) -> None:
+    def __init__(self, folder: str, whose: str, rest: str, restart: str) -> None:
         super().__init__(
             f"{folder}, with the state of {whose}, is missing or empty, and {rest} is there: nothing was "
-            f"opened. Restore it from a copy, or {anew}, where the query starts from scratch"
+            f"opened. Restore it from a copy, or {restart}, where the query starts from scratch"
         )
 
 

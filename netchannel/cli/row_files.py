@@ -162,7 +162,9 @@ class Output:
             try:
                 if self._suffix == ".parquet":
                     _writer_of(".parquet", pa.BufferOutputStream(), schema).close()
-                self._writer = _writer_of(".arrows" if self._suffix in _ENDED else self._suffix, self._file, schema)
+                self._writer = _writer_of(
+                    ".arrows" if self._suffix in _ENDED else self._suffix, self._file, schema
+                )
                 self._flush()
             except pa.ArrowException:  # the format lacks a type, so nothing is written
                 if self._aside is not None:

@@ -22,10 +22,8 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from itertools import chain, count, pairwise
+from itertools import accumulate, chain, count, pairwise
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from placement.errors import NoCapacity
 from placement.plan import BoundSource
@@ -275,7 +273,7 @@ class _Model:
         found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
         if not found:
             return None
-        placement = self._placement(np.array(solver.getSolution().col_value))
+        placement = self._placement(solver.getSolution().col_value)
         if first is not None and self.traffic.cost(first) <= self.traffic.cost(placement) * (1 + _TOLERANCE):
             placement = first  # of equal ones that which filters at the sources, and not any
         cost = self.traffic.cost(placement)
@@ -288,34 +286,35 @@ class _Model:
         columns, rows = self._columns, len(self._rows)
         lp = highspy.HighsLp()
         lp.num_col_, lp.num_row_ = columns, rows
-        cost = np.zeros(columns)
+        cost = [0.0] * columns
         for child, numbers in self._f.items():
-            cost[list(numbers.values())] = self.traffic.weights[child]
+            for number in numbers.values():
+                cost[number] = self.traffic.weights[child]
         lp.col_cost_ = cost
-        lp.col_lower_, lp.col_upper_ = np.zeros(columns), np.ones(columns)
-        lp.row_lower_ = np.array([lower for lower, _, _ in self._rows], float)
-        lp.row_upper_ = np.array([upper for _, upper, _ in self._rows], float)
+        lp.col_lower_, lp.col_upper_ = [0.0] * columns, [1.0] * columns
+        lp.row_lower_ = [lower for lower, _, _ in self._rows]
+        lp.row_upper_ = [upper for _, upper, _ in self._rows]
         lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-        lp.a_matrix_.start_ = np.cumsum([0, *(len(terms) for _, _, terms in self._rows)])
-        lp.a_matrix_.index_ = np.array([number for _, _, terms in self._rows for number, _ in terms])
-        lp.a_matrix_.value_ = np.array([value for _, _, terms in self._rows for _, value in terms], float)
+        lp.a_matrix_.start_ = list(accumulate((len(terms) for _, _, terms in self._rows), initial=0))
+        lp.a_matrix_.index_ = [number for _, _, terms in self._rows for number, _ in terms]
+        lp.a_matrix_.value_ = [value for _, _, terms in self._rows for _, value in terms]
         kinds = [highspy.HighsVarType.kInteger] * len(self._x)
         flows = highspy.HighsVarType.kInteger if self._bandwidth else highspy.HighsVarType.kContinuous
         lp.integrality_ = kinds + [flows] * (columns - len(self._x))
         return lp
 
     def _start(self, solver: Any, highspy: Any, first: Placement) -> None:
-        values = np.zeros(self._columns)
+        values = [0.0] * self._columns
         for key, node in first.nodes.items():
             values[self._x[key, node]] = 1
         for child, path in first.paths.items():
             for link in pairwise(path):
                 values[self._f[child][link]] = 1
         solution = highspy.HighsSolution()
-        solution.col_value = list(values)
+        solution.col_value = values
         solver.setSolution(solution)
 
-    def _placement(self, values: Any) -> Placement:
+    def _placement(self, values: Sequence[float]) -> Placement:
         nodes = {
             key: max(candidates, key=lambda node: values[self._x[key, node]])
             for key, candidates in self._candidates.items()

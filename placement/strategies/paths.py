@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from functools import cache, cached_property
 from graphlib import TopologicalSorter
-from typing import TYPE_CHECKING, TypeAlias
-
-import numpy as np
+from operator import add
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -15,8 +14,7 @@ if TYPE_CHECKING:
 
     Steps = Callable[[str], Iterable[str]]
     Room = Callable[[str], float]
-
-Hops: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.int64]]"
+    Hops = list[int]
 
 FAR = 1 << 40
 """Hops to what is not reached: more than any sum of others."""
@@ -25,7 +23,7 @@ FAR = 1 << 40
 class Paths:
     """Paths in a directed acyclic graph, drawn with ``rng``; ``links`` has the nodes that each node leads to.
 
-    Distances are arrays by a node's place in the graph, computed once for each node that is asked about.
+    Distances are lists by a node's place in the graph, computed once for each node that is asked about.
     """
 
     def __init__(self, links: Mapping[str, Sequence[str]], rng: Random) -> None:
@@ -44,7 +42,7 @@ class Paths:
         """Over how many links, at least, each node reaches the given one."""
 
     def _named(self, node: str) -> dict[str, int]:
-        pairs = zip(self._names, self._hops_to(node).tolist(), strict=True)
+        pairs = zip(self._names, self._hops_to(node), strict=True)
         return {name: hops for name, hops in pairs if hops != FAR}
 
     @cached_property
@@ -89,9 +87,9 @@ class Paths:
 
     def between(self, start: str, target: str) -> list[str]:
         """The nodes on all paths, nearest to ``start`` first."""
-        hops = self._hops_from(start)
-        there = (hops < FAR) & (self._hops_to(target) < FAR)
-        return [self._names[rank] for rank in np.argsort(hops, kind="stable") if there[rank]]
+        hops, onward = self._hops_from(start), self._hops_to(target)
+        there = [rank for rank, count in enumerate(hops) if count < FAR and onward[rank] < FAR]
+        return [self._names[rank] for rank in sorted(there, key=hops.__getitem__)]
 
     def lowest(self, nodes: Counter[str], target: str) -> list[str]:
         """The nodes that all of ``nodes`` reach or are, and that reach ``target``, with the fewest hops in total.
@@ -99,19 +97,19 @@ class Paths:
         A node that counts several times is as far as several nodes. In the topology's order; empty if there is none.
         """
         totals = self._totals(nodes, target)
-        fewest = totals.min()
-        return [] if fewest >= FAR else [self._names[rank] for rank in np.flatnonzero(totals == fewest)]
+        fewest = min(totals)
+        return [self._names[rank] for rank, total in enumerate(totals) if total == fewest < FAR]
 
     def ancestors(self, nodes: Counter[str], target: str) -> list[str]:
         """All such nodes, those with the fewest hops first, and among equals in the topology's order."""
         totals = self._totals(nodes, target)
-        return [self._names[rank] for rank in np.argsort(totals, kind="stable") if totals[rank] < FAR]
+        return self._nearest_first(totals)
 
     def nearest(self, nodes: Counter[str]) -> str | None:
         """The first in the topology of those with the fewest hops in total that all of ``nodes`` reach, or are."""
-        totals = sum(weight * self._hops_from(node) for node, weight in nodes.items())
-        rank = int(np.argmin(totals))
-        return None if np.ravel(totals)[rank] >= FAR else self._names[rank]
+        totals = self._added([0] * len(self._names), nodes)
+        fewest = min(totals)
+        return None if fewest >= FAR else self._names[totals.index(fewest)]
 
     def nearest_with_room(self, start: str, room: Room, need: float) -> str | None:
         """Return the nearest node on a way to which, after ``start``, ``need`` operators have room, itself included."""
@@ -124,17 +122,24 @@ class Paths:
 
     def downstream(self, start: str) -> list[str]:
         """The node, and those that it reaches, the nearest first."""
-        hops = self._hops_from(start)
-        return [self._names[rank] for rank in np.argsort(hops, kind="stable") if hops[rank] < FAR]
+        return self._nearest_first(self._hops_from(start))
+
+    def _nearest_first(self, hops: Hops) -> list[str]:
+        there = [rank for rank, count in enumerate(hops) if count < FAR]
+        return [self._names[rank] for rank in sorted(there, key=hops.__getitem__)]
 
     def meet(self, nodes: Iterable[str]) -> bool:
         """True if there is a node that all of ``nodes`` reach or are."""
-        return bool(np.any(np.all([self._hops_from(node) < FAR for node in nodes], axis=0)))
+        return min(self._added([0] * len(self._names), dict.fromkeys(nodes, 1))) < FAR
 
     def _totals(self, nodes: Counter[str], target: str) -> Hops:
-        totals = np.where(self._hops_to(target) < FAR, 0, FAR)
+        return self._added([0 if hops < FAR else FAR for hops in self._hops_to(target)], nodes)
+
+    def _added(self, totals: Hops, nodes: Mapping[str, int]) -> Hops:
+        """Add to each total the hops from all of ``nodes``, each as often as it counts."""
         for node, weight in nodes.items():
-            totals += weight * self._hops_from(node)
+            hops = self._hops_from(node)
+            totals = list(map(add, totals, hops if weight == 1 else [weight * count for count in hops]))
         return totals
 
 
@@ -152,7 +157,7 @@ def _hops(links: Sequence[Sequence[int]], start: int) -> Hops:
                     hops[end] = count
                     reached.append(end)
         frontier = reached
-    return np.array(hops, np.int64)
+    return hops
 
 
 def draw_path(start: str, steps: Steps, room: Room, need: float, rng: Random) -> tuple[str, ...] | None:

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from nebuli.dataflow import Progress
 
 
-__all__ = ["Result"]
-
 _MERGE_BYTES = 4 << 20
 """Bytes below which changes wait for each other before they are merged."""
 _MEMORY_BYTES = 16 << 20
@@ -136,9 +134,6 @@ class _Spill:
 
 def _takes_back(change: pa.RecordBatch) -> bool:
     return bool((zset.weights_of(change) < 0).any())
-
-
-__all__ = ["AppendSink", "ChangesSink", "FinalSink"]
 
 
 class FinalSink:

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from .member import Member
 
 
-__all__ = ["COORDINATOR", "DISMISSED", "PUBLISHED", "TAKES", "forget_run"]
-
 COORDINATOR = "coordinator.json"
 """The requests to a coordinator, and its progress."""
 DISMISSED = "dismissed"
