@@ -280,8 +280,10 @@ async def _ping(given: argparse.Namespace, secret: str | None) -> int:
                     async with asyncio.timeout(given.timeout):
                         times.append(await _round_trip_s(sender, refused, times))
                 except TimeoutError:
+                    (peer,) = sender.statistics().peers
+                    why = "" if peer.state == "up" else f" ({channel.core.last_failure})"
                     raise netchannel.ChannelBroken(
-                        f"{given.address} did not answer in {given.timeout:g} s: is a receiver running there?"
+                        f"{given.address} did not answer in {given.timeout:g} s: is a receiver running there?{why}"
                     ) from None
                 sys.stdout.write(f"{times[-1] * 1000:.2f} ms\n")
                 sys.stdout.flush()

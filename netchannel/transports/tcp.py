@@ -14,7 +14,7 @@ from netchannel.address import TcpAddress, parse_address
 from .sockets import BACKLOG, connect_with, listen_on
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from .interface import Listener, MakeProtocol
 
@@ -40,13 +40,25 @@ async def connect(address: str, make_protocol: MakeProtocol) -> None:
     """Connect to ``address``."""
     where = parse_address(address)
     create = partial(asyncio.get_running_loop().create_connection, host=where.host, port=where.port)
-    await connect_with(create, make_protocol)
+    with _host_named(where):
+        await connect_with(create, make_protocol)
+
+
+@contextlib.contextmanager
+def _host_named(where: TcpAddress) -> Iterator[None]:
+    """Have the host in the error if its name stands for no address, or cannot be a name."""
+    try:
+        yield
+    except (socket.gaierror, UnicodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise OSError(f"cannot resolve {where.host}: {why}") from error
 
 
 async def dial(where: TcpAddress) -> socket.socket:
     """Return a socket that is connected to ``where``, for a caller that reads and writes it."""
     loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM)
+    with _host_named(where):
+        found = await loop.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM)
     for left, (family, kind, proto, _, name) in zip(reversed(range(len(found))), found, strict=True):
         sock = socket.socket(family, kind, proto)
         try:

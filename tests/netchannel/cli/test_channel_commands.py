@@ -346,6 +346,10 @@ async def test_ping_measures_and_says_who_is_not_there() -> None:
     done = await asyncio.to_thread(called, "ping", gone, "--timeout", "0.5")
     assert (done.returncode, done.stdout) == (1, "")
     assert f"{gone} did not answer in 0.5 s" in done.stderr
+    assert "refused" in done.stderr
+    done = await asyncio.to_thread(called, "ping", "nowhere.invalid:1", "--timeout", "1")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "cannot resolve nowhere.invalid: " in done.stderr
     async with netchannel.ReceiverServer() as receiver:
         done = await asyncio.to_thread(called, "ping", receiver.address, "--count", "2")
     assert done.returncode == 0
