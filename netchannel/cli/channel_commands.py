@@ -106,7 +106,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="netchannel",
         description="Send files over channels, receive them, and try connections.",
-        epilog="Exit codes: 0 done, 1 the channel failed, 2 invalid input, 130 interrupted, 143 terminated.",
+        epilog="Exit codes: 0 done, 1 the channel failed or the rows cannot be written, 2 invalid input, "
+        "130 interrupted, 143 terminated.",
     )
     parser.add_argument("--version", action="version", version=netchannel.__version__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -183,20 +184,33 @@ async def _send(given: argparse.Namespace, secret: str | None) -> int:
         channel = sender.register_channel(given.to.channel, to=given.to.address)
         batches = read_batches(given.file)
         _KEPT.append(batches)
-        with ProgressLine() as line:
-            line.show(f"waiting for {given.to.address}")
-            while (batch := await _next_of(batches)) is not None:
-                await channel.send(batch)
-                rows, messages = rows + batch.num_rows, messages + 1
-                acknowledged = channel.statistics().acknowledged
-                line.show(f"{rows:,} rows sent, messages: {messages:,}, acknowledged: {acknowledged:,}")
-            await channel.close()
+        over = asyncio.create_task(_until_over(channel))
+        try:
+            with ProgressLine() as line:
+                line.show(f"waiting for {given.to.address}")
+                while (batch := await _next_of(batches, over)) is not None:
+                    await channel.send(batch)
+                    rows, messages = rows + batch.num_rows, messages + 1
+                    acknowledged = channel.statistics().acknowledged
+                    line.show(f"{rows:,} rows sent, messages: {messages:,}, acknowledged: {acknowledged:,}")
+                await channel.close()
+        finally:
+            over.cancel()
     sys.stderr.write(f"{rows:,} rows acknowledged, messages: {messages:,}\n")
     return _DONE
 
 
-async def _next_of(batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
-    """Wait for the next one, on a thread that is not joined at exit: standard input may never end."""
+async def _until_over(channel: netchannel.SenderChannel) -> None:
+    """Wait until the channel can take nothing more, and raise why. Upqueries have no answer in a file."""
+    while True:
+        await channel.recv_upquery()
+
+
+async def _next_of(batches: Iterator[pa.RecordBatch], over: asyncio.Task[None]) -> pa.RecordBatch | None:
+    """Wait for the next one, on a thread that is not joined at exit: standard input may never end.
+
+    Raises what ``over`` does before that.
+    """
     loop = asyncio.get_running_loop()
     found: asyncio.Future[pa.RecordBatch | None] = loop.create_future()
 
@@ -217,6 +231,9 @@ async def _next_of(batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
             loop.call_soon_threadsafe(tell, result, error)
 
     Thread(target=read, daemon=True).start()
+    await asyncio.wait((found, over), return_when=asyncio.FIRST_COMPLETED)
+    if over.done():
+        await over
     return await found
 
 
@@ -227,15 +244,21 @@ async def _recv(given: argparse.Namespace, secret: str | None) -> int:
         async with netchannel.ReceiverServer(given.at.address, secret=secret) as receiver:
             channel = receiver.register_channel(given.at.channel, ack="explicit")
             sys.stderr.write(f"listening at {receiver.address}, channel {given.at.channel}\n")
-            schema = await channel.schema()
-            if schema is not None:
-                output.open(schema)
-            async for batch in channel:
-                output.write(batch)
-                rows += batch.num_rows
-                position = channel.position
-                assert position is not None
-                await channel.ack(position)
+            try:
+                schema = await channel.schema()
+                if schema is not None:
+                    output.open(schema)
+                async for batch in channel:
+                    output.write(batch)
+                    rows += batch.num_rows
+                    position = channel.position
+                    assert position is not None
+                    await channel.ack(position)
+            except BaseException as error:
+                # Acknowledged rows come to no other receiver. Without any, the next one gets the whole stream.
+                if isinstance(error, Exception) or rows:
+                    await channel.close(f"recv failed: {error}" if str(error) else "recv was interrupted")
+                raise
         output.publish()
     except BaseException:
         if (part := output.keep_part()) is not None:

@@ -226,6 +226,30 @@ def test_rows_of_a_producer_that_is_interrupted_are_in_a_file_of_their_own(tmp_p
 
 
 @pytest.mark.processes
+def test_a_sender_whose_receiver_fails_ends_with_its_reason() -> None:
+    """Also while it waits for standard input."""
+    (address,) = free_addresses(1)
+    send = [sys.executable, "-m", "netchannel", "send", "-", f"{address}/rows"]
+    recv = [sys.executable, "-m", "netchannel", "recv", f"{address}/rows"]
+    with (
+        Path("/dev/full").open("wb") as full,
+        subprocess.Popen(send, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as sender,
+    ):
+        assert sender.stdin is not None
+        assert sender.stderr is not None
+        try:
+            sender.stdin.write(b"n\n" + b"1234567\n" * 400_000)
+            sender.stdin.flush()
+            receiver = subprocess.run(recv, stdout=full, stderr=subprocess.PIPE, timeout=50, check=False)
+            assert sender.wait(20) == 1
+        finally:
+            sender.kill()
+        assert b"recv failed: standard output cannot be written: " in sender.stderr.read()
+    assert receiver.returncode == 1
+    assert b"No space left on device" in receiver.stderr
+
+
+@pytest.mark.processes
 async def test_a_receiver_that_is_terminated_keeps_the_rows_that_came(tmp_path: Path) -> None:
     (address,) = free_addresses(1)
     with running("recv", f"{address}/rows", "--out", tmp_path / "out.csv") as receiver:
@@ -235,7 +259,8 @@ async def test_a_receiver_that_is_terminated_keeps_the_rows_that_came(tmp_path: 
             await channel.flush()  # acknowledged, so no other process has them
             receiver.terminate()
             _, printed = await asyncio.to_thread(receiver.communicate, timeout=30)
-            await channel.abort("the receiver has gone")
+            with pytest.raises(netchannel.ChannelClosedByPeer, match="recv was interrupted"):
+                await channel.close()
     assert receiver.returncode == 143
     assert f"{tmp_path / 'out.partial.csv'} has the 3 rows that came" in printed
     assert [each.name for each in tmp_path.iterdir()] == ["out.partial.csv"]
