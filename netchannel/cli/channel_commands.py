@@ -18,7 +18,7 @@ import uvloop
 
 import netchannel
 from netchannel.cli.progress_line import ProgressLine
-from netchannel.cli.row_files import FileUnusable, Output, read_batches, suffix_of
+from netchannel.cli.row_files import FileNotWritten, FileUnusable, Output, read_batches, suffix_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _FAILED
     except (FileUnusable, ValueError) as error:
         return _failed(error, _BAD_INPUT)
-    except (netchannel.NetChannelError, OSError) as error:
+    except (netchannel.NetChannelError, FileNotWritten, OSError) as error:
         return _failed(error, _FAILED)
     return code
 

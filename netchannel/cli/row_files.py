@@ -27,7 +27,11 @@ _ENDED = (".parquet", ".arrow")
 
 
 class FileUnusable(Exception):
-    """A file cannot be read or written, or its name does not show its format."""
+    """A file cannot be read, or its name does not show its format."""
+
+
+class FileNotWritten(Exception):
+    """A file, or standard output, does not take the rows."""
 
 
 class RowsWriter(Protocol):
@@ -147,7 +151,7 @@ class Output:
         self._path = None if name == "-" else Path(name)
         if self._path is not None and (self._path.is_dir() or not self._path.parent.is_dir()):
             wrong = "it is a folder" if self._path.is_dir() else f"there is no folder {self._path.parent}"
-            raise FileUnusable(f"{name} cannot be written: {wrong}")
+            raise FileNotWritten(f"{name} cannot be written: {wrong}")
         self._aside = (
             None if self._path is None else self._path.with_name(f".{self._path.name}.{uuid4().hex[:8]}")
         )
@@ -156,7 +160,7 @@ class Output:
         self._whole_bytes = 0
 
     def open(self, schema: pa.Schema) -> None:
-        """Begin. Raises FileUnusable."""
+        """Begin. Raises FileNotWritten."""
         with self._errors():
             self._file = sys.stdout.buffer if self._aside is None else self._aside.open("wb")
             try:
@@ -173,7 +177,7 @@ class Output:
                 raise
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Write rows, which are with the system then. Raises FileUnusable."""
+        """Write rows, which are with the system then. Raises FileNotWritten."""
         assert self._writer is not None
         with self._errors():
             self._writer.write_batch(batch)
@@ -186,7 +190,7 @@ class Output:
             self._whole_bytes = self._file.tell()
 
     def publish(self) -> None:
-        """All rows are there: have the file under its name. Raises FileUnusable."""
+        """All rows are there: have the file under its name. Raises FileNotWritten."""
         with self._errors():
             if self._writer is not None:
                 self._writer.close()
@@ -236,7 +240,7 @@ class Output:
         except BrokenPipeError:
             raise
         except (OSError, pa.ArrowException) as error:
-            raise FileUnusable(f"{self._path or 'standard output'} cannot be written: {error}") from error
+            raise FileNotWritten(f"{self._path or 'standard output'} cannot be written: {error}") from error
 
 
 def _writer_of(suffix: str, file: Any, schema: pa.Schema) -> RowsWriter:

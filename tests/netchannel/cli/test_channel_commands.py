@@ -21,7 +21,7 @@ import pytest
 
 import netchannel
 from netchannel.cli import row_files as files
-from netchannel.cli.row_files import FileUnusable, Output, read_batches
+from netchannel.cli.row_files import FileNotWritten, FileUnusable, Output, read_batches
 from tests.support.ports import free_addresses
 from tests.support.terminals import on_terminal
 from tests.support.waiting import wait_for
@@ -169,10 +169,10 @@ def test_lines_of_json_have_base64_for_bytes_and_strings_for_numbers_that_json_l
 
 def test_columns_that_a_format_lacks_are_refused_and_leave_no_file(tmp_path: Path) -> None:
     twice = pa.schema([("n", pa.int64()), ("n", pa.int64())])
-    with pytest.raises(FileUnusable, match=r"column 'n' comes several times; write \.csv or \.arrow"):
+    with pytest.raises(FileNotWritten, match=r"column 'n' comes several times; write \.csv or \.arrow"):
         Output(str(tmp_path / "out.jsonl")).open(twice)
     output = Output(str(tmp_path / "out.csv"))
-    with pytest.raises(FileUnusable, match=r"out\.csv cannot be written: .*list"):
+    with pytest.raises(FileNotWritten, match=r"out\.csv cannot be written: .*list"):
         output.open(pa.schema([("n", pa.list_(pa.int64()))]))
     assert output.keep_part() is None
     assert [*tmp_path.iterdir()] == []
@@ -181,7 +181,7 @@ def test_columns_that_a_format_lacks_are_refused_and_leave_no_file(tmp_path: Pat
 @pytest.mark.parametrize("name", ["gone/out.csv", "folder.csv"])
 def test_a_place_that_takes_no_file_is_refused_before_rows_come(tmp_path: Path, name: str) -> None:
     (tmp_path / "folder.csv").mkdir()
-    with pytest.raises(FileUnusable, match=f"{name} cannot be written"):
+    with pytest.raises(FileNotWritten, match=f"{name} cannot be written"):
         Output(str(tmp_path / name))
 
 
@@ -286,7 +286,7 @@ def test_rows_before_a_full_disk_are_in_the_file_of_the_part(tmp_path: Path, suf
     output.write(rows)
     (written,) = tmp_path.iterdir()
     with at_most(written.stat().st_size + 30_001):
-        with pytest.raises(FileUnusable, match=rf"out\{suffix} cannot be written: .*File too large"):
+        with pytest.raises(FileNotWritten, match=rf"out\{suffix} cannot be written: .*File too large"):
             output.write(rows)
         part = output.keep_part()
     assert part == tmp_path / f"out.partial{'.arrows' if suffix in ('.parquet', '.arrow') else suffix}"
@@ -302,7 +302,7 @@ def test_all_rows_are_kept_when_a_disk_is_full_before_their_file_is_whole(tmp_pa
     output.write(rows)
     (written,) = tmp_path.iterdir()
     with at_most(written.stat().st_size + 100):
-        with pytest.raises(FileUnusable, match=r"out\.parquet cannot be written: .*File too large"):
+        with pytest.raises(FileNotWritten, match=r"out\.parquet cannot be written: .*File too large"):
             output.publish()
         part = output.keep_part()
     assert part == tmp_path / "out.partial.arrows"
