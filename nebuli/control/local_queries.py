@@ -73,6 +73,7 @@ async def collect(
             f"expected members from 1 to {MOST_MEMBERS}, together with state, "
             f"got members={members!r}, state={state!r}"
         )
+    place = None if state is None else store_place(state)
     file, model = _loaded(topology)
     has_no_sink = isinstance(query, Relation) and not query.is_sink
     if isinstance(query, Relation) and has_no_sink:
@@ -88,7 +89,7 @@ async def collect(
         )
     with TemporaryDirectory(prefix="nebuli-") as folder:
         rows = Path(folder) / "rows.parquet"
-        if state is None:
+        if place is None:
             model = with_reached_sink(model, plan, kept_in(rows))
         else:
             model = at_node(model, downstream(model)[0], kept_in(rows))
@@ -101,10 +102,10 @@ async def collect(
                     )
                 ]
             )
-        if state is None:
+        if place is None:
             await _run(model, file, plan)
         else:
-            await _run_in_steps(model, file, plan, store_place(state), members)
+            await _run_in_steps(model, file, plan, place, members)
         table = pq.read_table(rows)
     return (
         table if ordering is None else ordered(table, ordering).select(table.column_names[: ordering.width])

@@ -59,7 +59,7 @@ class StorageError(Exception):
 
 
 class StoreUrlInvalid(StorageError):
-    """The URL of a store is malformed; the message never repeats a password."""
+    """The place of a store is empty, or its URL malformed; the message never repeats a password."""
 
 
 class ExtraMissing(StorageError):

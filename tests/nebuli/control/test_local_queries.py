@@ -17,6 +17,7 @@ from nebuli import blocking
 from nebuli.connectors.errors import OutputError
 from nebuli.control.errors import QueryFailed
 from nebuli.steps.errors import StateOfAnother
+from nebuli.store.errors import StoreUrlInvalid
 from placement import InvalidQuery
 from tests.support.ports import free_addresses
 from tests.support.waiting import until_async
@@ -180,6 +181,16 @@ async def test_what_cannot_run_is_refused_before_a_worker_starts(
     monkeypatch.setattr("nebuli.control.local_queries.LocalWorkers", None)
     with pytest.raises(error, match=message):
         await call(topology, query)
+
+
+async def test_an_empty_state_does_not_stand_for_the_current_folder(
+    topology: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(topology.parent)
+    before = {*topology.parent.iterdir()}
+    with pytest.raises(StoreUrlInvalid, match="empty string: give a folder by its path"):
+        await nebuli.collect(topology, CITIES, state="")
+    assert {*topology.parent.iterdir()} == before
 
 
 async def test_a_topology_that_is_wrong_is_refused_with_its_place(tmp_path: Path) -> None:

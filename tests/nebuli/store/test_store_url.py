@@ -48,6 +48,7 @@ def test_a_url_is_shown_without_its_password() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
+        ("", r"the place of a store is an empty string: give a folder by its path, or postgresql:"),
         (
             "mysql://me:hidden@host/db",
             r"mysql:// cannot hold a store: give a folder by its path, or postgresql:",
