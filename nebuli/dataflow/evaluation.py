@@ -1,7 +1,7 @@
 """Typed expressions as functions over Arrow batches, made once and called per batch.
 
 Everything is computed a column at a time. Where SQL promises that a part is not evaluated for some rows (the
-branches of CASE, the later arguments of COALESCE, the right side of AND and OR), a part that could fail is
+branches of CASE, the later arguments of COALESCE, of AND and of OR), a part that could fail is
 evaluated for the other rows only: ``CASE WHEN n <> 0 THEN total // n END`` is not a division by zero.
 """
 
@@ -95,21 +95,21 @@ class _Part:
 
 
 def _and(_: Call, parts: list[_Part]) -> Evaluator:
-    left, right = parts
-
     def evaluate(batch: pa.RecordBatch) -> Any:
-        first = left.all(batch)
-        return pc.and_kleene(first, right.where(pc.fill_null(first, True), batch))
+        values = parts[0].all(batch)
+        for part in parts[1:]:
+            values = pc.and_kleene(values, part.where(pc.fill_null(values, True), batch))
+        return values
 
     return evaluate
 
 
 def _or(_: Call, parts: list[_Part]) -> Evaluator:
-    left, right = parts
-
     def evaluate(batch: pa.RecordBatch) -> Any:
-        first = left.all(batch)
-        return pc.or_kleene(first, right.where(pc.invert(pc.fill_null(first, False)), batch))
+        values = parts[0].all(batch)
+        for part in parts[1:]:
+            values = pc.or_kleene(values, part.where(pc.invert(pc.fill_null(values, False)), batch))
+        return values
 
     return evaluate
 

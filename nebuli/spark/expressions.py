@@ -130,23 +130,17 @@ def _as(type_: T, sql: str) -> str:
 
 
 def _and(call: Call, values: list[str]) -> str:
-    left, right = values
-    return (
-        f"CASE WHEN NOT {left} THEN FALSE ELSE {left} AND {right} END"
-        if may_fail(call.arguments[1])
-        else _both(values)
-    )
-
-
-def _both(values: list[str]) -> str:
-    return f"({values[0]} AND {values[1]})"
+    if any(map(may_fail, call.arguments[1:])):
+        branches = " ".join(f"WHEN NOT {value} THEN FALSE" for value in values[:-1])
+        return f"CASE {branches} ELSE {' AND '.join(values)} END"
+    return f"({' AND '.join(values)})"
 
 
 def _or(call: Call, values: list[str]) -> str:
-    left, right = values
-    if may_fail(call.arguments[1]):
-        return f"CASE WHEN {left} THEN TRUE ELSE {left} OR {right} END"
-    return f"({left} OR {right})"
+    if any(map(may_fail, call.arguments[1:])):
+        branches = " ".join(f"WHEN {value} THEN TRUE" for value in values[:-1])
+        return f"CASE {branches} ELSE {' OR '.join(values)} END"
+    return f"({' OR '.join(values)})"
 
 
 def _case(_: Call, values: list[str]) -> str:

@@ -66,6 +66,15 @@ def sql_of(node: Expr) -> str:
     return node.sql(dialect="duckdb")
 
 
+def chained(node: Expr) -> list[Expr]:
+    """Return the sides of ``a OR b OR c``, or of AND, which sqlglot nests to the left, however long it is."""
+    sides, left = [], node
+    while type(left) is type(node):
+        sides.append(left.expression)
+        left = left.this
+    return [left, *reversed(sides)]
+
+
 def only(node: Expr, *known: str) -> None:
     """Refuses a node with an argument that its handler does not read."""
     extra = [name for name, value in node.args.items() if value and name not in known]

@@ -14,7 +14,7 @@ from sqlglot import exp
 
 from placement.sql import typing_rules as rules
 from placement.sql.functions import FUNCTIONS
-from placement.sql.sql_tree import only, sql_of, unsupported
+from placement.sql.sql_tree import chained, only, sql_of, unsupported
 from placement.sql.typed_tree import Call, ColumnRef, ExpressionError, Literal, Node
 from topology.schema import DataType as T
 
@@ -174,10 +174,8 @@ def _comparison(t: Translator, node: Expr) -> Node:
 
 def _logic(t: Translator, node: Expr) -> Node:
     function = "and" if isinstance(node, exp.And) else "or"
-    operands = [
-        rules.coerce(t.translate(side), T.BOOL, function.upper()) for side in (node.this, node.expression)
-    ]
-    return Call(function, tuple(operands), T.BOOL, sql_of(node))
+    operands = tuple(rules.coerce(t.translate(side), T.BOOL, function.upper()) for side in chained(node))
+    return Call(function, operands, T.BOOL, sql_of(node))
 
 
 def _not(t: Translator, node: Expr) -> Node:

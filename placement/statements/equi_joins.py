@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
+from placement.sql.sql_tree import chained
 from placement.sql.typing_rules import common_type
 from placement.statements.carets import Unsupported, shown
 from placement.statements.relations import Named, Relation, cast, column, free_name, in_columns_of
@@ -79,8 +80,8 @@ def joined(
         operators.made[-1]["how"] = how
     width = (*names, *(each for side in (left, right) for each in side.width if each not in names))
     found = Relation(id_, _named(left, right, pairs, names), width)
-    for condition in rest:
-        found = operators.filter("on", found, condition)
+    if rest:
+        found = operators.filter("on", found, exp.and_(*rest, copy=False))
     return found, others
 
 
@@ -144,8 +145,8 @@ def conditions_of(condition: Expr) -> Iterator[Expr]:
     while isinstance(condition, exp.Paren):
         condition = condition.this
     if isinstance(condition, exp.And):
-        yield from conditions_of(condition.this)
-        yield from conditions_of(condition.expression)
+        for each in chained(condition):
+            yield from conditions_of(each)
     else:
         yield condition
 

@@ -119,13 +119,15 @@ class _Calls:
 
     def above(self, item: Expr) -> Expr:
         """An item over the columns of the groups. Raises Unsupported for what is not one value of a group."""
+        kinds = {exp.Column, *map(type, self._keys.names.values())}
 
         def replaced(node: Expr) -> Expr:
             if _is_call(node):
                 return column(self.names[text_of(in_columns_of(_unfiltered(node), self._relation))])
-            name = self._keys.texts.get(text_of(in_columns_of(node, self._relation)))
-            if name is not None:
-                return column(name)
+            if type(node) in kinds:  # as text only then: of a long condition that takes long, at each of its levels
+                name = self._keys.texts.get(text_of(in_columns_of(node, self._relation)))
+                if name is not None:
+                    return column(name)
             if isinstance(node, exp.Column):
                 raise Unsupported(
                     f"{shown(node)} is neither in GROUP BY nor in an aggregate, and has no single value in a group",
@@ -139,13 +141,13 @@ class _Calls:
 
 def _calls_in(item: Expr) -> list[Expr]:
     """The calls in an expression, each with its ``FILTER``. Raises Unsupported for one in another."""
-    if _is_call(item):
-        own = _aggregate_of(item)
+    calls = [each for each in item.dfs(prune=_is_call) if _is_call(each)]
+    for call in calls:
+        own = _aggregate_of(call)
         inner: Iterable[Expr] = own.find_all(*_KINDS)
         if any(each is not own for each in inner):
-            raise Unsupported(f"an aggregate in an aggregate: {shown(item)}", item)
-        return [item]
-    return [call for each in item.iter_expressions() for call in _calls_in(each)]
+            raise Unsupported(f"an aggregate in an aggregate: {shown(call)}", call)
+    return calls
 
 
 def _is_call(node: Expr) -> bool:

@@ -298,7 +298,9 @@ def _from(operators: Operators, select: exp.Select, scope: Scope) -> Relation:
         # A condition that has to hold in the end holds for rows that later joins leave as they are.
         early = conditions if all(how_of(each) in ("inner", "left") for each in joins[number:]) else []
         relation, later = joined(operators, relation, right, join, early)
-        conditions = [each for each in conditions if each not in early or each in later]
+        if early:
+            kept = {*later}
+            conditions = [each for each in conditions if each in kept]
     if conditions:
         relation = operators.filter("where", relation, exp.and_(*conditions, copy=False))
     return relation
@@ -323,8 +325,10 @@ def _narrowed(
     narrowed, left = [], [*conditions]
     for table in tables:
         others = Relation.together(each for each in tables if each is not table)
-        own = [each for each in left if is_of(each, table, others)]
-        left = [each for each in left if each not in own]
+        own, rest = [], []
+        for each in left:
+            (own if is_of(each, table, others) else rest).append(each)
+        left = rest
         narrowed.append(operators.filter("where", table, exp.and_(*own)) if own else table)
     return narrowed, left
 

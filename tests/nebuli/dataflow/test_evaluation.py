@@ -249,7 +249,10 @@ def test_a_hundred_thousand_prices_are_rounded_as_by_duckdb(digits: int) -> None
     assert ours.equals(theirs.combine_chunks())
 
 
-@pytest.mark.parametrize("sql", ["i8 <> 0 AND 10 // i8 > 1", "i8 = 0 OR 10 // i8 > 1"])
+@pytest.mark.parametrize(
+    "sql",
+    ["i8 <> 0 AND 10 // i8 > 1", "i8 = 0 OR 10 // i8 > 1", "i8 <> 0 AND true AND 10 // i8 > 1"],
+)
 def test_the_right_side_is_evaluated_only_where_the_left_leaves_it_open(sql: str) -> None:
     values = [1, 0, None, 20]
     batch = pa.record_batch([pa.array(values, pa.int8())], ["i8"])

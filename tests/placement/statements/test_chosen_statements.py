@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from random import Random
 
@@ -45,3 +46,19 @@ def mismatch(statement: str, number: int) -> str | None:
 def test_chosen_statements_agree_with_duckdb(first: int) -> None:
     found = [mismatch(each, first) for each in STATEMENTS[first : first + _AT_ONCE]]
     assert [each for each in found if each] == []
+
+
+@pytest.mark.story
+@pytest.mark.parametrize(
+    ("statement", "operator", "term"),
+    [
+        ("SELECT k, n FROM t WHERE {}", "OR", "n = {}"),
+        ("SELECT k, n FROM t WHERE {}", "AND", "k <> {}"),
+        ("SELECT k, count(*) AS c FROM t GROUP BY k HAVING {}", "OR", "k = {}"),
+        ("SELECT t.n FROM t JOIN u ON t.k = u.k AND {}", "AND", "t.n + u.k <> {}"),
+    ],
+)
+def test_a_long_condition_is_not_a_deep_one(statement: str, operator: str, term: str) -> None:
+    """More terms than Python has calls within each other."""
+    terms = map(term.format, range(2, sys.getrecursionlimit() + 100))
+    assert mismatch(statement.format(f" {operator} ".join(terms)), 0) is None
