@@ -72,7 +72,9 @@ def store_place(text: str | os.PathLike[str]) -> StorePlace:
             )
         return _parsed(text)
     if text == "":  # as of an unset variable, which must not stand for the working directory
-        raise StoreUrlInvalid(f"the place of a store is an empty string: give a folder by its path, or {_EXAMPLE}")
+        raise StoreUrlInvalid(
+            f"the place of a store is an empty string: give a folder by its path, or {_EXAMPLE}"
+        )
     return Path(text)
 
 

@@ -124,7 +124,8 @@ class _Calls:
         def replaced(node: Expr) -> Expr:
             if _is_call(node):
                 return column(self.names[text_of(in_columns_of(_unfiltered(node), self._relation))])
-            if type(node) in kinds:  # as text only then: of a long condition that takes long, at each of its levels
+            # As text only then: of a long condition that takes long, at each of its levels.
+            if type(node) in kinds:
                 name = self._keys.texts.get(text_of(in_columns_of(node, self._relation)))
                 if name is not None:
                     return column(name)

@@ -325,7 +325,8 @@ def _narrowed(
     narrowed, left = [], [*conditions]
     for table in tables:
         others = Relation.together(each for each in tables if each is not table)
-        own, rest = [], []
+        own: list[Expr] = []
+        rest: list[Expr] = []
         for each in left:
             (own if is_of(each, table, others) else rest).append(each)
         left = rest
