@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import signal
@@ -10,6 +11,8 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 import click
+
+from nebuli.disk_room import what_to_do
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,6 +39,7 @@ _BAD_INPUT = (
     ("nebuli.rpc.trust", "TrustUnusable"),
 )
 """The errors that a user's file can cause, by module and name."""
+_OF_OUTPUT = (errno.EBADF, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC)
 
 
 def exit_code(command: Callable[[], object]) -> int:
@@ -62,7 +66,7 @@ def exit_code(command: Callable[[], object]) -> int:
     except OSError as error:
         # Errors of the user's files name the file; this is an error of our own output, such as a full disk.
         _drop_output()
-        click.echo(f"Error: {error}", err=True)
+        click.echo(f"Error: {_of_output(error)}", err=True)
         return ExitCode.FAILED
     except Exception as error:
         if not is_bad_input(error):
@@ -71,6 +75,14 @@ def exit_code(command: Callable[[], object]) -> int:
         click.echo(str(error) if has_places else f"Error: {error}", err=True)
         return ExitCode.BAD_INPUT
     return code if isinstance(code, int) else ExitCode.DONE
+
+
+def _of_output(error: OSError) -> str:
+    """Return the message of an error, with what to do about it if it is one of standard output."""
+    if error.filename is not None or error.errno not in _OF_OUTPUT:
+        return str(error)
+    remedy = what_to_do(error)
+    return f"standard output cannot be written: {error.strerror}{'' if remedy is None else f'; {remedy}'}"
 
 
 def end_on_termination() -> None:

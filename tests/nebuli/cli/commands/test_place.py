@@ -355,8 +355,8 @@ def test_the_demo_is_placed_with_half_a_second_of_cpu_time():
 @pytest.mark.parametrize(
     ("redirection", "said"),
     [
-        (">&-", "Error: [Errno 9] Bad file descriptor\n"),
-        (">/dev/full", "Error: [Errno 28] No space left on device\n"),
+        (">&-", "Error: standard output cannot be written: Bad file descriptor\n"),
+        (">/dev/full", "Error: standard output cannot be written: No space left on device; free some\n"),
     ],
 )
 def test_output_that_goes_nowhere_is_one_line(directory: Path, redirection: str, said: str):
