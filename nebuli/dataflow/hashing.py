@@ -69,7 +69,7 @@ _SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
 _FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 _BASE = 0x100000001B3  # FNV's prime: odd, so that multiplying by it loses nothing
 _ALL = 0xFFFFFFFFFFFFFFFF
-_FEW = 12
+_FEWEST_ROWS = 12  # so few are hashed by Python
 _SHORT = 64  # bytes of text, beyond which NumPy is faster
 _TEXTS = frozenset(each.id for each in (pa.string(), pa.binary()))
 _SIMPLE = _TEXTS | {each.id for each in (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint64())}
@@ -79,7 +79,7 @@ _BLOCK = 1 << 16  # bytes of text hashed at once: bounds the temporary arrays, a
 
 def hash_rows(columns: Sequence[Any], rows: int) -> NDArray[np.uint64]:
     """One hash per row over ``columns``, Arrow arrays of ``rows`` values each."""
-    if rows <= _FEW and all(_is_simple(column.type) for column in columns):
+    if rows <= _FEWEST_ROWS and all(_is_simple(column.type) for column in columns):
         return _few_hashes(columns, rows)
     result = np.full(rows, _SEED, dtype=np.uint64)
     for column in columns:

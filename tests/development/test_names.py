@@ -1,7 +1,8 @@
-"""Modules that are not the same are not named alike, and by a noun."""
+"""Modules that are not the same are not named alike, and by a noun; a name in a module is one thing."""
 
+import ast
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,24 @@ def test_a_module_is_named_by_a_noun_and_not_by_a_participle() -> None:
         if path.stem.rpartition("_")[2].endswith(("ing", "ed"))
     }
     assert named == NOUNS
+
+
+def test_no_module_gives_a_name_two_values() -> None:
+    """The second one would count for what reads the first: so a bound once became 300 times as large."""
+    found = {}
+    for path in [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]:
+        body = ast.parse(path.read_text("utf-8")).body
+        targets = [target for each in body if isinstance(each, ast.Assign) for target in each.targets]
+        names = [
+            each.id
+            for target in targets
+            for each in ast.walk(target)
+            if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
+        ]
+        stored = Counter(name for name in names if name != "__all__")
+        if again := [name for name, count in stored.items() if count > 1]:
+            found[str(path.relative_to(ROOT))] = again
+    assert found == {}
 
 
 def test_no_shipped_file_has_the_id_of_a_row_of_the_plan() -> None:
