@@ -314,6 +314,27 @@ def test_a_member_that_is_killed_is_said_and_started_again(case: Case) -> None:
     assert "recover" not in back, "what they do is not advice to people"
 
 
+def test_a_select_whose_processes_are_all_killed_continues_and_prints_its_whole_result(case: Case) -> None:
+    case.sources = [{"type": "Generator", "count": 3000, "rows_per_s": 1000}]
+    topology = case.arguments()[-2]
+    statement = "SELECT count(*) AS n, min(amount) AS least, max(amount) AS greatest FROM sales"
+    state = case.directory / "state"
+    command = (
+        *("run", "--stepped", "--members", "2", "--checkpoint-every", "0.2", "--state", state),
+        *(topology, "-e", statement),
+    )
+    killed = Command(*command, directory=case.directory)
+    killed.wait_until_said("checkpoint at step")
+    processes = psutil.Process(killed.process.pid).children(recursive=True)
+    for each in (killed.process, *processes):
+        each.kill()
+    assert killed.end().exit_code != 0
+    ended = nebuli(*command, directory=case.directory)
+    assert ended.exit_code == 0, ended.stderr
+    assert "2 members running, from step " in ended.stderr
+    assert ended.stdout.splitlines() == ['"n","least","greatest"', "3000,0,2999"]
+
+
 def test_a_folder_that_is_not_this_querys_is_left_as_it_is(case: Case) -> None:
     assert case.run().exit_code == 0
     claim = (case.directory / "state" / "query.json").read_bytes()
