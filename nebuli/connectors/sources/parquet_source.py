@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,12 +25,15 @@ if TYPE_CHECKING:
 
 __all__ = ["ParquetSource"]
 
-_BATCH_ROWS = 16_384
+_BATCH_ROWS = 65_536
 _MAGIC = b"PAR1"
 
 
 class ParquetSource(Source):
-    """One Parquet file. Its `ArrowColumns` are found by name, others are not read; memory is that of a row group."""
+    """One Parquet file. Its `ArrowColumns` are found by name, others are not read; memory is that of a row group.
+
+    A thread reads the next batch while the last one is worked on.
+    """
 
     def __init__(self, settings: Settings, columns: Schema, wake: Callable[[], None]) -> None:
         self._path = settings.path
@@ -38,6 +42,8 @@ class ParquetSource(Source):
         )
         self._file: pa.parquet.ParquetFile | None = None
         self._batches: Iterator[pa.RecordBatch] = iter(())
+        self._thread = ThreadPoolExecutor(1, "nebuli-parquet")
+        self._next: Future[pa.RecordBatch | None] | None = None
 
     def open(self) -> None:
         """Check the file's schema, and start reading."""
@@ -50,8 +56,12 @@ class ParquetSource(Source):
             raise self._unopened(error) from error
         self._columns.check(self._file.schema_arrow)
         self._batches = self._file.iter_batches(
-            _BATCH_ROWS, columns=self._columns.wanted.names, use_threads=False
+            _BATCH_ROWS, columns=self._columns.wanted.names, use_threads=True
         )
+        self._read_on()
+
+    def _read_on(self) -> None:
+        self._next = self._thread.submit(next, self._batches, None)
 
     def _unopened(self, error: Exception) -> InputError:
         """Why it is not a Parquet file; an OSError without a number is of what is in it."""
@@ -75,13 +85,18 @@ class ParquetSource(Source):
 
     def poll(self) -> pa.RecordBatch | Signal:
         """The next batch of rows, each with weight 1 unless its weights are read, too."""
+        assert self._next is not None, "it is open"
         try:
-            batch = next(self._batches, None)
+            batch = self._next.result()
         except (OSError, pa.ArrowInvalid) as error:
             raise unreadable(self._path, error) from error
-        return Signal.END if batch is None else zset.as_read(self._columns.of(batch))
+        if batch is None:
+            return Signal.END
+        self._read_on()
+        return zset.as_read(self._columns.of(batch))
 
     def close(self, reason: str) -> None:
         """Close the file."""
+        self._thread.shutdown()
         if self._file is not None:
             self._file.close()

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import enumerate as enumerate_threads
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -55,6 +56,23 @@ def read(path: str = "in.parquet") -> pa.Table:
 def test_row_groups_are_read_in_order() -> None:
     pq.write_table(plain(50_000), "in.parquet", row_group_size=7_000)
     assert read().column("delay").to_pylist() == list(range(50_000))
+
+
+def test_a_damaged_page_is_an_error_where_its_rows_are_due_though_it_was_read_ahead() -> None:
+    """The rows before it count, and nothing is left of the thread that reads."""
+    pq.write_table(plain(200_000), "in.parquet", row_group_size=100_000, use_dictionary=False)
+    second = pq.ParquetFile("in.parquet").metadata.row_group(1).column(2)
+    whole = bytearray(Path("in.parquet").read_bytes())
+    whole[second.data_page_offset : second.data_page_offset + 200] = b"\xff" * 200
+    Path("in.parquet").write_bytes(whole)
+    source = ParquetSource(Settings(logical="l", type="Parquet", path="in.parquet"), COLUMNS, print)
+    source.open()
+    rows: list[int] = []
+    with pytest.raises(InputError, match=r"^in.parquet"):
+        rows.extend(batch.num_rows for batch in iter(source.poll, Signal.END))  # type: ignore[union-attr]
+    source.close("failed")
+    assert 0 < sum(rows) <= 100_000
+    assert [each.name for each in enumerate_threads() if "parquet" in each.name] == []
 
 
 def test_narrower_and_other_forms_of_the_same_are_taken() -> None:
