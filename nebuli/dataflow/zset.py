@@ -6,6 +6,7 @@ row may stand in a batch more than once: its weight is the sum.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,7 +44,13 @@ def empty(schema: pa.Schema) -> pa.RecordBatch:
 
 def insertions(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The Z-set that has every row of ``batch`` once."""
-    return with_weights(batch, np.ones(batch.num_rows, dtype=np.int64))
+    return pa.record_batch([*batch.columns, _ones(batch.num_rows)], schema=weighted(batch.schema))
+
+
+@lru_cache(maxsize=1)
+def _ones(rows: int) -> pa.Array:
+    """So many weights of one: the batches of a source are of one size, but for a few."""
+    return pa.array(np.ones(rows, dtype=np.int64))
 
 
 def as_read(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -181,7 +188,10 @@ def expand(batch: pa.RecordBatch) -> pa.RecordBatch:
     Raises ``DataflowError`` for a negative weight, and for more rows than memory is made for.
     """
     weights = weights_of(batch)
-    if (weights < 0).any():
+    least, most = weights.min(initial=1), weights.max(initial=1)
+    if least == most == 1:
+        return without_weight(batch)
+    if least < 0:
         row = int(np.argmin(weights))
         values = without_weight(batch).slice(row, 1).to_pylist()[0]
         raise DataflowError(
@@ -193,8 +203,6 @@ def expand(batch: pa.RecordBatch) -> pa.RecordBatch:
         raise DataflowError(
             f"the row {values} is there {weights[row]:,} times, and at most {MOST_REPEATED:,} rows are written at once"
         )
-    if (weights == 1).all():
-        return without_weight(batch)
     return without_weight(batch).take(pa.array(np.repeat(np.arange(len(weights)), weights)))
 
 

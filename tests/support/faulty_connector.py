@@ -112,7 +112,7 @@ class Writing(Output):
             batch = batch.set_column(1, "n", pa.array([7] * batch.num_rows))
         if self.fault == "cannot be stopped":
             self.over.wait(2)
-        self.rows.write_batch(batch)
+        self.rows.write_table(pa.Table.from_batches([batch]))
         self.file.flush()
 
     def publish(self) -> None:

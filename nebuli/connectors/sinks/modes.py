@@ -133,7 +133,7 @@ class _Spill:
 
 
 def _takes_back(change: pa.RecordBatch) -> bool:
-    return bool((zset.weights_of(change) < 0).any())
+    return bool(zset.weights_of(change).min(initial=0) < 0)
 
 
 class FinalSink:
@@ -242,7 +242,7 @@ class AppendSink(ChangesSink):
 
 
 def _rows_to_stay(change: pa.RecordBatch, why: str) -> pa.RecordBatch:
-    if (zset.weights_of(change) < 0).any():
+    if _takes_back(change):
         raise RowsUnfit(f"a row was retracted, and {why}")
     return zset.expand(change)
 

@@ -51,12 +51,14 @@ __all__ = [
 
 _PORTION_BYTES = 16 << 20
 """Bytes of batches that are written together; a larger batch is written alone."""
+_MOST_PARTS = 64
+"""More batches are concatenated before they are written: each would be written for itself, in each column."""
 
 
 class Rows(Protocol):
     """The encoder of batches in a format."""
 
-    def write_batch(self, batch: pa.RecordBatch) -> None:
+    def write_table(self, rows: pa.Table) -> None:
         """Write rows, or keep them for the next write."""
 
     def close(self) -> None:
@@ -68,9 +70,9 @@ class _CsvRows:
         options = pa.csv.WriteOptions(include_header=header, null_string=null)
         self._writer = pa.csv.CSVWriter(file, schema, write_options=options)
 
-    def write_batch(self, batch: pa.RecordBatch) -> None:
-        check_times(batch)
-        self._writer.write_batch(batch)
+    def write_table(self, rows: pa.Table) -> None:
+        check_times(rows)
+        self._writer.write_table(rows)
 
     def close(self) -> None:
         self._writer.close()
@@ -104,7 +106,7 @@ class _File(Output):
         self._file: IO[bytes] | None = None
         self._owned: OwnedFile | None = None  # below it; a pipe or a device has no owner
         self._rows: Rows | None = None
-        self._written = 0
+        self._taken = self._written = 0  # rows
 
     @property
     def directory(self) -> Path | None:
@@ -123,16 +125,26 @@ class _File(Output):
         return io.BufferedWriter(self._owned)
 
     def write(self, batch: pa.RecordBatch) -> None:
+        self._check_texts(batch)
+        self._write(pa.Table.from_batches([batch]))
+
+    def _check_texts(self, batch: pa.RecordBatch) -> None:
+        try:
+            check_texts(batch)
+        except ValueUnwritable as error:
+            raise error.at(str(self._path), self._taken) from None
+        self._taken += batch.num_rows
+
+    def _write(self, rows: pa.Table) -> None:
         assert self._rows is not None
         self._check_place()
         try:
-            check_texts(batch)
-            self._rows.write_batch(batch)
+            self._rows.write_table(rows)
         except ValueUnwritable as error:
             raise error.at(str(self._path), self._written) from None
         except (OSError, pa.ArrowInvalid) as error:
             raise unwritable(str(self._path), error) from error
-        self._written += batch.num_rows
+        self._written += rows.num_rows
 
     def _check_place(self) -> None:
         try:
@@ -318,6 +330,7 @@ class WholeFile(_File):
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Take rows; the error of a batch may be raised by a later call."""
+        self._check_texts(batch)
         if self._writing is None or not self._writing.is_alive():
             self._join()
             self._check_place()
@@ -333,14 +346,16 @@ class WholeFile(_File):
         self._writing = Thread(target=self._write_portion, args=(self._take_portion(),), daemon=True)
         self._writing.start()
 
-    def _take_portion(self) -> pa.RecordBatch:
-        portion = self._portion[0] if len(self._portion) == 1 else pa.concat_batches(self._portion)
+    def _take_portion(self) -> pa.Table:
+        portion = pa.Table.from_batches(self._portion)
+        if len(self._portion) > _MOST_PARTS:
+            portion = portion.combine_chunks()
         self._portion, self._portion_bytes = [], 0
         return portion
 
-    def _write_portion(self, portion: pa.RecordBatch) -> None:
+    def _write_portion(self, portion: pa.Table) -> None:
         try:
-            super().write(portion)
+            self._write(portion)
         except Exception as error:  # noqa: BLE001 - raised by the fragment's thread, which reports it
             self._failure = error
 
@@ -356,7 +371,7 @@ class WholeFile(_File):
         assert self._file is not None
         self._join()
         if self._portion:
-            super().write(self._take_portion())
+            self._write(self._take_portion())
         try:
             self._complete()
             self._refuse_what_is_no_file()
@@ -467,7 +482,7 @@ class PrintedCsv(Output):
         """Print rows."""
         assert self._rows is not None
         with _output_errors():
-            self._rows.write_batch(batch)
+            self._rows.write_table(pa.Table.from_batches([batch]))
             sys.stdout.flush()
 
     def publish(self) -> None:

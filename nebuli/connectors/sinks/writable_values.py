@@ -43,13 +43,13 @@ def check_texts(rows: pa.RecordBatch) -> None:
                 ) from None
 
 
-def check_times(rows: pa.RecordBatch) -> None:
+def check_times(rows: pa.RecordBatch | pa.Table) -> None:
     """Raise ValueUnwritable for a date or timestamp that has no form as a text: years are 1 to 9999."""
     for field, column in zip(rows.schema, rows.columns, strict=True):
         if pa.types.is_date(field.type):
-            units, first, last = column.view(pa.int32()), _FIRST_DAY, _LAST_DAY
+            units, first, last = column.cast(pa.int32()), _FIRST_DAY, _LAST_DAY
         elif pa.types.is_timestamp(field.type):
-            units, first, last = column.view(pa.int64()), _FIRST_US, _LAST_US
+            units, first, last = column.cast(pa.int64()), _FIRST_US, _LAST_US
         else:
             continue
         bounds = pc.min_max(units).as_py()

@@ -154,20 +154,28 @@ def test_a_large_final_fails_where_a_row_is_taken_back_against_its_plan(target: 
     assert names_in(target.parent) == []
 
 
+_TEXTS = pa.array([b"a", b"\xff"], pa.binary()).view(pa.string())
+_TIMES = pa.array([0, 1 << 62]).cast(pa.timestamp("us", "UTC"))
+
+
 @pytest.mark.parametrize("rows", [1, 100_000])
-def test_an_error_of_the_thread_that_writes_ends_the_sink(
-    target: Path, rows: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("values", [_TEXTS, _TIMES], ids=["text", "time"])
+def test_a_value_that_cannot_be_written_ends_the_sink(
+    target: Path, rows: int, values: pa.Array, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the row of the value: some other row would be looked at in vain."""
+    """Also where a thread writes it, with its row: some other row would be looked at in vain."""
     monkeypatch.setattr(outputs, "_PORTION_BYTES", 1000)
     output = WholeFile(str(target), csv_rows)
-    output.open(pa.schema([("name", pa.string())]))
+    output.open(pa.schema([("v", values.type)]))
     for _ in range(3):
-        output.write(pa.record_batch([pa.array(["a"] * rows)], ["name"]))
-    bad = pa.array([b"a", b"\xff"], pa.binary()).view(pa.string())
-    output.write(pa.record_batch([bad], ["name"]))
-    with pytest.raises(OutputError, match=f"row {3 * rows + 2},"):
+        output.write(pa.record_batch([values.take(pa.array([0] * rows))], ["v"]))
+
+    def end() -> None:
+        output.write(pa.record_batch([values], ["v"]))
         output.publish()
+
+    with pytest.raises(OutputError, match=f"row {3 * rows + 2},"):
+        end()
     output.discard()
     assert names_in(target.parent) == []
 
