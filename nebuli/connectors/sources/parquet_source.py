@@ -61,7 +61,11 @@ class ParquetSource(Source):
         self._read_on()
 
     def _read_on(self) -> None:
-        self._next = self._thread.submit(next, self._batches, None)
+        self._next = self._thread.submit(self._read)
+
+    def _read(self) -> pa.RecordBatch | None:
+        batch = next(self._batches, None)
+        return None if batch is None else zset.as_read(self._columns.of(batch))
 
     def _unopened(self, error: Exception) -> InputError:
         """Why it is not a Parquet file; an OSError without a number is of what is in it."""
@@ -93,7 +97,7 @@ class ParquetSource(Source):
         if batch is None:
             return Signal.END
         self._read_on()
-        return zset.as_read(self._columns.of(batch))
+        return batch
 
     def close(self, reason: str) -> None:
         """Close the file."""
