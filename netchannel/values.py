@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 CONSUMERS_LIMIT = 1000
@@ -160,8 +161,13 @@ def check_given(name: str, value: object, kind: type) -> None:
 
 def is_channel_id(text: str) -> bool:
     """True if it can be a channel id: 1 to 255 bytes of printable UTF-8."""
+    return 1 <= len(text) <= 255 and _is_channel_id(text)
+
+
+@lru_cache(1024)  # of each call's service both sides ask it
+def _is_channel_id(text: str) -> bool:
     # Surrogates are not printable, so what passes can be encoded.
-    return 1 <= len(text) <= 255 and is_printable(text) and len(text.encode()) <= 255
+    return is_printable(text) and len(text.encode()) <= 255
 
 
 def check_channel_id(channel_id: str) -> str:

@@ -62,8 +62,11 @@ _Declared = TypeVar("_Declared", bound=type[Message])
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def declare(cls: _Declared) -> _Declared:
-    """Make a message of a class: frozen, with slots, and with its annotations as its schema."""
-    made: Any = dataclass(frozen=True, slots=True, kw_only=True)(cls)
+    """Make a message of a class, with slots, and with its annotations as its schema.
+
+    It is frozen for the type checker alone: at run time that takes as long as all else that is done with a message.
+    """
+    made: Any = dataclass(slots=True, kw_only=True, unsafe_hash=True)(cls)
     hints = get_type_hints(made, include_extras=True)
     made.fields = tuple(
         _field(name, hint) for name, hint in hints.items() if get_origin(hint) is not ClassVar
@@ -114,4 +117,7 @@ def _shown(value: Any) -> str:
 
 def as_map(message: Message) -> dict[str, Any]:
     """The message as it goes over the wire."""
-    return {"t": message.kind, **{field.name: getattr(message, field.name) for field in message.fields}}
+    held: dict[str, Any] = {"t": message.kind}
+    for field in message.fields:
+        held[field.name] = getattr(message, field.name)
+    return held

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from .declarations import Message
+    from .frames import Buffer
 
 _LENGTH = struct.Struct("<I")
 _PREFIX = struct.Struct("<IHI")
@@ -139,31 +140,31 @@ class MessageParser:
 
     def received(self, data: memoryview) -> Iterator[Message]:
         """The messages that ``data`` completes."""
-        self._kept += data
+        held: Buffer = data
+        if self._kept:
+            self._kept += data
+            held = self._kept
         start = 0
         try:
-            while (end := self._next_end(start)) is not None:
-                payload = bytes(self._kept[start + _PREFIX.size : end])
-                _, _, checksum = _PREFIX.unpack_from(self._kept, start)
-                if _checksum(payload) != checksum:
-                    raise ProtocolError(
-                        f"a control message of {len(payload)} bytes was changed on the way: its checksum differs"
-                    )
-                start = end
+            while (found := self._next(held, start)) is not None:
+                payload, start = found
                 self._spoken = True
                 yield decode(payload)
         finally:
-            del self._kept[:start]
+            if held is data:
+                self._kept += data[start:]
+            else:
+                del self._kept[:start]
 
-    def _next_end(self, start: int) -> int | None:
-        """The end of the message that begins at ``start``, if all of it is there."""
-        if len(self._kept) - start < _PREFIX.size:
+    def _next(self, held: Buffer, start: int) -> tuple[bytes, int] | None:
+        """The message that begins at ``start``, if all of it is there, and its end."""
+        if len(held) - start < _PREFIX.size:
             return None
-        length, check, _ = _PREFIX.unpack_from(self._kept, start)
+        length, check, checksum = _PREFIX.unpack_from(held, start)
         if check != _check(length):
             if not self._spoken:
                 raise ProtocolError(
-                    f"its first bytes, {bytes(self._kept[:16])!r}, are not a control message: the server "
+                    f"its first bytes, {bytes(held[:16])!r}, are not a control message: the server "
                     f"there is not netchannel, is the port right? If it is, they were changed on the way"
                 )
             raise ProtocolError(
@@ -171,5 +172,13 @@ class MessageParser:
             )
         if length > self.limit:
             raise ProtocolError(f"a control message claims {length} bytes: the limit is {self.limit}")
-        end: int = start + _PREFIX.size + length
-        return end if end <= len(self._kept) else None
+        begin = start + _PREFIX.size
+        end = begin + length
+        if end > len(held):
+            return None
+        payload = bytes(held[begin:end])
+        if _checksum(payload) != checksum:
+            raise ProtocolError(
+                f"a control message of {length} bytes was changed on the way: its checksum differs"
+            )
+        return payload, end
