@@ -28,7 +28,7 @@ class Lookup(_RowsAndHits):
 
     def __new__(cls, rows: pa.RecordBatch, hits: list[bool], step: int | None = None) -> Self:
         """Make a pair that also has a step."""
-        lookup = super().__new__(cls, rows, hits)
+        lookup = tuple.__new__(cls, (rows, hits))
         lookup.step = step
         return lookup
 

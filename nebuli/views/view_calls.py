@@ -193,12 +193,17 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "bool": (bool,),
     "tuple[str, ...]": (tuple,),
 }
+_FIELDS: dict[type[Question | Answer], list[tuple[type, ...]]] = {
+    kind: [_TYPES[name] for name in kind.__annotations__.values() if name in _TYPES]
+    for kind in (*_QUESTIONS.values(), *_ANSWERS.values())
+}
+"""The types of each one's fields."""
 
 
 def bytes_of(said: Question | Answer) -> bytes:
     """Return the bytes for the wire."""
     first = said.kind if isinstance(said, Describe | Get | Watch) else int(said.told)
-    packed: bytes = msgpack.packb([VERSION, first, *(getattr(said, name) for name in said.__slots__)])
+    packed: bytes = msgpack.packb([VERSION, first, *[getattr(said, name) for name in said.__slots__]])
     return packed
 
 
@@ -222,7 +227,7 @@ def _parsed(body: bytes, kinds: Any) -> Any:
         if version != VERSION:
             raise ViewFailed(_other_version(version))
         kind = kinds[first]
-        types = [_TYPES[name] for name in kind.__annotations__.values() if name in _TYPES]
+        types = _FIELDS[kind]
         if len(fields) != len(types) or not all(map(isinstance, fields, types)):
             raise ValueError(f"{kind.__name__} with {[type(each).__name__ for each in fields]}")
         return kind(*fields)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from array import array
 from contextlib import aclosing
 from datetime import datetime, time
 from typing import TYPE_CHECKING, Any
@@ -76,6 +77,8 @@ _WATCH_S = 30.0
 _AGAIN_S = 0.1
 """How long a watch waits for a view that has reported that it is away."""
 _NAN = math.nan
+_CODES = {pa.int8().id: "b", pa.int16().id: "h", pa.int32().id: "i", pa.int64().id: "q"}
+"""Whole numbers, as `array` calls them."""
 _NO_VALUES = (pa.ArrowException, TypeError, ValueError, OverflowError)
 """Errors of Arrow for values that do not match a type."""
 _MOST_KEYS = 4096
@@ -132,7 +135,8 @@ class Views:
         until, listed = loop.time() + deadline, [*keys]
         while True:
             view = self._view(name)
-            await view.describe(deadline)
+            if not view.known:
+                await view.describe(deadline)
             try:
                 return await view.get(listed, until, deadline)
             except WrongKey:
@@ -272,13 +276,15 @@ class Views:
 class _Asked:
     """A lookup until it is answered; ``until`` is a time of the loop.
 
-    ``found`` is what has come so far, by key, unless all came at once: then it is ``whole``.
+    ``given`` are its keys as tuples, ``keys`` the same as the view knows them, once they are to go out; ``found`` has
+    those that have come, unless all came at once: then the lookup is ``whole``.
     """
 
-    def __init__(self, batch: pa.RecordBatch, keys: list[Key], until: float, deadline: float) -> None:
-        self._batch = batch
-        self.keys = keys
-        self._different = len(keys) if len(keys) == 1 else len(set(keys))
+    __slots__ = ("answer", "deadline", "found", "given", "keys", "step", "until", "whole", "why")
+
+    def __init__(self, given: list[Key], until: float, deadline: float) -> None:
+        self.given = given
+        self.keys: list[Key] = []
         self.until = until
         self.deadline = deadline
         self.found: dict[Key, tuple[pa.RecordBatch, bool]] = {}
@@ -289,22 +295,16 @@ class _Asked:
         self.answer: asyncio.Future[Lookup] | None = None
 
     @property
-    def is_whole(self) -> bool:
-        return self.whole is not None or len(self.found) == self._different
-
-    @property
-    def as_given(self) -> pa.RecordBatch | None:
-        """The keys as they may be sent; None where some are equal."""
-        return self._batch if self._different == len(self.keys) else None
-
-    @property
     def missing(self) -> list[Key]:
-        return [key for key in self.keys if key not in self.found]
+        return [] if self.whole is not None else [key for key in self.keys if key not in self.found]
 
     def lookup(self, schema: pa.Schema) -> Lookup:
         """All that has come."""
         if self.whole is not None:
             return self.whole
+        if len(self.found) == len(self.keys) == 1:
+            rows, hit = self.found[self.keys[0]]
+            return Lookup(rows, [hit], self.step)
         parts = [self.found[key][0] for key in dict.fromkeys(self.keys) if key in self.found]
         rows = parts[0] if len(parts) == 1 else pa.concat_batches([_nothing(schema), *parts])
         return Lookup(rows, [key in self.found and self.found[key][1] for key in self.keys], self.step)
@@ -321,6 +321,8 @@ class _View:
         self._url = url
         self._caller = caller
         self._name = name
+        self._service = service_of(name)
+        self._has_service = is_channel_id(self._service)
         self._description: Description | None = None
         self.schema = pa.schema([])
         self._key_schema = pa.schema([])
@@ -353,8 +355,7 @@ class _View:
     async def get(self, keys: list[Any], until: float, deadline: float) -> Lookup:
         """Look keys up: the first time in a turn of the loop at once, from then on with all that follow in it."""
         loop = asyncio.get_running_loop()
-        batch = self._batch_of(keys)
-        asked = _Asked(batch, _exact_keys(batch), until, deadline)
+        asked = _Asked([self._tuple(key) for key in keys], until, deadline)
         if self._turn is None:
             self._turn = loop.call_soon(self._end_turn)
             await self._answer([asked])
@@ -369,10 +370,12 @@ class _View:
 
     def keys_of(self, keys: Sequence[Any]) -> bytes:
         """Keys as they are sent. Raises WrongKey."""
-        return bytes(self._batch_of(keys).serialize())
+        return _serialized(self._batch_of(self._columns_of([self._tuple(key) for key in keys])))
 
-    def _batch_of(self, keys: Sequence[Any]) -> pa.RecordBatch:
-        tuples = [self._tuple(key) for key in keys]
+    def _batch_of(self, columns: list[pa.Array]) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays(columns, schema=self._key_schema)
+
+    def _columns_of(self, tuples: Sequence[Key]) -> list[pa.Array]:
         columns = []
         for index, column in enumerate(self._key_schema):
             values = [key[index] for key in tuples]
@@ -389,7 +392,7 @@ class _View:
                     f"view {self._name!r} has a key of {_names(self._key_schema)}, and {values[place]!r:.100} is "
                     f"not a valid {column.name}{which}: {error}"
                 ) from error
-        return pa.record_batch(columns, schema=self._key_schema)
+        return columns
 
     def _tuple(self, key: Any) -> Key:
         width = len(self._key_schema)
@@ -455,30 +458,42 @@ class _View:
         """Ask for all, and again for what was missing, until it has come, or time is over."""
         loop = asyncio.get_running_loop()
         last = max(each.until for each in asked)
-        keys = [*dict.fromkeys(key for each in asked for key in each.keys)]
+        keys, batch = self._different(asked)
         # In steps all are asked for at once, as they are read at one step.
         in_steps = self._description is not None and self._description.in_steps
-        at_once = len(keys) if in_steps else _MOST_KEYS
+        at_once = max(len(keys), 1) if in_steps else _MOST_KEYS
         # All calls of a batch are sent before one is waited for.
         waits_s = _patience_s(asked, loop.time()) if len(keys) <= at_once else 0.0
         again = False
-        while keys:
+        while True:
             for begin in range(0, len(keys), at_once):
                 some = keys[begin : begin + at_once]
                 patience_s = max(last - loop.time(), waits_s)
-                get = Get(self._sent(some, asked), waits_s, again, self.known)
-                answer = await self.ask(get, patience_s)
+                sent = _serialized(batch if len(some) == len(keys) else batch.slice(begin, at_once))
+                answer = await self.ask(Get(sent, waits_s, again, self.known), patience_s)
                 self._take(answer, some, asked, again=again)
             now = loop.time()
             asked = [each for each in asked if not self._is_over(each, now)]
-            keys = [*dict.fromkeys(key for each in asked for key in each.missing)]
+            if not asked:
+                return
+            missing = {key for each in asked for key in each.missing}
+            places = [place for place, key in enumerate(keys) if key in missing]
+            keys, batch = [keys[place] for place in places], batch.take(pa.array(places))
             waits_s, again = _patience_s(asked, now), True
 
-    def _sent(self, keys: list[Key], asked: list[_Asked]) -> bytes:
-        """Some of the keys that are asked for."""
-        if len(asked) == 1 and len(keys) == len(asked[0].keys) and (batch := asked[0].as_given) is not None:
-            return bytes(batch.serialize())
-        return self.keys_of(keys)
+    def _different(self, asked: list[_Asked]) -> tuple[list[Key], pa.RecordBatch]:
+        """The keys of all, each once; they are noted where they were asked for. Raises WrongKey."""
+        columns = self._columns_of([key for each in asked for key in each.given])
+        keys, batch = _exact_keys(columns), self._batch_of(columns)
+        end = 0
+        for each in asked:
+            begin, end = end, end + len(each.given)
+            each.keys = keys[begin:end]
+        if len({*keys}) == len(keys):
+            return keys, batch
+        first = {key: place for place, key in reversed([*enumerate(keys)])}
+        places = sorted(first.values())
+        return [keys[place] for place in places], batch.take(pa.array(places))
 
     def _take(self, answer: Answer, keys: list[Key], asked: list[_Asked], *, again: bool) -> None:
         """The keys in an answer are for all callers that have requested them."""
@@ -512,7 +527,7 @@ class _View:
 
     def _is_over(self, asked: _Asked, now: float) -> bool:
         """True if nothing is waited for any more; then the caller is notified."""
-        if not asked.is_whole and now < asked.until:
+        if now < asked.until and asked.missing:
             return False
         if asked.answer is not None and not asked.answer.done():
             try:
@@ -524,8 +539,7 @@ class _View:
     def _lookup_of(self, asked: _Asked) -> Lookup:
         """The answer. Raises LookupTimedOut."""
         found = asked.lookup(self.schema)
-        if not asked.is_whole:
-            missing = asked.missing
+        if missing := asked.missing:
             raise LookupTimedOut(
                 f"{len(missing)} of {len(asked.keys)} keys of view {self._name!r} were missing, and have not come "
                 f"within {asked.deadline:g} s, {missing[0]} among them: {asked.why}",
@@ -537,13 +551,12 @@ class _View:
     async def ask(self, question: Question, within_s: float) -> Answer:
         """Return the answer of a view. Raises the errors of ``get``; _OtherView if it differs from its description."""
         where = f"view {self._name!r} at {self._url}"
-        service = service_of(self._name)
-        if not is_channel_id(service):
+        if not self._has_service:
             raise UnknownView(
                 f"{self._name[:_SHOWN]!r} cannot be the name of a view: a name has at most 250 bytes of printable UTF-8"
             )
         try:
-            body = await self._caller.call(service, bytes_of(question), deadline_s=within_s + _GRACE_S)
+            body = await self._caller.call(self._service, bytes_of(question), deadline_s=within_s + _GRACE_S)
         except netchannel.CallTimedOut as error:
             if error.state == "unregistered":
                 raise UnknownView(
@@ -596,13 +609,17 @@ def _meant(where: str, error: netchannel.NetChannelError) -> ViewError:
     return ViewUnreachable(f"{where}: {error}")
 
 
-def _exact_keys(batch: pa.RecordBatch) -> list[Key]:
+def _exact_keys(columns: list[pa.Array]) -> list[Key]:
     """Keys as the view knows them, of which equal ones are equal: also NaN, and what is rounded to a float32."""
-    columns = (
+    values = (
         map(_with_one_nan, column.to_pylist()) if pa.types.is_floating(column.type) else values_of(column)
-        for column in batch.columns
+        for column in columns
     )
-    return [*zip(*columns, strict=True)]
+    return [*zip(*values, strict=True)]
+
+
+def _serialized(batch: pa.RecordBatch) -> bytes:
+    return batch.serialize().to_pybytes()  # type: ignore[no-any-return]
 
 
 def _with_one_nan(value: Any) -> Any:
@@ -625,6 +642,9 @@ def _nothing(schema: pa.Schema) -> pa.RecordBatch:
 
 def _column(values: list[Any], type_: pa.DataType) -> pa.Array:
     """Values as a column. Raises one of `_NO_VALUES`."""
+    code = _CODES.get(type_.id)
+    if code is not None and {*map(type, values)} == {int}:  # Arrow looks longer at what each value is
+        return pa.Array.from_buffers(type_, len(values), [None, pa.py_buffer(array(code, values))])
     return pa.array(_exact(values, type_), type_)
 
 
