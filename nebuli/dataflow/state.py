@@ -58,24 +58,24 @@ _SHARED = 2.0
 _MAX_TEXT_BYTES = (1 << 31) - 1  # what an Arrow column of texts can address; runs beyond this are not merged
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Run:
     """Rows sorted by the hash of their key; where they are only looked up elsewhere, or wait, in any order."""
 
     rows: pa.RecordBatch
     hashes: NDArray[np.uint64]
-    _directory: Directory | None = field(default=None, init=False, repr=False, compare=False)
-    _taken: int = field(default=0, init=False, repr=False, compare=False)
-    _coded: pa.RecordBatch | None = field(default=None, init=False, repr=False, compare=False)
-    _name: bytes = field(default=b"", init=False, repr=False, compare=False)
-    _gone: NDArray[np.bool_] | None = field(default=None, init=False, repr=False, compare=False)
-    _gone_rows: int = field(default=0, init=False, repr=False, compare=False)
+    _directory: Directory | None = field(default=None, init=False, repr=False)
+    _taken: int = field(default=0, init=False, repr=False)
+    _coded: pa.RecordBatch | None = field(default=None, init=False, repr=False)
+    _name: bytes = field(default=b"", init=False, repr=False)
+    _gone: NDArray[np.bool_] | None = field(default=None, init=False, repr=False)
+    _gone_rows: int = field(default=0, init=False, repr=False)
 
     @property
     def directory(self) -> Directory:
         """Where its hashes are."""
         if self._directory is None:
-            object.__setattr__(self, "_directory", Directory(self.hashes))
+            self._directory = Directory(self.hashes)
         assert self._directory is not None, "it was just made"
         return self._directory
 
@@ -83,14 +83,14 @@ class Run:
     def named(cls, name: bytes, rows: pa.RecordBatch, hashes: NDArray[np.uint64]) -> Run:
         """A run that has its name already."""
         run = cls(rows, hashes)
-        object.__setattr__(run, "_name", name)
+        run._name = name
         return run
 
     @property
     def name(self) -> bytes:
         """Its name, which no other run ever has, in no process: it is drawn when it is first asked for."""
         if not self._name:
-            object.__setattr__(self, "_name", os.urandom(12).hex().encode())
+            self._name = os.urandom(12).hex().encode()
         return self._name
 
     def parts(self, wanted: NDArray[np.uint64]) -> list[tuple[int, pa.RecordBatch]]:
@@ -121,8 +121,8 @@ class Run:
         """The rows at these places, which are in order; they are not here any more."""
         gone = np.zeros(len(self.hashes), dtype=np.bool_) if self._gone is None else self._gone
         gone[places] = True
-        object.__setattr__(self, "_gone", gone)
-        object.__setattr__(self, "_gone_rows", self._gone_rows + len(places))
+        self._gone = gone
+        self._gone_rows += len(places)
         first, count = int(places[0]), len(places)
         adjacent = places[-1] - first < count
         return Run(self.rows.slice(first, count) if adjacent else self.take(places), self.hashes[places])
@@ -174,11 +174,11 @@ class Run:
         """As `take`; texts that come again have codes, once as many rows were taken as there are."""
         coded = self._coded
         if coded is None:
-            object.__setattr__(self, "_taken", self._taken + len(places))
+            self._taken += len(places)
             if self._taken < len(self.hashes):
                 return self.take(places)
             coded = coded_rows(self.rows)
-            object.__setattr__(self, "_coded", coded)
+            self._coded = coded
         return coded.take(pa.array(places))
 
 

@@ -47,6 +47,16 @@ def batch_of(columns: Sequence[Any]) -> pa.RecordBatch:
     return pa.record_batch([with_one_zero(column) for column in columns], _names(len(columns)))
 
 
+def key_schema_of(types: Sequence[pa.DataType]) -> pa.Schema:
+    """The schema of keys of these types, as ``batch_of`` names their columns."""
+    return pa.schema([*zip(_names(len(types)), types, strict=True)])
+
+
+def with_one_zero_each(keys: pa.RecordBatch) -> pa.RecordBatch:
+    """Keys of such a schema as ``batch_of`` gives them."""
+    return batch_of(keys.columns) if any(map(pa.types.is_floating, keys.schema.types)) else keys
+
+
 def reordered(keys: pa.RecordBatch, order: Sequence[int]) -> pa.RecordBatch:
     """The keys with their columns in another order."""
     if all(index == place for place, index in enumerate(order)):

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from nebuli.dataflow.partial import View
 from nebuli.dataflow.partial.key_sets import batch_of as as_keys
-from nebuli.dataflow.partial.key_sets import distinct, tuples_of
+from nebuli.dataflow.partial.key_sets import distinct, key_schema_of, tuples_of, with_one_zero_each
 from nebuli.dataflow.partial.part_encoding import KEY_BYTES, key_sizes, sendable
 from nebuli.dataflow.types import arrow_schema
 from nebuli.dataflow.zset import empty, weighted
@@ -104,7 +104,7 @@ class ViewReads:
         schema = weighted(arrow_schema(self._graph.plan.schemas[node.id]))
         is_partial = any(place.node == node.id for place in self._graph.plan.partial)
         shown = _without_weight(schema).serialize().to_pybytes()
-        key_schema = pa.schema([schema.field(name) for name in node.key])
+        key_schema = key_schema_of([schema.field(name).type for name in node.key])
         description = Description(self._query, id_, shown, node.key, is_partial)
         self._views = {**self._views, id_: _View(node, schema, description, key_schema, description.known)}
 
@@ -163,7 +163,7 @@ class ViewReads:
         return reading
 
     def _get(self, view: _View, data: bytes, within_s: float, *, again: bool) -> bytes | Awaitable[bytes]:
-        keys = as_keys(batch_of(data, view.key_schema).columns)
+        keys = with_one_zero_each(batch_of(data, view.key_schema))
         if sendable(keys).num_rows < keys.num_rows:
             return bytes_of(_too_large(keys))
         if distinct(keys).num_rows < keys.num_rows:
@@ -214,7 +214,7 @@ class ViewReads:
                     view.waiting[key] = others
 
     async def _watch(self, view: _View, data: bytes, version: int, within_s: float) -> bytes:
-        keys = as_keys(batch_of(data, view.key_schema).columns)
+        keys = with_one_zero_each(batch_of(data, view.key_schema))
         if keys.num_rows != 1:
             return bytes_of(Refused(f"{keys.num_rows} keys are to be watched; give one"))
         if not sendable(keys).num_rows:
