@@ -170,7 +170,7 @@ lock: $(ALL_READY)  ## Write the newest versions that fit to the locks: of the d
 	$(LOCK) --extra bench --constraint requirements.lock --output-file benchmarks/requirements.lock pyproject.toml
 	echo 'pathway>=0.33' | $(LOCK) --output-file benchmarks/pathway.lock -
 	printf 'bytewax>=0.21\npyarrow>=24\n' | $(LOCK) --output-file benchmarks/bytewax.lock -
-	printf 'hiredis>=3\nredis>=6\nredislite>=6.2\n' | $(LOCK) --output-file benchmarks/redis.lock -
+	printf 'hiredis>=3\nredis>=6\nredislite>=6.2\nuvloop>=0.21\n' | $(LOCK) --output-file benchmarks/redis.lock -
 
 lowest: $(ALL_READY)  ## Run the quick tests with the lowest versions that the projects declare
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(VENV)/lowest

