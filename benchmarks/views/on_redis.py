@@ -85,7 +85,7 @@ async def measured_at_once(port: int, options: dict[str, Any]) -> tuple[list[flo
         assert all(value == f"1,{key}".encode() for key, value in found), found
         return seconds
 
-    async with redis.asyncio.Redis(port=port) as client:
+    async with redis.asyncio.Redis(port=port, max_connections=options["callers"]) as client:
         await look_up(options["warm_up"])
         began = time.perf_counter()
         seconds = await look_up(options["reads"])
