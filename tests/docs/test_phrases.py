@@ -28,7 +28,8 @@ PLAINER = {
     r"(?:tak(?:e|es|ing)|taken|took) back": "retract",
     r"whatever is killed": "whichever process is killed",
     # "There is no room", and comparatives, as in "is no longer", are plain.
-    r"(?<!\bthere )(?:is|are) no(?! (?:longer|more|less|later|earlier|larger|smaller|faster|other)\b)": "is not a",
+    r"(?<!\bthere )(?:is|are) no(?! (?:longer|more|less|later|earlier|larger|smaller|faster|other)\b)": "is "
+    "not a",
 }
 OPENINGS = ("Of", "What", "Whether", "Who")
 
@@ -36,9 +37,7 @@ OPENINGS = ("Of", "What", "Whether", "Who")
 LEFT = {
     "docs/development/machine.md",
     "docs/development/profile.md",
-    "docs/protocol/members.md",
     "docs/protocol/vectors.md",
-    "docs/protocol/wire.md",
 }
 
 # Names in code that are no prose: kinds of messages.
