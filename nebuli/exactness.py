@@ -87,7 +87,7 @@ def state_of(fragment: AnyFragment) -> str:
         return "its work since the last checkpoint, which it repeats"
     unreplayable = list(unreplayable_sources([fragment]))
     if unreplayable:
-        return f"the rows that it had read of {', '.join(unreplayable)}, which cannot be read again"
+        return f"the rows already read from {', '.join(unreplayable)}, which cannot be read again"
     if fragment.engine is not None:
         return "the state of its engine"
     held = [f"watermark of {each.operator}" for each in fragment.watermarks]
@@ -95,5 +95,5 @@ def state_of(fragment: AnyFragment) -> str:
     if held:
         return f"the state of {', '.join(held)}"
     if lossy := list(_lossy(fragment)):
-        return f"the rows that it had received of {', '.join(lossy)}, which are not sent again (drop_oldest)"
+        return f"the rows already received from {', '.join(lossy)}, which are not sent again (drop_oldest)"
     return "the order of its inputs"

@@ -111,8 +111,8 @@ class FaultPolicy:
             raise ValueError(f"on_failure is {self.on_failure!r}: expected 'fail' or 'wait'")
         if self.on_failure == "wait" and self.retry in ("forever", 0):
             raise ValueError(
-                f"on_failure='wait' does not go with retry={self.retry!r}, after which it is reported that "
-                f"the channel still waits: expected seconds above 0"
+                f"on_failure='wait' does not go with retry={self.retry!r}, the time until a warning that "
+                "the channel still waits: expected seconds above 0"
             )
 
 

@@ -150,7 +150,7 @@ def _check_content(name: str, path: str | PathLike[str], wanted: str) -> None:
         )
     if wanted == "PRIVATE KEY" and b"ENCRYPTED" in content:
         raise CertificateError(
-            f"the key {path} has a passphrase, and cannot be asked for here: write it without one "
+            f"the key {path} has a passphrase, and this process cannot prompt for it: write it without one "
             f"(openssl pkey -in {path} -out ...), readable by this user only"
         )
 

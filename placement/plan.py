@@ -214,7 +214,7 @@ class WindowOperator(UnaryOperator):
     def _check_lengths(self) -> Self:
         size, slide = microseconds(self.size), microseconds(self.slide or self.size)
         if not size or not slide:
-            raise ValueError("expected a size, and a slide, of more than nothing")
+            raise ValueError("expected a size and a slide above zero")
         if slide > size:
             raise ValueError(
                 f"rows between windows would be lost: slide {self.slide} is longer than size {self.size}"

@@ -147,8 +147,8 @@ def check_version(given: Mapping[str, Any]) -> None:
     """Raise OptionError where only one of txnAppId and txnVersion is given for a batch write."""
     if (given["txnVersion"] is None) != (given["txnAppId"] is None):
         raise OptionError(
-            "a batch write is done once under its txnAppId and txnVersion: give both options, the version as a "
-            "number that grows from write to write, or neither"
+            "txnAppId and txnVersion together identify a batch write that must happen once: give both "
+            "options, with a version that grows from write to write, or neither"
         )
 
 

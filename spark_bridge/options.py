@@ -110,7 +110,7 @@ def _instant(value: str) -> datetime:
     if at is None or at.utcoffset() is None:
         raise ValueError("a time with its zone, such as 2026-11-22T18:30:00Z or 2026-11-22 19:30:00+01:00")
     if at > datetime.now(UTC):
-        raise ValueError("a time that is over by the clock of this machine")
+        raise ValueError("a time in the past, by the clock of this machine")
     return at
 
 
@@ -339,7 +339,7 @@ def _sources(endpoints: tuple[str, ...], channels: tuple[str, ...], *, whole: bo
         for channel, endpoint in places
     ]
     if len(set(sources)) != len(sources):
-        raise OptionError("the option channels names a channel twice")
+        raise OptionError("the option channels contains a channel twice")
     return tuple(sorted(sources))
 
 

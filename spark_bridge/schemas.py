@@ -192,7 +192,8 @@ class Normaliser:
         indices = [self._find(schema, field) for field in self._target]
         if self._whole and (added := [field for field in schema if field.name not in self._target.names]):
             raise SchemaConflict(
-                f"the column {added[0].name!r}, {added[0].type}, was not there when the query was given its schema, "
+                f"the column {added[0].name!r}, {added[0].type}, did not exist when the query got its "
+                "schema, "
                 f"{', '.join(self._target.names)}, and would be lost: load() again, which reads it too; or name the "
                 f"columns to read with .schema(...)"
             )

@@ -31,6 +31,6 @@ def check_version() -> None:
     numbers = re.findall(r"\d+", pyspark.__version__)
     if tuple(map(int, numbers[:2])) < OLDEST:
         raise UnsupportedSpark(
-            f"PySpark {pyspark.__version__} has no data sources in Python that write streams of Arrow batches: "
-            f"pip install 'pyspark>=4.2' (4.1 works, without limits per trigger)"
+            f"PySpark {pyspark.__version__} cannot write streams of Arrow batches from a Python data "
+            "source: pip install 'pyspark>=4.2' (4.1 works, but without limits per trigger)"
         )

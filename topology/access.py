@@ -49,7 +49,8 @@ class SecretPlace(Model):
 def _no_text(value: Any) -> Any:
     if isinstance(value, str | int | float):  # and it is not repeated here, where it would be seen again
         raise ValueError(  # noqa: TRY004 - pydantic makes a mistake of it, with its place
-            "a secret does not stand in a topology; expected {file: path} or {env: NAME of an environment variable}"
+            "a topology must not contain a secret; expected {file: path} or {env: NAME of an environment "
+            "variable}"
         )
     return value
 

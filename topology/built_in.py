@@ -164,12 +164,12 @@ class ChannelSource(SourceConnector):
     def _goes_together(self) -> ChannelSource:
         if self.consumer is not None and self.begin == "latest":
             raise ValueError(
-                f"from latest does not go with consumer {self.consumer!r}, which begins where it has acknowledged "
-                f"everything; expected one of them"
+                f"from latest contradicts consumer {self.consumer!r}, which begins after its acknowledged "
+                f"messages; expected one of them"
             )
         if self.holder is not None and self.consumer is None:
             raise ValueError(
-                f"holder {self.holder!r} reserves a consumer's name, which is not given; expected consumer"
+                f"holder {self.holder!r} reserves a consumer's name, and no consumer is given; add consumer"
             )
         return self
 
@@ -250,7 +250,7 @@ def _check_nulls(nulls: tuple[str, ...]) -> tuple[str, ...]:
             )
         if _LIKE_A_VALUE.fullmatch(null):
             raise ValueError(
-                f"the text of a null is to differ from all numbers, times and bools; got {null!r}"
+                f"the text of a null must differ from all numbers, times and bools; got {null!r}"
             )
     return nulls
 

@@ -185,7 +185,7 @@ class CircuitCalls:
             self._trial.check(handle, rows)
         except DataflowError as error:
             raise WrongRows(
-                f"the rows for input {handle} cannot be computed with, and nothing of them was kept: {error}; "
+                f"the rows for input {handle} cannot be computed, and none of them was kept: {error}; "
                 f"correct them, and send them with the same number"
             ) from error
         return rows
@@ -352,12 +352,13 @@ def _step_of(answer: ask.Answer, handle: str, producer: str, sequence: int) -> i
             )
         case ask.Crowded(waiting, most):
             raise InputFull(
-                f"{waiting} bytes of pushes wait at the member already, and {most} at most do: nothing of number "
+                f"{waiting} bytes of pushes already wait at the member, and the limit is {most}: nothing of "
+                "number "
                 f"{sequence} was kept; start the circuit if it is paused, and send it again"
             )
         case ask.CouldNot(why):
             raise CircuitFailed(f"{why}; send number {sequence} again, which happens once")
-    raise AssertionError(f"a push is not answered by {answer}")
+    raise AssertionError(f"unexpected answer to a push: {answer}")
 
 
 @contextmanager

@@ -365,13 +365,13 @@ class Circuit:
                 )
             case grpc.StatusCode.DEADLINE_EXCEEDED:
                 return CircuitUnreachable(
-                    f"{where} did not answer within {self._deadline_s:g} s, and may have done it: look at its status, "
-                    f"and send a push again with its number; {self._advice}"
+                    f"{where} did not answer within {self._deadline_s:g} s, and may have executed the call: "
+                    f"check its status, and repeat a push with the same number; {self._advice}"
                 )
             case grpc.StatusCode.NOT_FOUND:
                 return CircuitFailed(f"{where}: {error.details()}")
             case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED:
-                return CircuitUnreachable(f"{where} is not there: {error.details()}; {self._advice}")
+                return CircuitUnreachable(f"{where} cannot be reached: {error.details()}; {self._advice}")
         return CircuitFailed(f"{where} cannot do it: {error.details()}")
 
     @property
@@ -379,13 +379,13 @@ class Circuit:
         served = f"is 'nebuli run --stepped --serve {self._where}' running, and"
         if self._query:
             served = f"does 'nebuli status {self._query}' show that it is running there, and"
-        return f"{served} are secret and certificates those of its topology?"
+        return f"{served} check that the secret and the certificates are those of its topology"
 
 
 def _rows(batch: pa.RecordBatch | pa.Table) -> bytes:
     rows = encoded(one_batch(batch))
     if len(rows) > MAX_BYTES:
-        raise WrongRows(f"the batch has {len(rows)} bytes, and {MAX_BYTES} are taken: push it in pieces")
+        raise WrongRows(f"the batch has {len(rows)} bytes, and the limit is {MAX_BYTES}: push it in pieces")
     return rows
 
 

@@ -66,7 +66,8 @@ class Queries:
                 step, tables = await self._read(reads, until)
         except TimeoutError:
             raise QueryTimedOut(
-                f"not all members could be read within {within_s:.3g} s: see that the circuit runs, and ask again"
+                f"not all members could be read within {within_s:.3g} s: check that the circuit runs, and "
+                "ask again"
             ) from None
         async with self._turns:
             left_s = max(until - loop.time(), 0.1)
@@ -117,9 +118,7 @@ class Queries:
                 )
             )
         except TooManyPieces as error:
-            raise QueryTooLarge(
-                f"{error}: name the columns that are asked for, or ask for another table"
-            ) from None
+            raise QueryTooLarge(f"{error}: name the required columns, or read another table") from None
         parts = iter(found)
         tables = {}
         for table, columns in reads.columns.items():

@@ -94,7 +94,7 @@ class Sql:
 
         size = len(sql.encode(errors="replace"))
         if size > MAX_SQL_BYTES:
-            raise WrongQuery(f"the query has {size} bytes, and {MAX_SQL_BYTES} are taken: make it shorter")
+            raise WrongQuery(f"the query has {size} bytes, and the limit is {MAX_SQL_BYTES}: make it shorter")
         with self._lock, self._database.cursor() as cursor:
             try:
                 statements = cursor.extract_statements(sql)
@@ -105,7 +105,7 @@ class Sql:
                 if statements[0].type != duckdb.StatementType.SELECT:
                     kind = str(statements[0].type).rpartition(".")[2]
                     raise WrongQuery(
-                        f"it is a statement of the kind {kind}: a query only reads, ask with SELECT"
+                        f"expected a SELECT, got a statement of the kind {kind}: a query only reads"
                     )
                 ((text,),) = cursor.execute("SELECT json_serialize_sql(?)", [sql]).fetchall()
             except duckdb.Error as error:
@@ -168,7 +168,7 @@ def _bounded(reader: pa.RecordBatchReader, is_late: Callable[[], bool]) -> pa.Ta
         size += batch.nbytes
         if size > RESULT_BYTES:
             raise QueryTooLarge(
-                f"the result has more than {RESULT_BYTES} bytes: ask for less, with LIMIT, or for fewer columns"
+                f"the result has more than {RESULT_BYTES} bytes: add a LIMIT, or select fewer columns"
             )
         if is_late():
             raise _late(None)

@@ -155,8 +155,9 @@ class NetworkChannelSource(Source):
         self._check(begin, max(self._read, lineage.start))
         if begin < lineage.start < end:
             raise InputLost(
-                f"its input {self._id} comes as rows {begin} to {end} of its origin, and {lineage.start} are "
-                f"done: its sending fragment was restarted, and divides its rows differently"
+                f"its input {self._id} comes as rows {begin} to {end} of its origin, and rows below "
+                f"{lineage.start} are processed: its sending fragment was restarted, and divides its rows "
+                "differently"
             )
         self._read = end
         lineage.position = max(lineage.position, end)
@@ -168,7 +169,8 @@ class NetworkChannelSource(Source):
     def _check(self, begin: int, known: int) -> None:
         if begin > known:
             raise InputLost(
-                f"its input {self._id} continues at row {begin} of its origin, and {known} are known here: "
+                f"its input {self._id} continues at row {begin} of its origin, and this fragment has "
+                f"{known} rows: "
                 f"its sending fragment and this one were restarted at the same time"
             )
 

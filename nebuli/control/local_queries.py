@@ -85,7 +85,13 @@ async def collect(
     if ordering is None and not has_no_sink:
         root = plan.operators[-1]
         raise InvalidQuery(
-            [Mistake(f"{root.type} {root.id} takes the rows: leave it out, or call nebuli.run", _name(query))]
+            [
+                Mistake(
+                    f"{root.type} {root.id} takes the rows of the query: leave it out to get the rows here, or "
+                    "call nebuli.run",
+                    _name(query),
+                )
+            ]
         )
     with TemporaryDirectory(prefix="nebuli-") as folder:
         rows = Path(folder) / "rows.parquet"

@@ -35,7 +35,8 @@ async def add_views(
     free = [each for each in running if isinstance(each, Fragment)]
     if len(free) < len(running):
         raise NoViews(
-            "the query runs in steps, and has the views of its file: add it there, and register it again"
+            "a query in steps gets its views from its file only: add the view there, and register the query "
+            "again"
         )
     addition = addition_of(text, free, file)
     is_new = addition not in free[0].added

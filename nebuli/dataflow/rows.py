@@ -87,7 +87,7 @@ def counted(exact: NDArray[Any]) -> NDArray[np.int64]:
     except OverflowError:
         beyond = next(each for each in exact if abs(each) > _MOST_COUNTED)
         raise DataflowError(
-            f"rows are there {beyond} times, beyond the range of int64: push them with smaller weights"
+            f"rows occur {beyond} times, beyond the range of int64: push them with smaller weights"
         ) from None
 
 

@@ -247,7 +247,7 @@ class SteppedCircuit:
             raise CircuitChanged(str(saved.get("fingerprint")), self.fingerprint)
         if saved.get("member") != self.member:
             raise StateDamaged(
-                CIRCUIT, "manifest", f"it is that of member {saved.get('member')}, not {self.member}"
+                CIRCUIT, "manifest", f"it is the state of member {saved.get('member')}, not {self.member}"
             )
         unknown = tables.keys() - self._stateful.keys() - {CIRCUIT}
         for table in unknown - self.inputs.keys() - self.outputs.keys():

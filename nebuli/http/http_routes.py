@@ -287,7 +287,7 @@ class _Endpoints:
             raise Problem(
                 404,
                 "unknown_member",
-                f"there is no member {member}: there are 0 to {members - 1}",
+                f"unknown member {member}: expected 0 to {members - 1}",
                 "name one",
             )
         try:
@@ -344,8 +344,7 @@ class _Endpoints:
                 503,
                 "not_all_members",
                 f"{len(missing)} of {len(members)} members have not done it: {', '.join(map(str, missing))}",
-                "read the answer of each in 'members', and ask again: members that have done it do nothing "
-                "then",
+                "'members' has the answer of each; repeat the request: members that have done it ignore it",
                 members=members,
             )
         return JSONResponse({"input": name, "members": members})
@@ -379,8 +378,8 @@ class _Endpoints:
             raise Problem(
                 503,
                 "not_caught_up",
-                f"the circuit has begun again, and for {_CATCH_UP_S:g} s has not caught up with the steps that it had "
-                f"made before",
+                f"the circuit was restarted, and within {_CATCH_UP_S:g} s has not caught up with its "
+                "earlier steps",
                 "GET /stats shows the state of the members; POST /start if it is paused, and ask again",
             ) from None
 

@@ -40,7 +40,7 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
         if scope["type"] != "http":
-            raise RuntimeError(f"a {scope['type']} came, and only HTTP is spoken here")
+            raise RuntimeError(f"a {scope['type']} arrived, and this server only accepts HTTP")
         request = Request(scope)
 
         sending = _Patient(scope, send)
@@ -63,16 +63,17 @@ class Guard:
             raise Problem(
                 421,
                 "wrong_host",
-                f"the request is for the host {host!r}, and this is one of {', '.join(sorted(self._hosts))}",
-                "ask by the address that it is served at",
+                f"the request is for the host {host!r}, and this server is {', '.join(sorted(self._hosts))}",
+                "use an address of this server",
             )
         crosses = request.headers.get("sec-fetch-site") in ("cross-site", "same-site")
         if crosses or (origin is not None and origin.partition("://")[2].lower() != host.lower()):
             raise Problem(
                 403,
                 "other_origin",
-                f"a page of {origin or 'another site'} asks, and pages of other sites may not",
-                "ask from a program, or from a page that is served here",
+                f"a page of {origin or 'another site'} sent the request, and pages of other sites are "
+                "refused",
+                "send it from a program, or from a page of this server",
             )
         if self._secret is not None:
             kind, _, token = request.headers.get("authorization", "").partition(" ")
@@ -149,7 +150,7 @@ class _Bounded:
             raise Problem(
                 413,
                 "too_large",
-                f"the body has more than {MAX_BYTES} bytes, and so many are taken",
+                f"the body has more than {MAX_BYTES} bytes, which is the limit",
                 "send the rows in pieces, with a number each",
             )
         return message

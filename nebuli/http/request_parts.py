@@ -45,7 +45,7 @@ class RowsIn:
             raise Problem(
                 415,
                 "wrong_content_type",
-                f"rows are of the type {kind or 'nothing'}, and {LINES} and {ARROW} are taken",
+                f"rows are of the type {kind or 'nothing'}, expected {LINES} or {ARROW}",
                 "give the type in the header Content-Type",
             )
         said = request.headers.get("content-length", "")
@@ -66,7 +66,8 @@ class RowsIn:
                 await self._room.take(size)
         except TimeoutError:
             raise InputFull(
-                f"pushes of {self._room.taken} bytes wait here already, and none was taken within {PUSH_S:g} s: "
+                f"pushes of {self._room.taken} bytes already wait here, and the circuit took none within "
+                f"{PUSH_S:g} s: "
                 f"nothing of this one was kept"
             ) from None
 
@@ -79,7 +80,7 @@ def refuse_others(request: Request, taken: Sequence[str]) -> None:
         raise Problem(
             400,
             "wrong_parameter",
-            f"there is no parameter {others[0][:_NAME_LIMIT]!r}: {request.method} {request.url.path} {takes}",
+            f"unknown parameter {others[0][:_NAME_LIMIT]!r}: {request.method} {request.url.path} {takes}",
             "leave it out, or fix its name",
         )
 
@@ -106,7 +107,7 @@ def text(request: Request, name: str, limit: int | None = _NAME_LIMIT) -> str:
     if not found:
         raise wrong(name, "it is missing")
     if limit is not None and len(found) > limit:
-        raise wrong(name, f"it has {len(found)} characters, and {limit} are taken")
+        raise wrong(name, f"it has {len(found)} characters, and the limit is {limit}")
     return found
 
 

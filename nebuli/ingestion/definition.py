@@ -198,7 +198,7 @@ class DebeziumEnvelope(Model):
     @model_validator(mode="after")
     def _goes_together(self) -> DebeziumEnvelope:
         if self.metadata is not None and self.transactions is None:
-            raise ValueError("metadata is of use with transactions alone; expected complete or ordered")
+            raise ValueError("metadata requires transactions; expected complete or ordered")
         return self
 
 
@@ -235,7 +235,8 @@ class Definition(Model):
                 raise _wrong(at, f"column {name!r} is in the schema twice; expected each name once")
             if name in _OWN or (self.raw and self.format is None and name in PLACE):
                 raise _wrong(
-                    at, f"a column cannot be named {name}, which is added to it; expected another name"
+                    at,
+                    f"a column cannot be named {name}, which the source adds itself; expected another name",
                 )
         if isinstance(self.envelope, UpsertEnvelope | DebeziumEnvelope):
             for place, name in enumerate(self.envelope.key):
@@ -264,7 +265,7 @@ class Definition(Model):
                 "metadata cannot be added to a collection or read from one; expected another origin",
             )
         if self.raw and kind == "Collection":
-            raise _wrong(("raw",), "a collection is kept already; expected no raw")
+            raise _wrong(("raw",), "a collection already keeps its rows; expected no raw")
         return self
 
     @model_validator(mode="after")

@@ -127,8 +127,7 @@ class Sources:
         if text is None:
             known = ", ".join(sorted(await self._sources.read())[:10])
             raise SourceUnknown(
-                f"there is no source {name}: "
-                + (f"name one that there is ({known})" if known else "create it first")
+                f"unknown source {name}: " + (f"expected one of {known}" if known else "create it first")
             )
         return Entry.of_text(text)
 
@@ -304,8 +303,8 @@ class Sources:
         taken = [each for each in collections_of(entry) if each in await self.collections.list()]
         if known is None and taken:
             raise SourceRefused(
-                f"source {name} would be ingested into collection {taken[0]}, which is there already: take another "
-                f"name, or drop that collection first"
+                f"source {name} would be ingested into collection {taken[0]}, which exists already: choose "
+                "another name, or drop that collection first"
             )
 
         def begin(text: str | None) -> str:
@@ -313,7 +312,7 @@ class Sources:
                 return entry.to_text()
             there = Entry.of_text(text)
             if there.phase != "creating" or there.definition != definition:
-                raise SourceExists(f"there is a source {name} already: take another name, or drop it first")
+                raise SourceExists(f"source {name} exists already: choose another name, or drop it first")
             return text
 
         await self._sources.change(name, begin)
@@ -372,8 +371,8 @@ class Sources:
             now = None if text is None else Entry.of_text(text)
             if now is None or (now.id, now.version, now.phase) != (entry.id, entry.version, "there"):
                 raise SourceRefused(
-                    f"source {name} was changed by another process at the same time: look at it, and try "
-                    f"again"
+                    f"source {name} was changed by another process at the same time: check its definition, "
+                    "and try again"
                 )
             return replace(made, replicas=now.replicas).to_text()
 
@@ -386,8 +385,8 @@ class Sources:
             with suppress(CollectionUnknown):
                 if (await self.collections.describe(each)).upper:
                     raise SourceRefused(
-                        f"source {source} would keep a state in collection {each}, which is there already: drop that "
-                        f"collection first, or create another source"
+                        f"source {source} would keep a state in collection {each}, which exists already: "
+                        "drop that collection first, or create another source"
                     )
 
     async def scale(self, name: str, replicas: int) -> None:
@@ -485,7 +484,7 @@ class Sources:
 
 def _check_replicas(replicas: int, *, least: int = 1) -> None:
     if type(replicas) is not int or not least <= replicas <= 100:
-        raise SourceRefused(f"there cannot be {replicas} replicas: give {least} to 100")
+        raise SourceRefused(f"expected {least} to 100 replicas, got {replicas}")
 
 
 def _check_left(entry: Entry, place: MessagePlace, recorded: Mapping[str, Addresses]) -> None:

@@ -222,7 +222,7 @@ class HostedFragment:
     async def succeed(self, succession: Succession) -> int:
         """Have this coordinator continue with other members; returns their first step. Raises NotSucceeded."""
         if self._control is None or self.status.state is not FragmentState.RUNNING:
-            raise NotSucceeded(f"fragment {self.fragment.id} does not run: its members are as they were")
+            raise NotSucceeded(f"fragment {self.fragment.id} does not run: its members are unchanged")
         end: SuccessionEnd | None = await self._answer(
             self._control, lambda number: Succeed(number, succession)
         )

@@ -95,7 +95,7 @@ class Records:
         path = f"{self._place}/{name}"
         if isinstance(error, ValidationError) and (lacking := unusable(error)):
             return StateUnusable(
-                f"{path} is a fragment's record, and a connector of it cannot be had: {lacking}; install its "
+                f"{path} is a fragment's record, and its connector is not available: {lacking}; install its "
                 f"package, and start the worker again"
             )
         if not name.removesuffix(_ENDING).isdecimal():
@@ -136,7 +136,8 @@ def _folder_locked(directory: Path) -> Iterator[None]:
     except OSError as error:
         why = "it is a file" if isinstance(error, FileExistsError) else error.strerror or error
         raise StateUnusable(
-            f"{directory} cannot be used: {why}; give --state a folder that can be made and written"
+            f"{directory} cannot be used: {why}; give a folder for --state that this user can create and "
+            "write"
         ) from error
     try:
         yield
@@ -152,8 +153,8 @@ def _url_locked(url: StoreUrl) -> Iterator[None]:
         lock = HeldLock(url, "worker")
     except Locked as error:
         raise StateUnusable(
-            f"{url} is in use by another worker ({error.holder}): stop that one, or give each a --state of its own; a "
-            f"machine that is gone is forgotten within 12 s"
+            f"{url} is in use by another worker ({error.holder}): stop that one, or give each a --state of "
+            "its own; the claim of a lost machine expires within 12 s"
         ) from None
     except StorageError as error:
         raise StateUnusable(str(error)) from error

@@ -111,7 +111,9 @@ class WorkerNode:
         known = self._fragments.get(wished)
         if known is not None:
             if known.fragment != fragment:
-                raise IdInUse(f"fragment {known.fragment.id} is here as {wished} already, and is another one")
+                raise IdInUse(
+                    f"fragment {known.fragment.id} already exists here as {wished}, with other contents"
+                )
             return wished
         here = self.address
         if fragment.node != here:
@@ -276,7 +278,8 @@ class WorkerNode:
                 continue
             if isinstance(other.fragment, Fragment) and (names := wanted & _views(other.fragment)):
                 return (
-                    f"a view {min(names)!r} is at this node already, of fragment {other.fragment.id} (query "
+                    f"a view {min(names)!r} already exists at this node, in fragment {other.fragment.id} "
+                    "(query "
                     f"{query_of(other.id)})"
                 )
         return ""

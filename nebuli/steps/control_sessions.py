@@ -73,7 +73,7 @@ def _greeting(values: list[Any]) -> Greeting:
         raise ValueError(f"they are not a greeting of version {_VERSION}")
     session, address = map(text, values[1:])
     if not session or not address:
-        raise ValueError("they greet without a session, or an address")
+        raise ValueError("the greeting has no session, or no address")
     return Greeting(session, address)
 
 

@@ -132,7 +132,7 @@ class SteppedQuery:
             if there.get(key) != own[key]:
                 raise StateOfAnother(where, what, shown(there, own))
         if not isinstance(generation, int) or not isinstance(members, int):
-            raise ClaimDamaged(f"{where}/{CLAIM}", "it does not list the members whose state is there")
+            raise ClaimDamaged(f"{where}/{CLAIM}", "it does not list the members with saved state")
         return query, generation
 
 
@@ -163,7 +163,7 @@ def _sources(there: Claim, here: Claim) -> str:
     if found:
         return "; ".join(found)
     if before != now:
-        return f"they come in another order, {_some(before)} there, {_some(now)} here"
+        return f"their order differs: {_some(before)} in the state, {_some(now)} in this run"
     changed = [
         f"{reads} had {text}"
         for reads, *settings in zip(now, there.get("settings", ()), here["settings"], strict=False)

@@ -129,7 +129,7 @@ class StoreAway(StoreFailed):
         StorageError.__init__(
             self,
             f"{where} did not answer for {waited_s:.3g} s ({cause}); nothing happened: bring it back, and "
-            f"start again, which continues where it was",
+            "start again to continue",
         )
 
 

@@ -43,7 +43,9 @@ def unsealed(said: bytes) -> dict[str, Any]:
         raise ValueError("it is not a JSON object")  # noqa: TRY004 - as any other damage
     noted = document.pop(_CHECKSUM, None)
     if noted not in (None, _checksum(document)):
-        raise ValueError(f"its checksum is {_checksum(document)}, and {noted} is noted: it was damaged")
+        raise ValueError(
+            f"its checksum is {_checksum(document)}, and the recorded one is {noted}: it was damaged"
+        )
     return document
 
 

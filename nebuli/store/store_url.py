@@ -88,7 +88,7 @@ def _parsed(text: str) -> StoreUrl:
     url = StoreUrl(server, own.get("schema", ""), own.get("blobs", "").rstrip("/"))
     _check_server(server, [key for key, _ in rest])
     if "schema" not in own:
-        raise StoreUrlInvalid(f"{url.database} names no schema: add schema=NAME, one that nothing else has")
+        raise StoreUrlInvalid(f"{url.database} names no schema: add schema=NAME, an unused name")
     if not _SCHEMA.fullmatch(url.schema):
         raise StoreUrlInvalid(
             f"schema={url.schema} cannot be a store's: take letters, digits and _, 40 at most, no digit first"
@@ -97,7 +97,8 @@ def _parsed(text: str) -> StoreUrl:
         raise StoreUrlInvalid(f"{url.database} names no blobs: add blobs=s3://BUCKET/PREFIX")
     if not _BLOBS.fullmatch(url.blobs):
         raise StoreUrlInvalid(
-            "blobs= is to be s3://BUCKET/PREFIX, without a user, a password or parameters: those are taken from the "
+            "blobs= must be s3://BUCKET/PREFIX, without a user, a password or parameters: those are taken "
+            "from the "
             "environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL)"
         )
     return url
@@ -108,7 +109,7 @@ def _parts(text: str) -> SplitResult:
     parts = urlsplit(text)
     if parts.fragment or parts.netloc.count("@") > 1 or "@" in parts.path + parts.query:
         raise StoreUrlInvalid(
-            "the URL of the store has a #, a ? or an @ where none can be: in a user or a password they are written "
+            "the URL of the store has a misplaced #, ? or @: in a user or a password write them as "
             "%23, %3F and %40, and / is %2F; or leave the password to PGPASSWORD or ~/.pgpass"
         )
     return parts

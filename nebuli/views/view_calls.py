@@ -289,7 +289,7 @@ def added_of(body: bytes) -> tuple[list[str], str, bool]:
 
 
 def _other_version(version: object) -> str:
-    return f"the other side speaks of views in version {version}, and this one in {VERSION}"
+    return f"the other side uses version {version} of the protocol for views, and this side {VERSION}"
 
 
 def batch_of(data: bytes, schema: pa.Schema) -> pa.RecordBatch:

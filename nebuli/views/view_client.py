@@ -505,7 +505,7 @@ class _View:
         rows = batch_of(answer.rows, self.schema)
         counts = np.frombuffer(answer.counts, dtype="<i4").tolist()
         if len(counts) != len(keys) or len(answer.hits) != len(keys):
-            raise ViewFailed(f"{len(counts)} keys were answered, and {len(keys)} asked for")
+            raise ViewFailed(f"{len(counts)} keys were answered, and {len(keys)} requested")
         step = None if answer.step == FREE else answer.step
         counts_as_hit = (
             not again or step is not None
@@ -541,7 +541,8 @@ class _View:
         found = asked.lookup(self.schema)
         if missing := asked.missing:
             raise LookupTimedOut(
-                f"{len(missing)} of {len(asked.keys)} keys of view {self._name!r} were missing, and have not come "
+                f"{len(missing)} of {len(asked.keys)} keys of view {self._name!r} were missing, and did not "
+                "arrive "
                 f"within {asked.deadline:g} s, {missing[0]} among them: {asked.why}",
                 found,
                 missing,
@@ -574,7 +575,8 @@ class _View:
             if error.said:
                 raise _meant(where, error) from error
             raise ViewUnreachable(
-                f"{where} went away before it had answered: its process is started again, or its query is over"
+                f"{where} closed the connection before it answered: its process was restarted, or its query "
+                "has ended"
             ) from error
         except netchannel.NetChannelError as error:
             raise _meant(where, error) from error
@@ -582,7 +584,7 @@ class _View:
         if isinstance(answer, Refused):
             raise WrongKey(f"{where}: {answer.why}")
         if isinstance(answer, Description) and not isinstance(question, Describe):
-            raise _OtherView(f"{where} has other columns or another key than before")
+            raise _OtherView(f"the columns or the key of {where} have changed")
         return answer
 
     async def close(self) -> None:

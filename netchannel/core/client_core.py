@@ -178,7 +178,7 @@ class ClientChannel:
         try:
             check_sendable(kind(channel=self.id, request=_ANY_NUMBER, **fields))
         except ProtocolError as error:
-            raise ValueError(f"channel {self.id!r}: this cannot be asked: {error}") from error
+            raise ValueError(f"channel {self.id!r}: invalid request: {error}") from error
         question = PendingQuestion(self, kind, fields, answered, failed)
         self.core.enter(question)
         self.questions[question.number] = question

@@ -166,7 +166,7 @@ class IncomingConnection(Link):
         good = with_check(bytes(self._greeting)) == self._greeting
         if not good or magic != MAGIC or purpose not in self._purposes:
             raise ProtocolError(
-                f"its first bytes {bytes(self._greeting)!r} are not those of a network channel"
+                f"its first bytes {bytes(self._greeting)!r} are not the greeting of a network channel"
             )
         if not lowest <= VERSION <= highest:
             text = f"the sender speaks versions {lowest} to {highest}, the receiver version {VERSION}"

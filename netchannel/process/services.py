@@ -99,7 +99,7 @@ class ServiceThread:
                 f"it: call sender_server() and receiver_server() there for new ones"
             )
         if self._left:
-            raise ChannelClosed("the process-wide services were left: the interpreter is exiting")
+            raise ChannelClosed("the process-wide services are closed: the interpreter is exiting")
         if threading.current_thread() is self._thread:
             raise NetChannelError(
                 "a call to the process-wide services came from their own thread, e.g. from a handler of log records, "

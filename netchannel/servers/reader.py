@@ -316,7 +316,7 @@ class ChannelReader:
         Raises ValueError for a time without a zone.
         """
         if at.utcoffset() is None:
-            raise ValueError(f"the time {at} has no zone, so that it is another one everywhere: give it one")
+            raise ValueError(f"the time {at} has no time zone: give it one")
         stream, _ = await self._place(0)
         micros = max(0, (at - _EPOCH) // timedelta(microseconds=1))
         answer: messages.Moment = await self._ask(messages.When, stream=stream, at=micros)

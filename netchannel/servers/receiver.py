@@ -483,7 +483,7 @@ def _check_node(listen: str, advertise: str | None, members: str | None, node: s
         if address is None:
             continue
         if scheme_of(address) != "unix":
-            raise ValueError(f"{name} is {address!r}: expected unix:/path, which strangers have no access to")
+            raise ValueError(f"{name} is {address!r}: expected unix:/path, which other users cannot reach")
         check(address)
         for other in (listen, advertise or listen):
             _port(other)

@@ -120,7 +120,7 @@ class SenderChannel:
         self.changes.check_loop()
         check_given("size", size, int)
         if size < 1:
-            raise ValueError(f"memory of {size} bytes was asked for: expected 1 or more")
+            raise ValueError(f"memory of {size} bytes was requested: expected 1 or more")
         core, allocations = self.core, self._allocations
         core.check_open()
         core.check_size(size)

@@ -64,7 +64,7 @@ def is_made(folder: Folder) -> bool:
     if DISCARDED in names:
         _remove_contents(folder)
     elif any(name.endswith((SUFFIX, SEALED)) or name in (JOURNAL, MARKS) for name in names):
-        raise damaged(path / MANIFEST, 0, "it is missing, and there are messages")
+        raise damaged(path / MANIFEST, 0, "it is missing, although the folder has messages")
     elif folder.lock.note() == _HOLDS:
         raise damaged(
             path / MANIFEST, 0, "it is missing, and so are all messages: the folder was emptied",

@@ -77,7 +77,7 @@ class LogReader:
             raise self._lost(sequence)
         if sequence > self._kept.durable:
             raise ValueError(
-                f"number {sequence} was asked for, {self._kept.durable} are durable in {self._path}"
+                f"number {sequence} was requested, and only {self._kept.durable} are durable in {self._path}"
             )
 
     def _lost(self, sequence: int) -> PositionLost:
@@ -101,7 +101,7 @@ class LogReader:
                 yield reader, offset, entry
                 sequence = entry.end
             if sequence == start:
-                raise damaged(self._path, 0, f"number {sequence} is in none of its segments")
+                raise damaged(self._path, 0, f"number {sequence} is not in any of its segments")
 
     def _entries_of_one_segment(
         self, sequence: int, window: int, pool: Pool

@@ -66,7 +66,10 @@ def recover(files: FileSystem, folder: Path, stream: str, mark: Mark) -> Recover
     if not bases:
         if mark.offset:
             raise lost(
-                folder, mark.acknowledged, None, f"{segment_name(mark.base)} was there, and no segment is"
+                folder,
+                mark.acknowledged,
+                None,
+                f"{segment_name(mark.base)} was recorded, and all segments are missing now",
             )
         return recovery.result  # the mark shows where numbers continue: `SegmentLog._start_over`
     for base in bases:
@@ -77,14 +80,14 @@ def recover(files: FileSystem, folder: Path, stream: str, mark: Mark) -> Recover
         recovery.sealed(base, following)
     if mark.offset and mark.base > bases[-1]:
         recovery.sealed(bases[-1], mark.base)
-        raise lost(folder, mark.base, None, f"{segment_name(mark.base)} was there, and is not any more")
+        raise lost(folder, mark.base, None, f"{segment_name(mark.base)} was recorded, and is missing now")
     recovery.last(bases[-1])
     head = recovery.result.segments[-1].end if recovery.result.segments else mark.acknowledged
     if mark.acknowledged > head:
         raise damaged(
             folder / segment_name(bases[-1]),
             0,
-            f"its messages end at number {head}, acknowledged are {mark.acknowledged}",
+            f"its messages end at number {head}, although {mark.acknowledged} are acknowledged",
         )
     return recovery.result
 
@@ -95,7 +98,7 @@ def _bases(files: FileSystem, folder: Path) -> list[int]:
         if name.endswith(SUFFIX):
             number = name.removesuffix(SUFFIX)
             if not number.isdecimal() or segment_name(int(number)) != name:
-                raise damaged(folder / name, 0, "no segment has such a name", "take it out of the folder")
+                raise damaged(folder / name, 0, "its name is not a segment's", "take it out of the folder")
             bases.append(int(number))
     return sorted(bases)
 
@@ -142,7 +145,7 @@ class _Recovery:
         finally:
             file.close()
         if segment.size != size:
-            raise damaged(path, segment.size, "no entry is there, but a later segment is")
+            raise damaged(path, segment.size, "the next entry is missing, although a later segment exists")
         if segment.end < following:
             what = f"{path.name} ends at number {segment.end}, and the next segment starts at {following}"
             raise lost(self._folder, segment.end, following, what)
@@ -184,7 +187,9 @@ class _Recovery:
         self._read(file, segment, size, proven)
         if segment.size < proven:
             raise damaged(
-                segment.path, segment.size, f"no entry is there, but the file was durable up to byte {proven}"
+                segment.path,
+                segment.size,
+                f"the next entry is missing, although the file was durable up to byte {proven}",
             )
         if segment.size < size:
             log.warning(
@@ -220,7 +225,7 @@ class _Recovery:
         if self.result.ending is not None:
             raise damaged(segment.path, offset, "an entry follows the end of the stream")
         if entry.kind != BLOB and entry.first != segment.end:
-            raise damaged(segment.path, offset, f"number {entry.first} is where {segment.end} was due")
+            raise damaged(segment.path, offset, f"number {entry.first} is in place of {segment.end}")
         if payload is None:
             return
         if entry.kind == BLOB:

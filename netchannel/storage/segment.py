@@ -218,7 +218,7 @@ class SegmentReader:
             head = read_all(self._file, ENTRY_HEADER, offset)
             entry = unpack_entry(head, offset, segment.salt)
             if entry is None or entry.kind != BLOB:
-                raise damaged(segment.path, offset, "no schema or context is there")
+                raise damaged(segment.path, offset, "a schema or context is missing")
             payload = read_payload(self._file, offset, entry)
             if payload is None:
                 raise damaged(segment.path, offset, "a schema or context does not match its checksum")

@@ -71,8 +71,8 @@ def explain(error: ssl.SSLError, tls: Tls, *, established: bool = False) -> tupl
 def _of_certificate(code: int, message: str, tls: Tls) -> str:
     if code == EXPIRED:
         return (
-            f"its certificate has expired, or that of its authority, there or in {tls.authority}: renew it, or look at "
-            f"this machine's clock"
+            f"its certificate, or its authority's, has expired, there or in {tls.authority}: renew it, or "
+            "check this machine's clock"
         )
     if code == NOT_YET_VALID:
         return "its certificate, or its authority's, is not valid yet: look at the clocks of both machines"

@@ -165,10 +165,10 @@ class MessageParser:
             if not self._spoken:
                 raise ProtocolError(
                     f"its first bytes, {bytes(held[:16])!r}, are not a control message: the server "
-                    f"there is not netchannel, is the port right? If it is, they were changed on the way"
+                    f"there is not netchannel, is the port right? If it is, they were corrupted in transit"
                 )
             raise ProtocolError(
-                "a control message's length does not match its check: it was changed on the way"
+                "a control message's length does not match its check: it was corrupted in transit"
             )
         if length > self.limit:
             raise ProtocolError(f"a control message claims {length} bytes: the limit is {self.limit}")
@@ -179,6 +179,6 @@ class MessageParser:
         payload = bytes(held[begin:end])
         if _checksum(payload) != checksum:
             raise ProtocolError(
-                f"a control message of {length} bytes was changed on the way: its checksum differs"
+                f"a control message of {length} bytes was corrupted in transit: its checksum differs"
             )
         return payload, end

@@ -229,7 +229,7 @@ def _wrong(header: tuple[int, ...], check: int, limit: int) -> ProtocolError:
     """Return the flaw of a header."""
     _, expected, kind, _, _, length, sequence, timestamp, _ = header
     if check != expected:
-        return ProtocolError("a frame's header does not match its check: it was changed on the way")
+        return ProtocolError("a frame's header does not match its check: it was corrupted in transit")
     if kind not in KINDS:
         return ProtocolError(f"a frame has the unknown kind {kind}")
     if length > limit:
@@ -243,5 +243,5 @@ def _compare(header: tuple[int, ...], digest: int) -> None:
     if header[0] != digest & 0xFFFFFFFF:
         raise ProtocolError(
             f"a frame of {header[_LENGTH]} bytes has the checksum {digest & 0xFFFFFFFF:08x}, its sender computed "
-            f"{header[0]:08x}: it was changed on the way"
+            f"{header[0]:08x}: it was corrupted in transit"
         )

@@ -392,7 +392,8 @@ def unpack(frame: Frame) -> Messages:
     payload, count = frame.payload, frame.items
     if not 0 < count <= PACK_COUNT:
         raise ProtocolError(
-            f"a frame claims {count} messages from number {frame.sequence} on: expected 1 to {PACK_COUNT}"
+            f"a frame claims {count} messages, the first with number {frame.sequence}: expected 1 to "
+            f"{PACK_COUNT} messages"
         )
     if count == 1 and not frame.flags & NOTES and len(payload) >= _ONE.size:
         size, _ = _ONE.unpack_from(payload)

@@ -57,7 +57,7 @@ def header_of(data: Buffer, at: int = 0) -> Header:
     length = _field(data, message, _BODY_LENGTH)
     body_length = 0 if length is None else int(_LONG.unpack_from(data, length)[0])
     if not 0 <= body_length <= len(data) - start:
-        raise NoMessage(f"it claims a body of {body_length} bytes, and {len(data) - start} are there")
+        raise NoMessage(f"it claims a body of {body_length} bytes, and only {len(data) - start} follow")
     return Header(int(data[kind]), _follow(data, table), start, start + body_length)
 
 

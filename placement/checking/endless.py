@@ -32,6 +32,7 @@ def waits_for_ever(operators: Iterable[FragmentOperator]) -> str | None:
     if not (endless and final):
         return None
     return (
-        f"the sink {final[0]} (mode final) gives its result when all sources have ended, and {endless} never does: the "
-        f"result never comes; give that an end, as a generator has by its count, or the sink the mode append or changes"
+        f"the sink {final[0]} (mode final) gives its result when all sources have ended, and {endless} "
+        "never ends, so the result never comes; give it an end (for a generator: a count), or give the sink "
+        "the mode append or changes"
     )

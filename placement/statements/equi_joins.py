@@ -62,8 +62,8 @@ def joined(
         )
     if not pairs:
         raise Unsupported(
-            "tables are joined by equal columns: write ON a.x = b.y, with AND for more, or USING (x); each "
-            "row with each other one is not supported",
+            "tables are joined by equal columns: write ON a.x = b.y, with AND for more, or USING (x); a "
+            "cross join is not supported",
             join,
         )
     names = _names(pairs)

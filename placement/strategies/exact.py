@@ -386,7 +386,7 @@ def _joined(what: str, reason: str) -> str:
 
 def _check_time(deadline: float) -> None:
     if time.monotonic() > deadline:
-        raise _GivenUp("the time was over before the model was built")
+        raise _GivenUp("the time limit passed before the model was built")
 
 
 def _first(parts: Iterable[str], most: int = 5) -> str:

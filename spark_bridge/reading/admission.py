@@ -70,8 +70,9 @@ def freed(heads: Heads) -> str | None:
     if heads.oldest == 0:
         return None
     return (
-        f"messages 0 to {heads.oldest - 1} of {heads.stream} were freed before they were read here, since all "
-        f"consumers that the server knew had acknowledged them. RetainPolicy(consumers=...) keeps a stream for "
+        f"messages 0 to {heads.oldest - 1} of {heads.stream} were freed before they were read here, since "
+        "all consumers known to the server had acknowledged them. RetainPolicy(consumers=...) keeps a "
+        "stream for "
         f"each one that it names; startingOffsets=earliest begins with message {heads.oldest}, the oldest that is kept"
     )
 

@@ -90,7 +90,8 @@ def left_out(entries: Mapping[str, Entry], sources: tuple[Source, ...]) -> list[
         if source.key not in entries and (before := sorted(names & gone)):
             raise DataLost(
                 f"the query's checkpoint calls channel {source.channel!r} {before[0]!r}, and this run {source.key!r}: "
-                f"it would be read again from its beginning; start it with the endpoints that it had, or with a new "
+                f"the query would read it again from its beginning; start it with the same endpoints as "
+                "before, or with a new "
                 f"checkpoint"
             )
     return sorted(gone)

@@ -111,8 +111,8 @@ def check_declared(schema: pa.Schema, options: ReadOptions) -> None:
         return
     if not added:
         raise OptionError(
-            "the option includeMetadata is set, and the schema that was given has none of its columns: add to it "
-            "those that are wanted (_channel STRING, _sequence BIGINT, _timestamp TIMESTAMP), or leave one away"
+            "the option includeMetadata is set, and the schema that was given has none of its columns: add "
+            "the wanted ones (_channel STRING, _sequence BIGINT, _timestamp TIMESTAMP), or leave one away"
         )
     for name in added:
         if schema.field(name).type != METADATA.field(name).type:
@@ -227,6 +227,5 @@ class RangeReader:
 def lost(key: str, what: str) -> DataLost:
     """Return the error for missing messages, or a failed producer."""
     return DataLost(
-        f"channel {key!r}: {what}. To continue with the messages that are there, read with "
-        f"failOnDataLoss=false"
+        f"channel {key!r}: {what}. To continue with the available messages, read with failOnDataLoss=false"
     )

@@ -106,7 +106,7 @@ def _older(options: WriteOptions, channel: str, work: Work, last: int | None) ->
         )
     return CheckpointReplaced(
         f"channel {channel!r} has batch {last} of application {work.application!r}, and this is batch "
-        f"{work.epoch}: its checkpoint is older than what it has written: continue from the newest one, or "
+        f"{work.epoch}: the checkpoint is older than the written rows: continue from the newest one, or "
         f"start from scratch under another txnAppId"
     )
 

@@ -60,13 +60,14 @@ def check_key(schema: pa.Schema, columns: tuple[str, ...]) -> None:
     for name in columns:
         if schema.names.count(name) != 1:
             raise OptionError(
-                f"the option keyColumns names {name!r}, and the rows have {', '.join(schema.names)}: give a column "
-                f"that is there once"
+                f"the option keyColumns names {name!r}, and the rows have {', '.join(schema.names)}: give a "
+                "column that occurs once"
             )
         kind = schema.field(name).type
         if not any(test(kind) for test in (*_INTEGERS, *_OTHERS)):
             raise OptionError(
-                f"the option keyColumns names {name!r}, which is {kind}: rows are not parted by that"
+                f"the option keyColumns names {name!r}, which is {kind}: rows cannot be divided by such a "
+                "column"
             )
 
 

@@ -76,7 +76,8 @@ class Rows:
         target = arrow_schema(schema)
         if not target.names:
             raise SchemaConflict(
-                "the rows have no columns, and PySpark does not hand over how many there are: select one"
+                "the rows have no columns, and PySpark does not report the number of such rows: select a "
+                "column"
             )
         check_names(target, "the DataFrame", "rename one of them")
         if options.key_columns is not None:

@@ -213,7 +213,7 @@ async def test_a_database_that_is_killed_and_comes_back_is_waited_for(here: Path
 
 async def test_state_by_url_belongs_to_one_query_and_one_run(here: Path, url: StoreUrl) -> None:
     async with asyncio.timeout(120), LocalRun(in_steps(), url, here, NOW) as run:
-        with pytest.raises(StateInUse, match=rf"\(process {os.getpid()} on .*; a machine that is gone"):
+        with pytest.raises(StateInUse, match=rf"\(process {os.getpid()} on .*; the claim of a lost machine"):
             await LocalRun(in_steps(), url, here, NOW).__aenter__()
         await run.until_ended()
     with pytest.raises(StateOfAnother, match="is that of another query"):

@@ -255,14 +255,14 @@ REFUSALS: dict[str, tuple[dict[str, Any] | None, dict[str, Any] | None, str, str
     "the receiver's has expired": (
         EXPIRED,
         {},
-        r"its certificate has expired, or that of its authority, there or in",
+        r"its certificate, or its authority's, has expired, there or in",
         r"it refused the certificate .*receiver\.pem, as expired: renew it here",
     ),
     "the sender's has expired": (
         {},
         EXPIRED,
         r"it refused the certificate .*sender\.pem, as expired: renew it here",
-        r"its certificate has expired, or that of its authority, there or in",
+        r"its certificate, or its authority's, has expired, there or in",
     ),
     "the receiver's is not valid yet": (
         EARLY,
@@ -292,7 +292,7 @@ REFUSALS: dict[str, tuple[dict[str, Any] | None, dict[str, Any] | None, str, str
         {},
         None,
         r"the sender speaks no TLS, and this receiver asks for it: is the sender without tls=\?",
-        r"it speaks no TLS: is the sender without tls=\?",
+        r"the sender does not use TLS: does it have tls=\?",
     ),
     "the receiver has no TLS": (
         None,

@@ -302,7 +302,7 @@ async def test_an_older_checkpoint_is_an_error_with_both_numbers(spark, tmp_path
             await run(query.to_the_end)
         shutil.rmtree(query.checkpoint)
         shutil.copytree(tmp_path / "old", query.checkpoint)
-        with pytest.raises(Exception, match=r"CheckpointReplaced.*older than what it has written"):
+        with pytest.raises(Exception, match=r"CheckpointReplaced.*older than the written rows"):
             await run(query.to_the_end)
         assert ids(await take(inbox, 30)) == list(range(30))
         assert await nothing_came(spark, receiver, inbox)

@@ -165,7 +165,8 @@ class CollectionOutput(Output):
         if self._resumed is not None:
             if not self._resumed.startswith(_TIMES) or not is_timed:
                 raise OutputGone(
-                    f"{self._place}: there is another collection of this name than was written before"
+                    f"{self._place}: it is another collection than the one of this name that was written "
+                    "before"
                 )
             written, _, from_ = self._resumed.removeprefix(_TIMES).rpartition("/")
             return _AtTimes(name, written, int(from_))

@@ -54,7 +54,7 @@ class FilePosition:
             raise OutputChanged(str(path), f"has {there:,} bytes, and {self.size:,} had been written to it")
         if _checksum(descriptor, self.size) != self.block:
             raise OutputChanged(
-                str(path), f"is not as it was written: before byte {self.size:,} it has something else"
+                str(path), f"was changed: its first {self.size:,} bytes differ from the written ones"
             )
 
 

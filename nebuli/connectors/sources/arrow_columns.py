@@ -51,7 +51,7 @@ class ArrowColumns:
             )
         doubled = [name for name in self.wanted.names if found.names.count(name) > 1]
         if doubled:
-            raise InputError(f"{self._place}: more than one column {shown_names(doubled)}")
+            raise InputError(f"{self._place}: more than one column is named {shown_names(doubled)}")
         for wanted in self.wanted:
             type_ = found.field(wanted.name).type
             if not _holds(wanted.type, type_):

@@ -168,6 +168,7 @@ class KeptChannelSource(Source):
     def _check(self, found: pa.Schema) -> None:
         if WEIGHT in found.names:
             raise InputError(
-                f"{self._place}: a column {WEIGHT}, which changes have; only a channel of rows can be read"
+                f"{self._place}: the stream has a column {WEIGHT}, so it contains changes; only a channel "
+                "of rows can be read"
             )
         self._columns.check(found)

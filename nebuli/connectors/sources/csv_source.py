@@ -148,7 +148,7 @@ class CsvSource(Source):
             )
         doubled = [name for name in self._schema.names if self._header.count(name) > 1]
         if doubled:
-            raise InputError(f"{self._path}, line 1: more than one column {shown_names(doubled)}")
+            raise InputError(f"{self._path}, line 1: more than one column is named {shown_names(doubled)}")
 
     def _parsed_as(self, sample: list[list[str]]) -> dict[str, pa.DataType]:
         """The types to parse: a timestamp's text has a zone or has none, and Arrow wants to know which."""

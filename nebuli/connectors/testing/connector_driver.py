@@ -86,7 +86,7 @@ class Driven:
                 raise
             self.end.interrupt()
             pytest.fail(
-                f"{name} did not return within {self._limit_s:g} s, for which a query cannot be stopped"
+                f"{name} did not return within {self._limit_s:g} s, during which a query cannot be stopped"
             )
 
     def read(self, most_rows: float) -> pa.Table:

@@ -178,7 +178,9 @@ class _Building:
         node.closes = isinstance(operator, WindowOperator) or closing is not None
         if isinstance(node.operator, Aggregate) and not node.operator.by:
             if node.place is None:
-                raise DataflowError("without by it needs all rows at one member: put a gather below", node.id)
+                raise DataflowError(
+                    "an operator without 'by' needs all rows at one member: put a gather below it", node.id
+                )
             node.begins = node.place == self._member
         self._nodes[node.id] = node
 

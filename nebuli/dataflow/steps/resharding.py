@@ -157,4 +157,4 @@ def _one(name: str, member: int, values: Sequence[int | None]) -> int | None:
             return max(known, default=None)
         case _ if is_of_source(name):
             return max(known, default=None)
-    raise AssertionError(f"how members' {name} goes together is not known")
+    raise AssertionError(f"cannot merge the members' {name}")

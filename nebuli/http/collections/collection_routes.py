@@ -239,7 +239,7 @@ async def _first(spans: AsyncGenerator[Span], name: str, as_of: int | None) -> A
             raise Problem(
                 409,
                 "not_yet",
-                f"collection {name} is not written up to {as_of} yet, for which it was waited {_WAIT_S:g} s",
+                f"collection {name} is not yet written up to {as_of}, after a wait of {_WAIT_S:g} s",
                 "ask again, or for an earlier time",
             ) from None
         yield found

@@ -70,7 +70,7 @@ class ViewPlaces:
             raise Problem(
                 404,
                 "unknown_view",
-                f"there is no view {name[:200]!r}: there are {', '.join(self.names)}",
+                f"unknown view {name[:200]!r}: expected one of {', '.join(self.names)}",
                 "GET /views lists them",
             )
         return self._nodes[self._places[name].node]

@@ -187,7 +187,7 @@ async def _changes(name: str, watching: AsyncGenerator[pa.RecordBatch]) -> Async
             async for rows in watching:
                 yield streams.Part(next(numbers), [rows])
         except ViewsClosed:
-            raise ViewsClosed(f"view {name!r} is served no more: its query is over") from None
+            raise ViewsClosed(f"view {name!r} is no longer served: its query has ended") from None
 
 
 def _json(value: Any) -> Response:

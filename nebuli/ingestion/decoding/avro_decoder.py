@@ -43,7 +43,7 @@ class AvroDecoder(Decoder):
         try:
             import fastavro  # noqa: F401 - of the extra, and needed from the first message on
         except ImportError:
-            raise SourceUnusable(f"{source}: Avro wants fastavro: pip install 'nebuli[avro]'") from None
+            raise SourceUnusable(f"{source}: Avro needs fastavro: pip install 'nebuli[avro]'") from None
         self.schema = schema
         self._source = source
         self._registry = SchemaRegistry(settings.registry, source=source)
@@ -91,9 +91,7 @@ class AvroDecoder(Decoder):
         number = _number(payload)
         text = facts.get(_key(number))
         if text is None:
-            raise Unfit(
-                f"schema {number} is not recorded; its facts are to be asked for before it is decoded"
-            )
+            raise Unfit(f"schema {number} is not recorded; request its facts before decoding")
         written = self._known.get(text)
         if written is None:
             written = self._known[text] = _Written.of(text, number, self.schema)

@@ -95,8 +95,8 @@ class CsvDecoder(Decoder):
             header = facts.get(_header_of(messages.part))
             if header is None:
                 raise MessageInvalid(
-                    f"{messages.place(0, self._source)}: the header of the part is not known, and its message, "
-                    "which is at 0, is not there; ingest the source from its begin, or give it header: false"
+                    f"{messages.place(0, self._source)}: the message at 0, which has the header of the "
+                    "part, is missing; ingest the source from its beginning, or set header: false"
                 )
             layout = self._layout(header, messages)
             messages = messages.since(1) if _begins(messages) else messages
@@ -161,7 +161,7 @@ class CsvDecoder(Decoder):
             payload = UTF8_MARK + payload  # it is a mark at the begin of a file, and of a value elsewhere
         if _is_open(payload):
             raise MessageInvalid(
-                f"{place}: a value in quotes has no end in the message; a row has to be in one: "
+                f"{place}: a quoted value does not end in the message; a message must contain whole rows: "
                 f"{short(payload.decode(errors='replace'))!r}"
             )
         rest = payload if layout.values == 1 else payload.strip(b"\r\n")

@@ -83,7 +83,8 @@ class SchemaRegistry:
                 code = error.code
             if code == 404:
                 raise MessageInvalid(
-                    f"{place}: {self._url}{path} is not there (404); register the schema, or name the registry it is in"
+                    f"{place}: {self._url}{path} does not exist (404); register the schema, or give the "
+                    "registry that has it"
                 ) from None
             if code < _SERVER_ERRORS and code != _TOO_MANY_REQUESTS:
                 raise self._unusable(path, f"status {code}") from None

@@ -31,7 +31,7 @@ class TypedColumns(Decoder):
             if rows.schema.get_field_index(field.name) == -1:
                 raise MessageInvalid(
                     f"{self._source}: its messages have the columns {', '.join(rows.schema.names)}, and no "
-                    f"{field.name}: name those that there are in the schema"
+                    f"{field.name}: use these in the schema"
                 )
             try:
                 columns.append(rows.column(field.name).cast(field.type))

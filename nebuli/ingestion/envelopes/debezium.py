@@ -199,8 +199,9 @@ class Debezium(Envelope):
             for name in missing.get(change, ()):
                 if old is None:
                     raise MessageInvalid(
-                        f"{arrived.place(change, self._source)}: column {name} is left out as unchanged, and there is "
-                        "no row of this key in which it is; begin with a snapshot, or set REPLICA IDENTITY FULL"
+                        f"{arrived.place(change, self._source)}: column {name} is left out as unchanged, "
+                        "and no earlier row of this key has it; begin with a snapshot, or set REPLICA "
+                        "IDENTITY FULL"
                     )
                 now[name] = sources[name][change] = old[name]
             current[group] = now

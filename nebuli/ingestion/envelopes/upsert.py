@@ -90,7 +90,7 @@ def refuse_nulls(keys: pa.RecordBatch, place: Callable[[int], str]) -> None:
     ]
     if bad:
         row, name = min(bad)
-        raise MessageInvalid(f"{place(row)}: column {name} is null, and it is of the key; expected a value")
+        raise MessageInvalid(f"{place(row)}: column {name} of the key is null; expected a value")
 
 
 class RowsByKey:

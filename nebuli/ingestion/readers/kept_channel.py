@@ -207,12 +207,12 @@ class KeptChannel(SourceReader):
             schema = await reader.schema_within(SILENCE_S)
         except TimeoutError:
             raise SourceAway(
-                f"{self.reads}: no message has come yet, from which its columns are known"
+                f"{self.reads}: its columns are unknown until its first message arrives"
             ) from None
         assert schema is not None, "a channel of Arrow has columns"
         if WEIGHT in schema.names:
             raise SourceUnusable(
-                f"{self.reads} has a column {WEIGHT}, which changes have; expected a channel of rows"
+                f"{self.reads} has a column {WEIGHT}, so it contains changes; expected a channel of rows"
             )
         return schema
 
@@ -329,8 +329,8 @@ class KeptChannel(SourceReader):
         except netchannel.ConsumerFenced as error:
             read = ", ".join(f"message {number} of stream {part}" for part, number in self._known().items())
             raise AddressGone(
-                f"{self.reads} was read up to {read}, and has stream {heads.stream} now, before which there "
-                f"may have been more: {_one_line(error)}; start from scratch"
+                f"{self.reads} was read up to {read}, and has stream {heads.stream} now, possibly after "
+                f"other streams: {_one_line(error)}; start from scratch"
             ) from error
 
     def _known(self) -> Addresses:

@@ -95,8 +95,8 @@ class LineFiles(PolledFiles[_File]):
         self._check_size(part, part.at, found.st_size)
         if any(os.pread(file, len(tail), at - len(tail)) != tail for at, tail in _tails(part)):
             raise AddressGone(
-                f"{self._name}: {part.path} was read up to byte {part.at}, and no line that was read ends "
-                f"there now: another file is in its place; put the first one back, or start from scratch"
+                f"{self._name}: {part.path} was read up to byte {part.at}, where no line ends now: another "
+                "file has replaced it; put the first one back, or start from scratch"
             )
         return found
 
@@ -104,7 +104,7 @@ class LineFiles(PolledFiles[_File]):
         if size < at:
             raise AddressGone(
                 f"{self._name}: {part.path} was read up to byte {at}, and has only {size} now: another file "
-                f"is in its place; put the first one back, or start from scratch"
+                "has replaced it; put the first one back, or start from scratch"
             )
 
     def _read(self, part: _File) -> Messages | None:

@@ -267,7 +267,7 @@ class NatsPull:
         except (nats.errors.Error, OSError, TimeoutError) as error:
             said = str(error) or type(error).__name__
             if any(each in said.lower() for each in _LASTING):
-                raise self._unusable(f"it cannot be reached like this: {said}") from error
+                raise self._unusable(f"this configuration cannot reach it: {said}") from error
             raise self._away(said) from error
         except ValueError as error:
             raise self._unusable(str(error)) from error

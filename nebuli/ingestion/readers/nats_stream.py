@@ -78,7 +78,8 @@ class NatsStream(SourceReader):
         """Raise SourceUnusable where the same sequence is not always the same message, as long as it is there."""
         if config.retention != "limits":
             raise self._unusable(
-                f"its retention is {config.retention}, by which nothing can be read again; expected limits"
+                f"its retention is {config.retention}, which deletes messages once they are read; expected "
+                "limits"
             )
         if config.max_msgs_per_subject > 0:
             raise self._unusable(
@@ -98,9 +99,11 @@ class NatsStream(SourceReader):
         """Raise AddressGone where the stream does not have what is at our address, or is another one."""
         first, last = info.state.first_seq, info.state.last_seq
         if info.created != self._created:
-            raise self._gone(f"the stream is another one of the same name, made at {info.created}")
+            raise self._gone(
+                f"the stream was deleted, and another one of the same name created at {info.created}"
+            )
         if last < self._at - 1:
-            raise self._gone(f"the stream ends at {last + 1}, as another one of the same name does")
+            raise self._gone(f"the stream ends at {last + 1}, so it is another stream of the same name")
         if first > self._least:
             raise self._gone(f"the stream begins at {first}")
 
@@ -198,5 +201,5 @@ def _pull(origin: NatsOrigin, name: str) -> NatsPull:
     try:
         from .nats_pull import NatsPull
     except ImportError as error:
-        raise SourceUnusable(f"{name}: a source of NATS wants nats-py: pip install 'nebuli[nats]'") from error
+        raise SourceUnusable(f"{name}: a NATS source needs nats-py: pip install 'nebuli[nats]'") from error
     return NatsPull(origin, name)

@@ -151,8 +151,8 @@ class ParquetFiles(PolledFiles[_File]):
 
     def _is_another(self, part: _File, what: str) -> str:
         return (
-            f"{self._name}: {part.path} was read up to row {part.at}, and {what} now: another file is in its "
-            f"place; put the first one back, or start from scratch"
+            f"{self._name}: {part.path} was read up to row {part.at}, and {what} now: another file has "
+            "replaced it; put the first one back, or start from scratch"
         )
 
     def _next_of(self, reading: _Reading) -> pa.RecordBatch | None:

@@ -94,7 +94,7 @@ class PostgresChanges(SourceReader):
         state = self._kept(state)
         if self._at > state.flushed:
             raise self._gone(
-                f"the server's log ends at {_said(state.flushed)}, as that of a copy from before does"
+                f"the server's log ends at {_said(state.flushed)}, as in an older copy of the server"
             )
         self._changes = TransactionChanges(
             table, self._key, statuses=self._origin.two_phase, since=state.confirmed
@@ -104,7 +104,7 @@ class PostgresChanges(SourceReader):
     def _kept(self, state: SlotState | None) -> SlotState:
         """The slot's state, in which it has what is at our address."""
         if state is None:
-            raise self._gone("there is no such slot any more, which was at or below that")
+            raise self._gone("the slot, which was at or below that, no longer exists")
         if state.is_lost:
             raise self._gone(
                 f"the server has dropped the log that the slot, at {_said(state.confirmed)}, needs: see "
@@ -225,7 +225,7 @@ def _slot(origin: PostgresOrigin, name: str) -> PostgresSlot:
         from .postgres_slot import PostgresSlot
     except ImportError as error:
         raise SourceUnusable(
-            f"{name}: a source of Postgres wants psycopg: pip install 'nebuli[postgres]'"
+            f"{name}: a Postgres source needs psycopg: pip install 'nebuli[postgres]'"
         ) from error
     return PostgresSlot(origin, name)
 

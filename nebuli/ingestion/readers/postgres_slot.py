@@ -126,7 +126,7 @@ class PostgresSlot:
         if not may_replicate:
             raise self._unusable(f"{user} may not replicate: ALTER ROLE {_quoted(user)} REPLICATION")
         if origin.two_phase and version < 150_000:
-            raise self._unusable(f"two_phase wants PostgreSQL 15 or later, and this is {version // 10_000}")
+            raise self._unusable(f"two_phase needs PostgreSQL 15 or later, and this is {version // 10_000}")
         table = await self._table_name()
         await self._check_publication(*table)
         await self._check_identity(*table, key)
@@ -153,7 +153,7 @@ class PostgresSlot:
             {"name": name, "whole": whole, "schema": schema, "table": table},
         )
         if kind is None:
-            raise self._unusable(f"there is no table {whole}")
+            raise self._unusable(f"unknown table {whole}")
         if not is_there:
             raise self._unusable(
                 f"there is no publication {name}: CREATE PUBLICATION {_quoted(name)} FOR TABLE {whole}"
@@ -201,8 +201,8 @@ class PostgresSlot:
         if strange := [name for name in columns if name not in published]:
             raise self._unusable(
                 f"the schema has the column {strange[0]}, and the publication {self._origin.publication} has of "
-                f"{table} {', '.join(published)}: name some of these, or have that one published, too (one that is "
-                "generated is not)"
+                f"{table} {', '.join(published)}: use only these, or publish that column, too (generated "
+                "columns are not published)"
             )
 
     # -- the slot
@@ -219,10 +219,10 @@ class PostgresSlot:
             return None
         is_of_its_kind, plugin, two_phase, confirmed, is_lost, flushed = rows[0]
         if is_of_its_kind and confirmed is None:
-            raise SourceAway(f"{self._name}: {self.where}: another reader is making it")
+            raise SourceAway(f"{self._name}: {self.where}: another reader is creating it")
         if not is_of_its_kind or plugin != "pgoutput":
             raise self._unusable(
-                "there is a slot of that name that is another one's; expected one of the plugin pgoutput in this "
+                "another program has a slot of that name; expected a slot of the plugin pgoutput in this "
                 "database: name another slot, or drop it: "
                 f"SELECT pg_drop_replication_slot('{self._origin.slot}')"
             )
@@ -301,7 +301,7 @@ class PostgresSlot:
                     raise
                 if loop.time() > deadline:
                     raise SourceAway(
-                        f"{self._name}: {self.where}: others have had it for {_BUSY_S:g} s: {error}"
+                        f"{self._name}: {self.where}: other readers have used it for {_BUSY_S:g} s: {error}"
                     ) from error
             await asyncio.sleep(random.uniform(*_PAUSES_S))  # noqa: S311 - only the next in turn, not a secret
 

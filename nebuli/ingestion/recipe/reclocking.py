@@ -94,8 +94,8 @@ class Remap:
             if self._shard.upper < upper:
                 raise NotYet(
                     self._shard.name, upper - 1, self._shard.upper, 0.0,
-                    f"the source is ingested below {upper}, and it is recorded below {self._shard.upper} only from "
-                    f"where: restore the store's folder from a copy in which both are of one moment",
+                    f"the source is ingested below {upper}, and its addresses are recorded only below "
+                    f"{self._shard.upper}: restore the store's folder from a consistent copy",
                 )  # fmt: skip
             self._add([(upper - 1, each) for each in (await self._shard.contents(upper - 1)).to_batches()])
         before = {source: dict(parts) for source, parts in self._last.items()}

@@ -263,7 +263,7 @@ class Stage:
             )
         except ConflictingWrite as error:
             raise SourceConflict(
-                f"two instances have made different things of the same messages: {error}"
+                f"two instances have decoded the same messages differently: {error}"
             ) from error
 
 

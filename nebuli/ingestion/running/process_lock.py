@@ -83,7 +83,7 @@ class ProcessLock:
             holder = self.holder()
             raise SourceRefused(
                 f"{self.runs} on this host by process {holder.pid if holder and holder.pid else '(not known yet)'} "
-                f"already: let it be, or end that one first"
+                f"already: leave that one running, or end it first"
             )
         with file:
             file.truncate(0)

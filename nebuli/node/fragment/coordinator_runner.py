@@ -99,13 +99,13 @@ class CoordinatorRunner(StepRunner):
     async def checkpoint(self) -> int:
         """Have a checkpoint made; returns the next step. Raises CheckpointNotMade."""
         if self.circuit is None or not self.circuit.has_begun:
-            raise CheckpointNotMade(None, "the coordinator has only begun")
+            raise CheckpointNotMade(None, "the coordinator is still starting")
         return await self.circuit.coordinator.checkpoint()
 
     async def succeed(self, succession: Succession) -> int:
         """Continue with other members, as `CircuitRun.succeed`."""
         if self.circuit is None:
-            raise NotScaled(len(succession.members), "the coordinator has only begun")
+            raise NotScaled(len(succession.members), "the coordinator is still starting")
         return await self.circuit.succeed(succession)
 
     async def _run(self) -> tuple[FragmentState, Cause, str]:

@@ -65,7 +65,7 @@ class MemberWorkers:
         except (WorkerRefused, WorkerUnreachable) as error:
             raise GivenUp(str(error)) from error
         except TimeoutError:
-            raise GivenUp(f"the members that take over did not start within {_BEGIN_S:g} s") from None
+            raise GivenUp(f"the new members did not start within {_BEGIN_S:g} s") from None
 
     async def _listening(self, places: Sequence[MemberPlace]) -> Mapping[MemberPlace, int]:
         while True:
@@ -73,7 +73,7 @@ class MemberWorkers:
             for place, status in found.items():
                 if status is None or status.state is not FragmentState.RUNNING:
                     why = "is not known there" if status is None else status.error
-                    raise GivenUp(f"{place.id} at {place.node}, which was to take over, {why}")
+                    raise GivenUp(f"{place.id} at {place.node}, a new member, {why}")
             running = {
                 place: status.pid
                 for place, status in found.items()

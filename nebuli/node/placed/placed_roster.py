@@ -137,7 +137,7 @@ class PlacedRoster:
         if (whose.circuit, whose.places) == (wanted.circuit, wanted.places):
             return True
         if whose.places not in ((), wanted.before):
-            raise NotScaled(self.number(wanted), "it has other members by now than the caller knows of")
+            raise NotScaled(self.number(wanted), "its members have changed since the caller read them")
         return False
 
     async def candidates(self, wanted: Succession, _: Generation) -> Generation:

@@ -145,8 +145,8 @@ class Service(WorkerServicer):
         except ValidationError as error:
             if lacking := unusable(error):
                 raise ConnectorUnusable(
-                    f"worker {self._node.address} lacks a connector of the query: {lacking}; a package that has it is "
-                    f"to be installed where this worker runs, too"
+                    f"worker {self._node.address} lacks a connector of the query: {lacking}; install its "
+                    "package on this worker's machine, too"
                 ) from error
             raise
 

@@ -37,8 +37,8 @@ def _entered(place: Place) -> Collections:
     where = store_place(place.store)
     if isinstance(where, Path) and not is_store(where):
         raise CollectionStreamError(
-            f"{place}: there is no store at {where}: give its folder as the option store, where driver and executors "
-            f"have it, or create the collection first"
+            f"{place}: no store at {where}: give its folder as the option store, at a path that driver and "
+            "executors share, or create the collection first"
         )
     return Collections(place.store).__enter__()
 

@@ -139,8 +139,8 @@ class CollectionStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvai
         if there < _time(offset) or offset["made"] != self._made:
             raise TimesReplaced(
                 f"{self._options.place} was read up to {offset['time']}, as the one that was made at {offset['made']}; "
-                f"it was made at {self._made}, and has come to {there}: it is another one, or was put back from a "
-                f"copy; begin with a new checkpoint"
+                f"it was made at {self._made}, and has come to {there}: it is another collection, or was "
+                "restored from a copy; start with a new checkpoint"
             )
 
     def _look(self) -> int:

@@ -57,8 +57,9 @@ class CircuitBatchReader(_ReadsSteps, DataSourceReader):
         start = _first(options, there)
         if not start <= end <= there:
             raise OptionError(
-                f"circuit {options.place.address}, output {options.output}: steps from {start} up to {end} are wanted, "
-                f"and those below {there} are made: give startingStep and endingStep in this order, up to {there}"
+                f"circuit {options.place.address}, output {options.output}: steps from {start} up to {end} "
+                f"are requested, and only those below {there} are computed: give startingStep and "
+                f"endingStep in this order, up to {there}"
             )
         return [StepsPartition(each) for each in Steps(start, end).cut(options.min_partitions)]
 
@@ -161,8 +162,8 @@ def _step(offset: dict[str, Any]) -> int:
 def _replaced(options: ReadOptions, first: int, there: str) -> str:
     return (
         f"circuit {options.place.address}, output {options.output}: the query has read all steps below "
-        f"{first}, and {there}: it was started from scratch, or is another one; start again with a new "
-        f"checkpoint"
+        f"{first}, and {there}: the circuit was started from scratch, or is another one; start with a new "
+        "checkpoint"
     )
 
 

@@ -84,13 +84,13 @@ class Staged:
             if expected > work.number + 1:
                 raise CheckpointReplaced(
                     f"circuit {options.place.address}, {self._what(work)}: {expected - 1} has been pushed: "
-                    f"the query's checkpoint is older than what it has written, or the version is; continue "
-                    f"from the newest one, or start from scratch"
+                    f"the query's checkpoint, or the version, is older than the pushed rows; continue from "
+                    "the newest checkpoint, or start from scratch"
                 )
             if any(each.known for each in staged) and expected <= work.number:
                 raise CircuitStreamError(
-                    f"circuit {options.place.address}, {self._what(work)}: the circuit reported to a task "
-                    f"that it is pushed, and it is not: was the circuit started from scratch?"
+                    f"circuit {options.place.address}, {self._what(work)}: the circuit reported this batch "
+                    "to a task as pushed, and does not have it: was the circuit started from scratch?"
                 )
             circuit.push_staged(options.input, names, producer=work.producer, sequence=work.number)
 

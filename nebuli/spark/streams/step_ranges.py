@@ -56,7 +56,8 @@ def complete_steps(options: ReadOptions) -> int:
         if time.monotonic() > until:
             paused = ", and is paused: start it" if status.paused else ": see that all of its members run"
             raise CircuitAway(
-                f"circuit {options.place.address}, output {options.output}: it was restarted, and within "
+                f"circuit {options.place.address}, output {options.output}: the circuit was restarted, and "
+                "within "
                 f"{options.place.timeout_s:g} s (the option timeout) has not caught up with its earlier "
                 f"steps{paused}"
             )
@@ -116,7 +117,8 @@ class StepReader:
                     reading.close()
             if time.monotonic() > until:
                 raise CircuitAway(
-                    f"circuit {options.place.address}, output {options.output}: it was shut down before step "
+                    f"circuit {options.place.address}, output {options.output}: the circuit was shut down "
+                    "before step "
                     f"{at}, and did not return within {options.place.timeout_s:g} s (the option timeout)"
                 )
             pause()

@@ -206,7 +206,9 @@ class CallConnection:
             return None
         found = [_still(ask.PinnedRows, first)]
         if found[0].pieces * PIECE_BYTES > max_bytes:
-            raise TooManyPieces(f"{table} has more than {max_bytes} bytes at member {self._member}")
+            raise TooManyPieces(
+                f"table {table} has more than {max_bytes} bytes at member {self._member}, which is the limit"
+            )
         for start in range(1, found[0].pieces, _AHEAD):
             numbers = range(start, min(start + _AHEAD, found[0].pieces))
             found += [_still(ask.PinnedRows, each) for each in await asyncio.gather(*map(piece, numbers))]
@@ -290,7 +292,7 @@ class CallConnection:
         _expected(ask.Noted, await self._ask(ask.TakeBack()))
 
     def _gone(self) -> ask.CouldNot:
-        return ask.CouldNot(f"member {self._member} is asked nothing any more: ask again")
+        return ask.CouldNot(f"the connection to member {self._member} is closed: ask again")
 
     async def _ask(self, asked: ask.Asked) -> ask.Answer:
         if self._left:
@@ -359,7 +361,7 @@ class CallConnection:
 def _still(kind: type[_Answer], answer: ask.Answer) -> _Answer:
     """As `_expected`, of what is pinned. Raises Unpinned, too."""
     if isinstance(answer, ask.NotPinned):
-        raise Unpinned("the member has begun a new epoch since, or holds it no more")
+        raise Unpinned("the member has begun a new epoch since, or no longer holds it")
     return _expected(kind, answer)
 
 

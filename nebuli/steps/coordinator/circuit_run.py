@@ -333,7 +333,7 @@ class CircuitRun(Generic[_Wanted]):
     async def _scale(self, wanted: _Wanted) -> int:
         number = self._roster.number(wanted)
         if self._now is None:
-            raise NotScaled(number, "the coordinator has only begun")
+            raise NotScaled(number, "the coordinator is still starting")
         async with self._alone:
             if self._broken.done():
                 raise NotScaled(number, _UNKNOWN)

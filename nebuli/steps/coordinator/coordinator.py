@@ -173,7 +173,7 @@ class Coordinator:
         self._astir.set()
 
     def _not_running(self) -> CheckpointNotMade:
-        return CheckpointNotMade(self._lockstep.next_step, "the query does not run here any more, or yet")
+        return CheckpointNotMade(self._lockstep.next_step, "the query does not run here")
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -254,7 +254,7 @@ class Coordinator:
             for member, since in sorted(self._away.items())
         )
         if away:
-            return CheckpointNotMade(None, f"{away}; see that it runs")
+            return CheckpointNotMade(None, f"{away}; check that it runs")
         again = f", again after this: {self._ended_by}" if self._fruitless else ""
         return CheckpointNotMade(None, f"members are still opening their state{again}")
 

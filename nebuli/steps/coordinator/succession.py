@@ -53,7 +53,7 @@ async def saved(before: Generation) -> None:
         async with asyncio.timeout(_REST_S):
             await before.coordinator.caught_up()
     except TimeoutError:
-        raise GivenUp(f"the members that there are were not in step within {_REST_S:g} s") from None
+        raise GivenUp(f"the existing members did not reach the same step within {_REST_S:g} s") from None
     # If not, it is logged why; what it would have saved is given all the same.
     with suppress(CheckpointNotMade):
         await before.coordinator.checkpoint()
@@ -67,7 +67,7 @@ async def begun(after: Generation) -> Sequence[str]:
         async with asyncio.timeout(_BEGIN_S):
             return await _unless([failed, _ended(after)], after.members.taking())
     except TimeoutError:
-        raise GivenUp(f"the members that take over did not start within {_BEGIN_S:g} s") from None
+        raise GivenUp(f"the new members did not start within {_BEGIN_S:g} s") from None
 
 
 async def handed_over(before: Generation, after: Generation, addresses: Sequence[str], epoch: int) -> int:
@@ -90,7 +90,7 @@ async def handed_over(before: Generation, after: Generation, addresses: Sequence
     giving = asyncio.gather(*(each.hand_over(order, tuple(addresses)) for each in before.calls))
     steps: list[int] = await _unless(disturbances, giving)
     if {*steps} != {step}:
-        raise GivenUp(f"members stand at different steps: {steps}, and {step} at the coordinator")
+        raise GivenUp(f"members are at different steps: {steps}, and the coordinator is at {step}")
     return step
 
 

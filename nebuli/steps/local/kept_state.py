@@ -68,7 +68,7 @@ class KeptState:
         said = await asyncio.to_thread(self.notes.read, CLAIM)
         stores = await asyncio.to_thread(self._stores)
         if said is None and stores:
-            raise ClaimDamaged(f"{self}/{CLAIM}", "it is missing, and the state of members is there")
+            raise ClaimDamaged(f"{self}/{CLAIM}", "it is missing, although the state of members exists")
         found, generation = query, 0
         if said is not None:
             try:
@@ -161,7 +161,7 @@ def _url_locked(url: StoreUrl) -> Iterator[None]:
         lock = HeldLock(url, "run")
     except Locked as error:
         raise StateInUse(
-            str(url), f"{error.holder}; a machine that is gone is forgotten within 12 s"
+            str(url), f"{error.holder}; the claim of a lost machine expires within 12 s"
         ) from None
     try:
         yield

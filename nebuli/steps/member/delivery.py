@@ -133,8 +133,9 @@ class Delivery:
             await asyncio.to_thread(self._sink.abort, str(gone))
             if first:
                 raise OutputGone(
-                    f"{gone}, all that came of the steps below {position.step:,}, which are not kept any more (see "
-                    f"--keep-output): put it back as it was, or begin again with another state folder"
+                    f"{gone}, the only output of the steps below {position.step:,}, which are no longer "
+                    "kept (see "
+                    f"--keep-output): put it back unchanged, or start again with another state folder"
                 ) from gone
             _log.warning("%s: it is written from scratch, as all steps are kept", gone)
             start = self.rows = 0

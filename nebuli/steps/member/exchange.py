@@ -104,7 +104,7 @@ class Peer:
         """
         match error:
             case netchannel.EndOfChannel():
-                return PeerLeft(self.member, self.address, at, "it has ended this epoch in order")
+                return PeerLeft(self.member, self.address, at, "it has ended this epoch without an error")
             case netchannel.ChannelFailed(said=said) | netchannel.ChannelClosedByPeer(said=said):
                 third = lost_in(said)
                 if third is None or third[0] not in others:

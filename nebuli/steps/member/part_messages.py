@@ -161,13 +161,13 @@ class PartDecoder:
         """
         if self._whole is None and flags & LAST:  # all of it
             if len(body) != size:
-                raise Unreadable(f"{len(body)} bytes came, of a part of {size}")
+                raise Unreadable(f"received {len(body)} bytes of a part of {size}")
             return (self._read(index, flags, pa.py_buffer(body) if size else None),)
         if self._whole is None:
             self._begin(size)
         begin, self._came = self._came, self._came + len(body)
         if self._came > len(self._room) or size != len(self._room):
-            raise Unreadable(f"{self._came} bytes came, of a part of {len(self._room)} (and now {size})")
+            raise Unreadable(f"received {self._came} bytes of a part of {len(self._room)}, and {size} more")
         self._room[begin : self._came] = body
         if not flags & LAST:
             return None
@@ -180,7 +180,7 @@ class PartDecoder:
         try:
             self._whole = pa.allocate_buffer(size)
         except MemoryError as error:
-            raise Unreadable(f"there is no memory for {size} bytes here: {error}") from error
+            raise Unreadable(f"this member has no memory for {size} bytes: {error}") from error
         self._room = memoryview(self._whole).cast("B")
         self._came = 0
 

@@ -55,7 +55,7 @@ class SparkHome:
             self.host = address_towards(master)
         except (OSError, ValueError) as error:
             raise HomeUnfit(
-                f"this machine has no way to {master}: {error}; expected spark://HOST:PORT"
+                f"this machine cannot reach {master}: {error}; expected spark://HOST:PORT"
             ) from error
 
     def members(

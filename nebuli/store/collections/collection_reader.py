@@ -53,8 +53,8 @@ class Reader:
             name = self._collection.name
             raise NotYet(
                 name, 0, 0, 0.0,
-                f"nothing is written to collection {name} yet, whose writers give the times: wait until one has "
-                f"written, or look whether they run",
+                f"collection {name} has no rows yet, and its writers assign the times: wait until one has "
+                "written, or check that they run",
             )  # fmt: skip
         return max(upper - 1, self._collection.metadata.since)
 
@@ -254,7 +254,7 @@ def rows_of(collection: str, at: int, contents: pa.Table) -> pa.Table:
         (row,) = rows.slice(int(np.argmin(times)), 1).to_pylist()
         raise CollectionError(
             f"collection {collection} has the row {tuple(row.values())} {few['min']} times at {at}: its "
-            f"writer has retracted it more often than it was there"
+            "writer has retracted it more often than added it"
         )
     if (count := times.sum(dtype=float)) > MOST_ROWS:
         raise CollectionError(

@@ -170,9 +170,7 @@ class Collections:
         CollectionUnknown, RowsMismatch, CollectionMisused, SequencePassed.
         """
         if (producer is None) != (sequence is None):
-            raise CollectionMisused(
-                "give a producer and a sequence, or neither of them: they are of use together only"
-            )
+            raise CollectionMisused("give both a producer and a sequence, or neither")
 
         async def insert(collection: Collection) -> int:
             zset = _zset(collection, rows)
@@ -312,7 +310,8 @@ class Collections:
             return await self._snapshot_of(name, rendition, as_of, weighted=weighted, deadline_s=deadline_s)
         if part is not None and not 0 <= part[0] < part[1]:
             raise CollectionMisused(
-                f"collection {name} has no part {part[0]} of {part[1]}: give a number from 0 on, and how many there are"
+                f"collection {name} has no part {part[0]} of {part[1]}: give a number from 0, and the "
+                "number of parts"
             )
         how: How = "once" if weighted else "as written"
         at, contents = await self._with(
@@ -326,7 +325,8 @@ class Collections:
     ) -> pa.Table:
         if as_of is None:
             raise CollectionMisused(
-                f"a rendition of collection {name} is read at a time: give one that it is written at"
+                f"a rendition of collection {name} can only be read at a given time: give a time at which "
+                "it is written"
             )
         at = as_of
         contents = await self._with(

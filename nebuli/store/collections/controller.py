@@ -212,7 +212,7 @@ class Controller:
             if own in entry.renditions:
                 raise RenditionRefused(
                     f"collection {name} has a rendition {own} already "
-                    f"(shards: {entry.renditions[own].shards}, which stay as many): take another name"
+                    f"(shards: {entry.renditions[own].shards}, a fixed number): choose another name"
                 )
             made = Rendition(entry.id, own, _id(), shards)
             # The metadata go with it, so that no rendition is made of what is dropped meanwhile.

@@ -50,7 +50,7 @@ class CollectionDropped(CollectionUnknown):
         self.name = name
         CollectionError.__init__(
             self,
-            f"collection {name} was dropped, with all that was in it, while it was in use here: stop using it, or "
+            f"collection {name} was dropped with its rows while in use here: stop using it, or "
             f"create another one of its name",
         )
 

@@ -161,7 +161,7 @@ class _Handover:
             if written > at + (self.order.at is None):
                 raise RenditionRefused(
                     f"rendition {self.order.rendition} of collection {self.order.name} is written below {written}, and "
-                    f"it is {at}: hand over when that has come"
+                    f"it is {at}: hand over once that time has come"
                 )
             at = max(at, written)
             # A shard without a row until then has none: from here on the clock shows how far it is written. All of its
@@ -208,7 +208,7 @@ class _Handover:
         if written <= at:
             raise RenditionRefused(
                 f"rendition {self.order.rendition} of collection {self.order.name} cannot be read at {at}, as it is "
-                f"written below {written} only: write it up to {at + 1} first, also if there are no rows"
+                f"written below {written} only: write it up to {at + 1} first, even without rows"
             )
 
     async def extend(self) -> None:
@@ -267,7 +267,7 @@ class _Handover:
         if written <= built_from:
             raise RenditionRefused(
                 f"rendition {rendition} of collection {name} is written below {written} only, and was to be built from "
-                f"it as of {built_from}: write it up to {built_from + 1} first, also if there are no rows"
+                f"it as of {built_from}: write it up to {built_from + 1} first, even without rows"
             )
 
     def _check_same(self, built_from: int) -> None:

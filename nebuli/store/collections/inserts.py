@@ -96,8 +96,8 @@ class Inserter:
         """The time at which they are there; durable. Raises CollectionMisused, SequencePassed, StorageError."""
         if collection.entry.timed != "store":
             raise CollectionMisused(
-                f"the rows of collection {collection.name} have times that its writers give: use `write`, which takes "
-                f"times, or create a collection whose times the store gives"
+                f"the rows of collection {collection.name} get their times from its writers: use `write`, "
+                "which takes times, or create a collection whose times the store assigns"
             )
         if producer is not None:
             _check_numbered(collection, producer, sequence)

@@ -79,7 +79,7 @@ async def reading(space: Space, collection: Collection, at: int) -> AsyncIterato
 def check_not_own(hold: str) -> None:
     """Raise CollectionMisused for the collection's own holds: one forgets, and for the other inserts wait."""
     if hold == HELD_OFF:
-        raise CollectionMisused(f"the hold {HELD_OFF} is that of a handover: take another name")
+        raise CollectionMisused(f"the hold {HELD_OFF} belongs to a handover: choose another name")
     if hold == HISTORY:
         raise CollectionMisused(
             f"the hold {HISTORY} is the collection's own, which moves it: take another name; how far back "

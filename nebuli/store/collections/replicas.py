@@ -108,8 +108,8 @@ async def _refuse_active(space: Space, given: Write) -> None:
     _, line, _ = await space.look(given.collection)
     if line.period(given.rendition) is not None:
         raise CollectionMisused(
-            f"the store gives times to rows of collection {given.collection.name}: insert them; only a rendition that "
-            f"it is to become is written at times"
+            f"the store assigns the times of collection {given.collection.name}: insert its rows without "
+            "times; only a future rendition is written with times"
         )
 
 

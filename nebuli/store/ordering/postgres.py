@@ -181,8 +181,8 @@ class PostgresOrdering:
             (version,) = connection.execute(self._sql("select format from {schema}.store")).fetchone() or (0,)
             if version != FORMAT:
                 raise StoreUnusable(
-                    f"{self._where} is of format {version}, this program reads format {FORMAT}: use a program of its "
-                    f"time, or another schema (schema=NAME)"
+                    f"{self._where} is of format {version}, this program reads format {FORMAT}: use a "
+                    "program of that version, or another schema (schema=NAME)"
                 )
             (self.blobs,) = connection.execute(self._sql("select blobs from {schema}.store")).fetchone() or (
                 "",

@@ -197,7 +197,7 @@ class SqliteOrdering:
         if (application, version) not in ((0, 0), (APPLICATION, FORMAT)):
             raise StoreUnusable(
                 f"{self._path} is of format {version} (application {application:#x}), this program reads format "
-                f"{FORMAT} ({APPLICATION:#x}): use a program of its time, or another folder"
+                f"{FORMAT} ({APPLICATION:#x}): use a program of that version, or another folder"
             )
         if not version:
             _check(self._path, noted, {})

@@ -152,7 +152,7 @@ class IncomingCalls:
         request, size = message.request, message.size
         if request in self._unanswered:
             raise ProtocolError(
-                f"{self._link.peer} calls by the number {request}, whose call is not answered"
+                f"{self._link.peer} sent a new call with the number {request} of an unanswered one"
             )
         callee = self._callees.registered.get(message.service)
         if callee is None:
@@ -181,7 +181,7 @@ class IncomingCalls:
             return  # it was refused before all of it had come
         if call.reassembly is None:
             raise ProtocolError(
-                f"{self._link.peer} sent more of call {message.request}, whose {call.size} bytes had come"
+                f"{self._link.peer} sent more bytes for call {message.request} than its {call.size}"
             )
         call.reassembly.add(message.body)
         body = call.reassembly.whole()

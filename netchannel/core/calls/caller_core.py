@@ -465,7 +465,9 @@ class CallerControl(DialedControl):
         if call is None:
             return
         if call.reassembly is None:
-            raise ProtocolError(f"{self.peer} sent more of an answer to call {message.request} than there is")
+            raise ProtocolError(
+                f"{self.peer} sent more bytes of an answer to call {message.request} than its size"
+            )
         call.reassembly.add(message.body)
         if (body := call.reassembly.whole()) is not None:
             self._close(message.request)

@@ -220,7 +220,7 @@ class StagedChannel(CommitService):
             return Refusal("ended", f"the stream of channel {self.channel.id!r} has ended")
         if request.lossy:
             return Refusal(
-                "policy", "the sender drops messages (drop_oldest), and an attempt has all of them"
+                "policy", "the sender may drop messages (drop_oldest), and an attempt must be complete"
             )
         if len(self._attempts) >= ATTEMPTS_LIMIT:
             text = f"{len(self._attempts)} attempts are being written, the limit is {ATTEMPTS_LIMIT}"
@@ -442,8 +442,8 @@ class StagedChannel(CommitService):
         if self.files.doubtful:
             return ""  # nothing is freed any more: the commit reports why
         return (
-            f"{kept} bytes of groups are not yet acknowledged, and with {size} more max_kept_bytes, {limit}, is "
-            f"exceeded: the consumer is to acknowledge some first"
+            f"{kept} bytes of groups are not yet acknowledged, and with {size} more max_kept_bytes, "
+            f"{limit}, is exceeded: wait until the consumer has acknowledged some"
         )
 
     def _refuse(self, client: RequestControl, message: messages.Question) -> None:

@@ -75,7 +75,7 @@ class Borrower:
     def asked(self, place: bytes) -> None:
         """The sender would share memory."""
         if self._token:
-            raise ProtocolError(f"{self._peer} wants to share memory a second time")
+            raise ProtocolError(f"{self._peer} asked to share memory a second time")
         self._token = self._core.random(messages.TOKEN_SIZE)
         meeting = None
         if place == self._shared_memory.place:
@@ -101,14 +101,14 @@ class Borrower:
         if memory is None or not 0 < size <= len(memory) - offset or offset % ALIGNMENT:
             has = 0 if memory is None else len(memory)
             raise ProtocolError(
-                f"a body of {size} bytes at {offset} of {has} bytes of shared memory: expected one within them, at a "
-                f"multiple of {ALIGNMENT}"
+                f"a body of {size} bytes begins at byte {offset} of {has} bytes of shared memory: expected "
+                f"a body within the memory, at a multiple of {ALIGNMENT}"
             )
         # No two in use overlap, so that of those that begin before the end only the last may reach into this one.
         index = bisect_right(self._offsets, end - 1)
         if index and self._bodies[self._offsets[index - 1]].end > offset:
             raise ProtocolError(
-                f"a body of {size} bytes at {offset} of shared memory, where another is in use"
+                f"a body of {size} bytes at {offset} of shared memory overlaps another one in use"
             )
         buffer = pa.py_buffer(memory[offset:end])
         watch = weakref.ref(buffer, partial(self._let_go, offset))

@@ -188,7 +188,7 @@ class ReceiverData(Link):
             case Kind.FAIL:
                 channel.aborted(frame.sequence, bytes(frame.payload).decode(errors="replace"), now)
             case kind:
-                raise ProtocolError(f"a frame {Kind(kind).name} came out of place")
+                raise ProtocolError(f"a frame {Kind(kind).name} came at the wrong point")
 
     @staticmethod
     def _learn(channel: InboundChannel, schema: bytes, now: float) -> None:
@@ -201,7 +201,7 @@ class ReceiverData(Link):
         """The message that a frame refers to."""
         offset, size, note = referred(frame)
         if self._borrower is None:
-            raise ProtocolError(f"{self.remote} refers to shared memory, and shares none")
+            raise ProtocolError(f"{self.remote} referred to shared memory, and has shared none")
         if size > self._open_requests.message_limit:
             raise ProtocolError(
                 f"a body of {size} bytes is larger than the limit here, {self._open_requests.message_limit}"

@@ -204,8 +204,8 @@ class InboundChannel:
                 if self._replaced:
                     return
                 raise NetChannelError(
-                    f"channel {self.id!r}: ack of a position in stream {upto.stream!r}, but it is stream "
-                    f"{self.stream!r} that is received"
+                    f"channel {self.id!r}: ack of a position in stream {upto.stream!r}, but the channel "
+                    f"receives stream {self.stream!r}"
                 )
             upto = upto.sequence
         upto = _whole(upto, f"channel {self.id!r}: ack")
@@ -455,8 +455,8 @@ class InboundChannel:
         end = first + count
         if not self.lossy:
             raise ProtocolError(
-                f"channel {self.id!r}: its sender reports {count} dropped messages from number {first}, and "
-                f"had declared when it opened the channel that it drops none"
+                f"channel {self.id!r}: its sender reports {count} dropped messages from number {first}, "
+                "although it opened the channel as lossless"
             )
         if not count:
             raise ProtocolError(f"channel {self.id!r}: a gap of 0 messages came at number {first}")

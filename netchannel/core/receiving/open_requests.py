@@ -101,7 +101,11 @@ class OpenRequests:
 
     def _offer(self, session: ReceiverControl, request: messages.Open, now: float) -> None:
         if self.offers.full:
-            _deny(session, request, Refusal("limit", f"{OFFERS_LIMIT} channels are being opened there"))
+            _deny(
+                session,
+                request,
+                Refusal("limit", f"{OFFERS_LIMIT} channels are being opened there, which is the limit"),
+            )
             return
         try:
             token, port = self.offers.make(session, request, self._meant(request), now)
@@ -129,7 +133,7 @@ class OpenRequests:
         offer = self.offers.take(token)
         self._take_turns(now)
         if offer is None or offer.session.closing is not Closing.OPEN:
-            return Refusal("token", "the token is not, or no longer, good")
+            return Refusal("token", "the token is not, or no longer, valid")
         verdict = self._verdict(offer.session, offer.request)
         if isinstance(verdict, Tombstone):
             return verdict

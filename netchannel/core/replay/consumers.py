@@ -107,7 +107,7 @@ class Consumers:
                 raise ConsumerFenced(f"consumer {name!r} is no longer known: it was forgotten on request")
             if len(self._known) >= CONSUMERS_LIMIT:
                 raise NetChannelError(
-                    f"the channel has {len(self._known)} consumers already: forget those that are gone"
+                    f"the channel has {len(self._known)} consumers already: forget the unused ones"
                 )
             consumer = self._known[name] = Consumer(oldest)
         elif fresh and consumer.used and consumer.holder != holder:
@@ -144,7 +144,7 @@ class Consumers:
         """Note that everything below ``upto`` is done. Raises ConsumerFenced if ``holder`` does not have the name."""
         consumer = self._known.get(name)
         if consumer is None:
-            raise ConsumerFenced(f"consumer {name!r} is not known: hold it first, it may have been forgotten")
+            raise ConsumerFenced(f"unknown consumer {name!r}, which may have been forgotten: hold it first")
         if consumer.holder != holder:
             raise ConsumerFenced(_fenced(name, consumer))
         consumer.position = max(consumer.position, upto)

@@ -78,8 +78,8 @@ class RangeRead:
         end = frame.sequence + len(bodies)
         if frame.sequence != self.next or not self.next < end <= self.until:
             raise ProtocolError(
-                f"messages {frame.sequence} to {end} came when {self.next} to {self.until} were due: "
-                f"messages that were read before are complete, later ones are not"
+                f"messages {frame.sequence} to {end} arrived in place of {self.next} to {self.until}: "
+                "earlier messages were complete, later ones are not"
             )
         self.reader.decoder_of(self.stream).check(bodies, context, self.reader.message_limit)
         self.queue.add(Chunk(bodies, notes, end, frame.timestamp, context))
@@ -264,7 +264,7 @@ class ReadClientData(Link):
             reading = self._reading
             if reading is None:
                 if frame.kind != Kind.REFUSED:  # of another stream, e.g.: the next range finds out
-                    raise ProtocolError(f"a frame {Kind(frame.kind).name} came, and no range was asked for")
+                    raise ProtocolError(f"a frame {Kind(frame.kind).name} came without a requested range")
                 self.abort(_text(frame))
                 return
             self._take(reading, frame)
@@ -300,7 +300,7 @@ class ReadClientData(Link):
                 self._reader.refused(reading, code, text)
                 self.abort(f"it was refused: {text}")
             case kind:
-                raise ProtocolError(f"{self.remote} sent a frame {Kind(kind).name} out of place")
+                raise ProtocolError(f"{self.remote} sent a frame {Kind(kind).name} at the wrong point")
 
     def _misled(self, reading: RangeRead, error: ProtocolError) -> None:
         """Fail on messages other than those that were due: trying again would hide that a peer is wrong."""

@@ -89,7 +89,7 @@ class ReadServerData(ReadLink):
         found = self._receiver.services.redeem(payload[:TOKEN_SIZE])
         retained = None if found is None else found.service
         if found is None or not isinstance(retained, RetainedService) or retained.history is None:
-            self._refuse("token", "the token is not, or no longer, good")
+            self._refuse("token", "the token is not, or no longer, valid")
             return
         self.disarm()
         self._receiver.connections.proven(self)
@@ -103,7 +103,7 @@ class ReadServerData(ReadLink):
         if frame.kind != Kind.REQUEST or len(frame.payload) != REQUEST.size:
             raise ProtocolError(f"expected a range, got a frame {Kind(frame.kind).name}")
         if len(self._ranges) >= REQUESTS_LIMIT:
-            raise ProtocolError(f"more than {REQUESTS_LIMIT} ranges are asked for ahead")
+            raise ProtocolError(f"more than {REQUESTS_LIMIT} unanswered ranges were requested")
         (until,) = REQUEST.unpack(frame.payload)
         self._ranges.append((frame.sequence, until))
         self.core.touch(self)

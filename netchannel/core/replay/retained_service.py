@@ -270,7 +270,7 @@ class RetainedService(ChannelService):
         if message.stream != history.stream:
             raise StreamReplaced(
                 f"channel {self.id!r} keeps stream {history.stream!r}, from number {history.oldest} to {history.head}; "
-                f"stream {message.stream!r} was asked for"
+                f"stream {message.stream!r} was requested"
             )
         match message:
             case messages.Locate():
@@ -319,7 +319,8 @@ class RetainedService(ChannelService):
         upto = message.upto
         if upto > history.head:
             raise NetChannelError(
-                f"channel {self.id!r}: everything below {upto} was acknowledged, kept are {history.head} messages"
+                f"channel {self.id!r}: all messages below {upto} were acknowledged, and only {history.head} "
+                "are kept"
             )
         consumer = self.consumers.acknowledge(message.consumer, message.holder, upto)
         self._settled(client, message, now, position=consumer.position)

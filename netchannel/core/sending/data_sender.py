@@ -145,7 +145,7 @@ class SenderData(Connection):
                 if not self.session.refused_for_good(channel, code, text, now):
                     self.abort(f"it was refused: {printable(text)}")
             case kind:
-                raise ProtocolError(f"{self.remote} sent a frame {Kind(kind).name} out of place")
+                raise ProtocolError(f"{self.remote} sent a frame {Kind(kind).name} at the wrong point")
 
     def _asked(self, channel: OutboundChannel, body: bytes) -> None:
         if len(body) > UPQUERY_LIMIT:
@@ -249,7 +249,7 @@ class SenderData(Connection):
     def _returned(self, frame: Frame) -> None:
         """Reclaim shared memory that has no references left."""
         if self._loan is None or self.session.lender is None:
-            raise ProtocolError(f"{self.remote} releases shared memory, and has none")
+            raise ProtocolError(f"{self.remote} released shared memory, and has none")
         self.session.lender.returned(self._loan, frame.payload)
 
     def _caught_up(self, received: int) -> None:

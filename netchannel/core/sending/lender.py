@@ -240,7 +240,7 @@ class Lender:
     def _meet(self, message: messages.Meet) -> None:
         """The receiver waits for the memory."""
         if not self._asked or self._met:
-            raise ProtocolError(f"{self._peer} waits for memory that is not to be handed over")
+            raise ProtocolError(f"{self._peer} waits for memory that was not offered")
         self._met = True
         size = min(message.size, self._shared_memory.size) // GRAIN * GRAIN
         if size:
@@ -275,7 +275,9 @@ class Lender:
         for offset in offsets:
             size = loan.sizes.pop(offset, None)
             if size is None:
-                raise ProtocolError(f"{self._peer} releases shared memory at {offset}, which it has not")
+                raise ProtocolError(
+                    f"{self._peer} released shared memory at {offset}, which it does not hold"
+                )
             self._came_back(offset, size)
 
     def _came_back(self, offset: int, size: int) -> None:
@@ -295,7 +297,9 @@ class Lender:
         for offset in unpacked_offsets(packed):
             size = loan.sizes.pop(offset, None)
             if size is None:
-                raise ProtocolError(f"{self._peer} holds shared memory at {offset}, which it has not")
+                raise ProtocolError(
+                    f"{self._peer} reported shared memory at {offset}, which it does not hold"
+                )
             self._left.sizes[offset] = size  # it comes back by the control connection, as its own is gone
         for offset, size in loan.sizes.items():
             self._came_back(offset, size)

@@ -701,7 +701,8 @@ class OutboundChannel(JobOwner):
     def _check_sent(self, upto: int) -> None:
         if upto > self.sent:
             raise ProtocolError(
-                f"{self.to} has received up to {upto} on channel {self.id!r}, sent are {self.sent}"
+                f"{self.to} reports messages below {upto} of channel {self.id!r}, and only {self.sent} were "
+                "sent"
             )
 
     def _progress(self, received: int) -> None:

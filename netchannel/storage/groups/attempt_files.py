@@ -248,12 +248,14 @@ def _read_sealed(file: File, path: Path) -> SealedAttempt:
     end: Entry | None = None
     for offset, entry in walk(file, segment.salt, SEGMENT_HEADER, size):
         if entry.kind != BLOB and entry.first != segment.end:
-            raise damaged(path, offset, f"number {entry.first} is where {segment.end} was due")
+            raise damaged(path, offset, f"number {entry.first} is in place of {segment.end}")
         if entry.kind == END:
             end = entry
         segment.add(entry)
     if segment.size != size or end is None:
-        raise damaged(path, segment.size, "no entry is there, and the attempt was sealed after it")
+        raise damaged(
+            path, segment.size, "the next entry is missing, although the attempt was sealed after it"
+        )
     start = size - entry_bytes(end.length)
     payload = read_payload(file, start, end)
     if payload is None:

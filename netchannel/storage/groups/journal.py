@@ -186,7 +186,9 @@ def _segment(file: File, path: Path, stream: str, mark: Mark) -> Segment:
     if header != pack_segment_header(generation, content_name(stream.encode())):
         raise damaged(path, 0, "the header is not that of this channel's journal")
     if mark.base > generation:
-        raise damaged(path, 0, f"it is the journal number {generation}, and there was number {mark.base}")
+        raise damaged(
+            path, 0, f"it is journal number {generation}, older than the recorded number {mark.base}"
+        )
     return Segment(path, generation, salt_of(header))
 
 
@@ -206,7 +208,9 @@ def _entries(file: File, segment: Segment, mark: Mark) -> tuple[list[tuple[int, 
     proven = max(proven, began)
     if not entries or segment.size < proven:
         raise damaged(
-            segment.path, segment.size, f"no entry is there, but it was durable up to byte {proven}"
+            segment.path,
+            segment.size,
+            f"the next entry is missing, although the file was durable up to byte {proven}",
         )
     if segment.size < size:
         log.warning(

@@ -160,7 +160,7 @@ class StagingStore:
         if JOURNAL in names:
             journal, entries = recover_journal(files, path, identity, marks)
         elif sealed or marks.last.base:
-            raise damaged(path / JOURNAL, 0, "it is missing, and there are attempts, or were")
+            raise damaged(path / JOURNAL, 0, "it is missing, although the folder has, or had, attempts")
         else:
             state = State(identity, {})
             journal = Journal.create(files, path, identity, marks, _fields(state, 0))
@@ -463,7 +463,9 @@ def _replayed(
         epochs[application], ended = epoch, fields["end"]
         schema = fields.get("schema", schema)
     if acknowledged > head:
-        raise damaged(path / JOURNAL, 0, f"its messages end at {head}, acknowledged are {acknowledged}")
+        raise damaged(
+            path / JOURNAL, 0, f"its messages end at {head}, although {acknowledged} are acknowledged"
+        )
     parts = tuple(
         _part(files, path, promise) for promise in promises if promise.first + promise.messages > acknowledged
     )
@@ -476,7 +478,7 @@ def _part(files: FileSystem, folder: Path, promise: _Promise) -> Part:
         sealed = read_sealed(files, path)
     except FileNotFoundError:
         end = promise.first + promise.messages
-        raise lost(folder, promise.first, end, f"{path.name}, which held them, is not there") from None
+        raise lost(folder, promise.first, end, f"{path.name}, which held them, is missing") from None
     found, wanted = (sealed.key, sealed.count, sealed.size, sealed.checksum), tuple(promise[1:])
     if found != wanted:
         raise damaged(path, 0, f"it holds {json.dumps(found)}, committed was {json.dumps(wanted)}")

@@ -309,7 +309,11 @@ async def test_where_no_circuit_is_or_another_secret_it_says_so(serve: Serve) ->
                 circuits.CircuitDenied, match=f"{why}.*give Circuit the secret of its topology"
             ):
                 await Circuit(here.address, secret=secret).__aenter__()
-    with pytest.raises(circuits.CircuitUnreachable, match=r"is not there.* is 'nebuli run --stepped --serve"):
+    with pytest.raises(
+        circuits.CircuitUnreachable,
+        match=r"cannot be reached.* is 'nebuli run --stepped "
+        "--serve",
+    ):
         await Circuit(here.address, deadline_s=1.0).__aenter__()
 
 
@@ -337,7 +341,7 @@ async def test_over_tls_who_is_of_another_authority_or_has_another_secret_is_tol
         )
         for each in wrong:
             with pytest.raises(
-                circuits.CircuitUnreachable, match="are secret and certificates those of its topology"
+                circuits.CircuitUnreachable, match="the secret and the certificates are those of its topology"
             ):
                 await Circuit(here.address, secret="correct horse", tls=each, deadline_s=3.0).__aenter__()
         named = authority.issue("elsewhere", server_name="elsewhere.example.org")

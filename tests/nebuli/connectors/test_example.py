@@ -191,8 +191,8 @@ def test_a_worker_without_the_package_says_so_and_nothing_is_left_anywhere(
     assert ended.exit_code == 1
     assert ended.error == (
         f"worker {workers[2].data} lacks a connector of the query: unknown type 'SQLite'; expected one of "
-        f"CSV, Parquet, Print, TCP, Collection, Null; a package that has it is to be installed where this "
-        f"worker runs, too"
+        f"CSV, Parquet, Print, TCP, Collection, Null; install its package on this "
+        f"worker's machine, too"
     )
     assert [worker.statuses() for worker in workers] == [[], [], []]
     assert nebuli("list", directory=tmp_path, python=python).stdout.count("\n") <= 1
@@ -230,7 +230,7 @@ def test_what_a_worker_was_given_waits_for_the_package_to_be_back(
     state = ("--state", str(first.directory / "fragments"))
     without = nebuli("worker", "--data", first.data, "--grpc", first.grpc, *state, directory=tmp_path)
     assert without.exit_code == 2
-    assert "a connector of it cannot be had: unknown type 'SQLite'" in without.error
+    assert "its connector is not available: unknown type 'SQLite'" in without.error
     first.begin(*state)
     first.start(id_)
     assert first.wait_for_state(id_, wire.STATE_FINISHED).rows_in == 50

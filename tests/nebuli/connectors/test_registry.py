@@ -300,7 +300,7 @@ def test_a_worker_that_is_started_without_the_package_keeps_what_it_was_given(
     with Records(path.parent) as records, pytest.raises(StateUnusable) as caught:
         records.load()
     assert str(caught.value).startswith(
-        f"{path} is a fragment's record, and a connector of it cannot be had: unknown type 'Queue'; expected "
+        f"{path} is a fragment's record, and its connector is not available: unknown type 'Queue'; expected "
     )
     assert path.exists()
 

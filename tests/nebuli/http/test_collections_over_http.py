@@ -191,7 +191,7 @@ async def test_who_follows_has_the_rows_and_each_change_once(service: Service) -
             assert [each async for each in parts if "error" in each] == [
                 {
                     "error": "collection_dropped",
-                    "what": "collection sales was dropped, with all that was in it, while it was in use "
+                    "what": "collection sales was dropped with its rows while in use "
                     "here: stop using it, or create another one of its name",
                     "do": "ask no more, or make another one of its name",
                 }

@@ -131,7 +131,7 @@ async def test_profiles_are_those_of_the_member_that_is_named(serve: Serve, tmp_
             assert "function calls" in found.getvalue()
         missing = await served.client.get("/heap_profile", params={"member": 3})
         assert missing.status_code == 404
-        assert missing.json()["what"] == "there is no member 3: there are 0 to 2"
+        assert missing.json()["what"] == "unknown member 3: expected 0 to 2"
 
 
 async def test_rows_come_in_once(serve: Serve) -> None:

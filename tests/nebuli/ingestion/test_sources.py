@@ -209,7 +209,7 @@ async def test_another_file_in_the_place_of_one_is_not_read_on(
 
         async def times_go_on() -> bool:
             (instance,) = await sources.instances("orders")
-            return "another file is in its place" in (instance.error or "") and instance.upper > at + 3000
+            return "another file has replaced it" in (instance.error or "") and instance.upper > at + 3000
 
         await until_async(times_go_on, "it was tried again for seconds")
         assert counted((await sources.collections.snapshot("orders")).to_pylist()) == counted(orders(10, 5))
@@ -227,7 +227,7 @@ async def test_another_file_in_the_place_of_one_is_not_read_on(
     if not is_seen:
         put_another()
     found = (await sources.describe("orders")).raw_sources["data"]
-    assert "another file is in its place" in str(found.error)
+    assert "another file has replaced it" in str(found.error)
     async with ingesting(sources):
         await refused()
         lines.write_bytes(kept)

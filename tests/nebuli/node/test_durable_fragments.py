@@ -199,7 +199,10 @@ def test_a_folder_or_a_file_of_others_is_no_state(worker: Worker, tmp_path: Path
             folder,
             f"{file} is not a fragment's record: give the worker its own --state",
         ),
-        (file, f"{file} cannot be used: it is a file; give --state a folder that can be made and written"),
+        (
+            file,
+            f"{file} cannot be used: it is a file; give a folder for --state that this user can create",
+        ),
     ):
         addresses = ("--data", "127.0.0.1:0", "--grpc", "127.0.0.1:0")
         ended = Command("worker", *addresses, "--state", state, directory=folder.parent).end()

@@ -27,7 +27,7 @@ def test_a_greeting_is_read_as_it_was(greeting: Greeting) -> None:
         ([2, "session", "host:1"], "not a greeting of version 1"),
         ([1, "session"], "not a greeting of version 1"),
         ([1, "session", 7], "not a text"),
-        ([1, "session", ""], "without a session, or an address"),
+        ([1, "session", ""], "has no session, or no address"),
         ({"session": 1}, "not an array"),
     ],
 )

@@ -223,7 +223,7 @@ async def test_an_append_whose_fate_was_forgotten_is_not_said_to_be_lost(
     for time in range(10):
         await shard.compare_and_append([], time, time + 1, append_id=b"%d" % time)
     await shard.compare_and_append([], 6, 7, append_id=b"6")
-    with pytest.raises(Unclear, match="after more appends than are remembered"):
+    with pytest.raises(Unclear, match="after more appends than the state records"):
         await shard.compare_and_append([], 3, 4, append_id=b"3")
     with pytest.raises(UpperMismatch):  # nobody has tried this one before
         await shard.compare_and_append([], 3, 4)
@@ -250,7 +250,7 @@ async def test_an_append_that_is_forgotten_before_its_fate_is_learned_is_not_sai
     async with store_at(place, plan) as store:
         shard = await store.create_shard("s", SCHEMA)
         plan.at = len(plan.calls)
-        with pytest.raises(Unclear, match="after more appends than are remembered"):
+        with pytest.raises(Unclear, match="after more appends than the state records"):
             await shard.compare_and_append([], 0, 1)
 
 

@@ -231,7 +231,7 @@ async def test_a_service_that_goes_away_is_no_failure_of_the_view() -> None:
         (service,) = [each for each in fragment.services if each.id == service_of("shops")]
         await service.close()
         with pytest.raises(
-            ViewUnreachable, match="went away before it had answered: its process is started again"
+            ViewUnreachable, match="closed the connection before it answered: its process was restarted"
         ):
             await lookup
 

@@ -327,7 +327,7 @@ def test_an_acknowledgement_of_the_stream_before_is_none_of_the_new_one() -> Non
     world.settle()
     consumer.read()
     for_monday = Position("monday", 5)
-    with pytest.raises(NetChannelError, match="'sunday', but it is stream 'monday'"):
+    with pytest.raises(NetChannelError, match="'sunday', but the channel receives stream 'monday'"):
         consumer.channel.ack(Position("sunday", 1), world.now)
     world.crash(monday.channel.core)
     tuesday = world.open(world.sender("second"), stream="tuesday")

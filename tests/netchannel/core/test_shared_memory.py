@@ -243,7 +243,7 @@ def test_what_was_returned_is_not_returned_again() -> None:
     loan = lender.loan(b"t")
     assert lender.lend(loan, b"x") == 0
     lender.returned(loan, packed_offsets([0]))
-    with pytest.raises(ProtocolError, match="which it has not"):
+    with pytest.raises(ProtocolError, match="which it does not hold"):
         lender.returned(loan, packed_offsets([0]))
     with pytest.raises(ProtocolError, match="8 bytes each: 7 came"):
         lender.returned(loan, bytes(7))
@@ -277,7 +277,7 @@ class _By:
     [(SIZE, 1), (SIZE - 64, 65), (0, SIZE + 1), (1 << 63, 1), (0, 1 << 63), (0, 0), (32, 64), (8, 8)],
 )
 def test_a_body_lies_within_the_memory(offset: int, size: int) -> None:
-    with pytest.raises(ProtocolError, match="expected one within them"):
+    with pytest.raises(ProtocolError, match="expected a body within the memory"):
         borrower().body(offset, size, _By())
 
 
@@ -285,7 +285,7 @@ def test_a_body_lies_within_the_memory(offset: int, size: int) -> None:
 def test_a_body_touches_no_other(offset: int, size: int) -> None:
     here = borrower()
     kept = here.body(128, 65, _By())
-    with pytest.raises(ProtocolError, match="where another is in use"):
+    with pytest.raises(ProtocolError, match="overlaps another one in use"):
         here.body(offset, size, _By())
     assert len(kept) == 65
     assert [len(here.body(*each, _By())) for each in ((0, 128), (256, SIZE - 256))] == [128, SIZE - 256]

@@ -276,7 +276,7 @@ WRONG = {
     "too large": (signal(Kind.UPQUERY, payload=bytes(MIB + 1)), "upquery of 1048577 bytes .* 1048576"),
     "changed on the way": (
         signal(Kind.UPQUERY, payload=b"k=1")[:-1] + b"2",
-        "it was changed on the way",
+        "it was corrupted in transit",
     ),
     "a changed length": (
         signal(Kind.UPQUERY, payload=b"k=1")[:12] + b"\x04" + signal(Kind.UPQUERY, payload=b"k=1")[13:],
@@ -310,7 +310,7 @@ def test_none_comes_in_front_of_the_answer_to_a_token(caplog: pytest.LogCaptureF
         world.step()
     link: Any = producer.channel.link
     say(link, signal(Kind.UPQUERY, payload=b"k=1"), world.now)
-    assert "UPQUERY out of place" in caplog.text
+    assert "UPQUERY at the wrong point" in caplog.text
     assert producer.channel.upqueries == 0
 
 

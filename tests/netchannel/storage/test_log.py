@@ -391,7 +391,7 @@ def test_a_segment_of_another_stream_is_an_error_under_any_name_and_stays() -> N
             assert "of another stream, or of other numbers; take it out of the folder" in str(error.value)
             assert harmed.bytes_of(FOLDER / name) == data
     write_all(files.create(FOLDER / "copy.segment"), [b""], 0)
-    with pytest.raises(LogDamaged, match=r"copy.segment is damaged at byte 0: no segment has such a name"):
+    with pytest.raises(LogDamaged, match=r"copy.segment is damaged at byte 0: its name is not a segment's"):
         opened(files)
 
 

@@ -210,7 +210,8 @@ nodes:
     assert str(caught.value).splitlines() == [
         "t.yaml:1:27: unknown key 'kee' (did you mean 'key'?); expected authority, certificate, key, server_name",
         (
-            "t.yaml:2:9: a secret does not stand in a topology; expected {file: path} or {env: NAME of an environment "
+            "t.yaml:2:9: a topology must not contain a secret; expected {file: path} or {env: NAME of an "
+            "environment "
             "variable}"
         ),
         "t.yaml:4:23: expected at least 1 as max_bytes, got 0",

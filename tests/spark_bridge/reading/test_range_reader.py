@@ -66,7 +66,7 @@ async def test_a_stream_that_is_gone_is_passed_over_where_that_is_wanted(caplog)
         await outbox.send(batch(1))
         assert await ids(sender.address, "another", 0, 1) == []
         assert "stream another is gone" in caplog.text
-        with pytest.raises(DataLost, match="stream 'another' was asked for"):
+        with pytest.raises(DataLost, match="stream 'another' was requested"):
             await ids(sender.address, "another", 0, 1, fail=True)
 
 
@@ -146,7 +146,7 @@ def test_a_schema_that_is_given_may_say_what_options_say(schema, options):
             GIVEN,
             {"includeMetadata": "true"},
             OptionError,
-            "has none of its columns: add to it .*_sequence BIGINT",
+            "has none of its columns: add the wanted ones .*_sequence BIGINT",
         ),
         (
             pa.schema({**dict(zip(GIVEN.names, GIVEN.types, strict=True)), "_timestamp": pa.string()}),

@@ -94,7 +94,7 @@ def test_what_is_no_key_is_refused():
         check_key(schema, ("m",))
     twice = pa.schema([("n", pa.int64()), ("n", pa.int64())])
     with pytest.raises(
-        OptionError, match="names 'n', and the rows have n, n: give a column that is there once"
+        OptionError, match="names 'n', and the rows have n, n: give a column that occurs once"
     ):
         check_key(twice, ("n",))
     with pytest.raises(OptionError, match="names 'list', which is list"):

@@ -163,7 +163,7 @@ class _Taking:
                 heard.counting = say.counting_of(data)
                 counts = set(_keys(heard.counting))
                 if not counts <= self._parts:
-                    raise ValueError(f"not there: {counts - self._parts}")
+                    raise ValueError(f"missing: {counts - self._parts}")
                 self._counts |= counts
             case say.OperatorNumbers():
                 heard.numbers = say.numbers_of(data)

@@ -48,7 +48,7 @@ class HandoverSender:
         self.check_between_steps()
         transfer = await self._to(layout, addresses)
         if not transfer.is_of_this_epoch:
-            raise NotBetweenSteps(f"member {member.number} has begun a new epoch since it began to give")
+            raise NotBetweenSteps(f"member {member.number} has begun a new epoch during the handover")
         await self._held.enter_async_context(member.log.held())
         await self._do(transfer.give_rest())
         self._transfer = None

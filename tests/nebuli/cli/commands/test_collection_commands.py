@@ -187,9 +187,7 @@ def test_a_time_that_does_not_come_is_said_of_the_collection(sales: Run) -> None
     done(sales("create", "told", "--schema", COLUMNS, "--timed", "writers"))
     ended = sales("read", "told")
     assert (ended.exit_code, ended.stdout) == (2, "")
-    assert ended.error.startswith(
-        "nothing is written to collection told yet, whose writers give the times: wait"
-    )
+    assert ended.error.startswith("collection told has no rows yet, and its writers assign the times: wait")
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -246,7 +246,7 @@ def test_a_member_that_has_the_state_of_another_one_leaves_its_sink_as_it_is(fle
     exchange()
     assert fleet.run("start", id_).exit_code == 0
     failed = fleet.wait_for_state(id_, "failed")
-    assert any("it is that of member" in each["error"] for each in failed["fragments"]), failed
+    assert any("it is the state of member" in each["error"] for each in failed["fragments"]), failed
     assert fleet.run("stop", id_).exit_code == 0
     assert fleet.out.read_bytes() == before
     exchange()

@@ -393,8 +393,8 @@ def test_a_folder_whose_owner_is_not_known_any_more_is_left_as_it_is(case: Case)
     ended = case.run()
     assert ended.exit_code == 1
     assert ended.error == (
-        f"{claim} does not identify the query of this state: it is missing, and the state of members is "
-        "there. Restore the folder from a copy, or give another --state, where the query starts from scratch"
+        f"{claim} does not identify the query of this state: it is missing, although the state of members "
+        "exists. Restore the folder from a copy, or give another --state, where the query starts from scratch"
     )
     assert not claim.exists()
     claim.write_text(text, "utf-8")
@@ -495,7 +495,7 @@ def test_files_that_match_a_pattern_are_divided_over_members(case: Case) -> None
     assert "c.csv, d0.csv, d1.csv, d2.csv, d3.csv and 6 more are new. Run" in many.error
     case.sources = [{"type": "CSV", "path": "b.csv"}, {"type": "CSV", "path": "a.csv"}]
     turned = case.run("--members", "2")
-    assert "they come in another order, a.csv, b.csv there, b.csv, a.csv here. Run" in turned.error
+    assert "their order differs: a.csv, b.csv in the state, b.csv, a.csv in this run. Run" in turned.error
 
 
 def test_a_file_that_is_gone_on_with_has_to_be_the_one_that_was_read(case: Case) -> None:

@@ -203,7 +203,7 @@ def test_a_growing_file_that_is_not_as_it_was_is_left_alone(case: Case) -> None:
         (whole[:-10], f"has {len(whole) - 10:,} bytes, and {len(whole):,} had been written to it"),
         (
             whole[:-3] + b"?" + whole[-2:],
-            f"is not as it was written: before byte {len(whole):,} it has something else",
+            f"was changed: its first {len(whole):,} bytes differ from the written ones",
         ),
     ):
         case.out.write_bytes(there)
@@ -257,7 +257,7 @@ def test_a_growing_file_that_is_gone_for_good_is_said_with_what_to_do(case: Case
         ended = case.run()
         assert ended.exit_code == 1
         assert re.search(r"out\.csv is (gone|empty), and [0-9,]+ bytes had been written to it", ended.error)
-        assert "put it back as it was, or begin again with another state folder" in ended.error
+        assert "put it back unchanged, or start again with another state folder" in ended.error
         assert "done" not in ended.stderr.split()
         assert not case.out.exists() or not case.out.read_bytes()
     case.out.write_bytes(there)
@@ -302,7 +302,7 @@ def test_a_growing_file_that_is_elsewhere_or_empty_is_written_anew_only_if_all_s
         if not options:
             assert ended.exit_code == 1
             assert "new.csv is gone" in ended.error
-            assert "put it back as it was, or begin again with another state folder" in ended.error
+            assert "put it back unchanged, or start again with another state folder" in ended.error
             (case.directory / "out.csv").rename(case.out)
             assert case.run().exit_code == 0
             assert case.out.read_bytes() == there

@@ -92,7 +92,7 @@ def test_a_query_on_workers_is_read_where_its_view_is_and_shown_with_it(
     second = fleet.run("start", fleet.topology, fleet.query)
     assert (
         second.exit_code,
-        f"a view 'rows' is at this node already, of fragment copy/rows (query {id_})" in second.stderr,
+        f"a view 'rows' already exists at this node, in fragment copy/rows (query {id_})" in second.stderr,
     ) == (1, True)
     at_worker = fleet.run("view", "add", more, *at)
     assert (

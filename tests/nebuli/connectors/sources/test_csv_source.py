@@ -177,7 +177,7 @@ def test_names_that_look_alike_or_move_the_cursor_are_escaped() -> None:
 
 
 def test_a_column_that_is_there_twice_is_an_error() -> None:
-    assert message("origin,delay,delay\nEWR,1,2\n") == "in.csv, line 1: more than one column delay"
+    assert message("origin,delay,delay\nEWR,1,2\n") == "in.csv, line 1: more than one column is named delay"
 
 
 def test_a_value_of_another_type_is_named_with_line_and_column() -> None:

@@ -139,7 +139,7 @@ def test_a_pipe_is_an_error_and_not_waited_for() -> None:
 def test_a_column_that_is_there_twice_is_an_error() -> None:
     columns = [pa.array(["EWR"]), pa.array([7]), pa.array([8]), pa.array([AT])]
     pq.write_table(pa.table(columns, ["origin", "delay", "delay", "at"]), "in.parquet")
-    with pytest.raises(InputError, match=r"^in.parquet: more than one column delay$"):
+    with pytest.raises(InputError, match=r"^in.parquet: more than one column is named delay$"):
         read()
 
 

@@ -263,7 +263,7 @@ def test_what_is_no_key_is_told_with_the_column_its_type_and_what_came(
 
 def test_other_requests_that_cannot_be_answered_say_why(client: httpx.Client) -> None:
     unknown = told(client.get("/views/others", params={"key": "odd"}))
-    assert unknown == (404, "unknown_view", "there is no view 'others': there are things, words")
+    assert unknown == (404, "unknown_view", "unknown view 'others': expected one of things, words")
     assert told(client.get("/views/words"))[:2] == (400, "wrong_key")
     assert told(client.get("/views/words?key=odd&deadline=soon"))[:2] == (400, "wrong_parameter")
     assert told(client.post("/views/words/get", content="[" * 100_000))[:2] == (400, "wrong_body")
@@ -272,8 +272,8 @@ def test_other_requests_that_cannot_be_answered_say_why(client: httpx.Client) ->
     assert told(client.get("/views/words/watch?key=1&key=2"))[:2] == (400, "wrong_key")
     by_column = told(client.get("/views/words?word=odd"))
     assert by_column[:2] == (400, "wrong_parameter")
-    assert by_column[2] == "there is no parameter 'word': GET /views/words takes key, deadline"
-    assert told(client.get("/views?all=true"))[2] == "there is no parameter 'all': GET /views takes none"
+    assert by_column[2] == "unknown parameter 'word': GET /views/words takes key, deadline"
+    assert told(client.get("/views?all=true"))[2] == "unknown parameter 'all': GET /views takes none"
     assert told(client.get("/views/words/?key=odd"))[:2] == (404, "unknown_path")
     assert told(client.get("/views/words/get?key=odd")) == (
         405,

@@ -109,7 +109,7 @@ async def test_what_a_schema_refers_to_is_in_its_fact(registry: Registry) -> Non
 async def test_a_number_that_the_registry_does_not_have_is_the_messages_fault(registry: Registry) -> None:
     some = decoder(pa.schema([("a", pa.int64())]), registry.url)
     with pytest.raises(
-        MessageInvalid, match=r"orders: the message at 5 of p: http://.*/schemas/ids/77 is not there"
+        MessageInvalid, match=r"orders: the message at 5 of p: http://.*/schemas/ids/77 does not exist"
     ):
         await some.facts(payloads([b"", b"\0\0\0\0\x4d"], lower=4, part="p"), {})
 

@@ -105,8 +105,8 @@ def test_a_message_without_its_line_end_and_one_with_several_rows() -> None:
         (b"1,\xff,\n", "column name: '\ufffd' is not a valid string"),
         (b"1,a,yesterday\n", "column at: 'yesterday' is not a valid timestamp"),
         (b"1,a\n", "2 values where 3 are expected: '1,a'"),
-        (b'1,"a,\n', "a value in quotes has no end in the message"),
-        (b'1,a,"\n', "a value in quotes has no end in the message"),
+        (b'1,"a,\n', "a quoted value does not end in the message"),
+        (b'1,a,"\n', "a quoted value does not end in the message"),
     ],
 )
 @pytest.mark.parametrize("before", [0, 1, 300])
@@ -121,7 +121,7 @@ def test_blame_names_source_part_address_column_and_value(line: bytes, complaint
 def test_two_messages_that_quotes_would_make_one_row_of_stay_two() -> None:
     """The lines together are as many rows as messages: one is of two messages, another message has two."""
     lines = [b'1,"a,\n', b'",2,\n', b"3,b,\r4,c,\n"]
-    with pytest.raises(MessageInvalid, match="the message at 0: a value in quotes has no end"):
+    with pytest.raises(MessageInvalid, match="the message at 0: a quoted value does not end"):
         decoded(payloads(lines))
 
 

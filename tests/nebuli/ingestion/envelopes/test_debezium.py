@@ -71,10 +71,10 @@ def test_what_comes_twice_changes_nothing() -> None:
         ({"before": None, "after": row(1)}, "neither op nor status"),
         (put("c", {"k": 1}) | {"after": None}, "op 'c' has no after"),
         (delete(1) | {"before": None}, "op 'd' has no before"),
-        (put("u", row(None)), "column k is null, and it is of the key"),
+        (put("u", row(None)), "column k of the key is null"),
         (put("u", row(1), {"s": "x"}), "column k is null"),
-        (put("u", row(5), unchanged=["s"]), "column s is left out as unchanged, and there is no row"),
-        (put("u", row(5), row(4), unchanged=["s"]), "column s is left out as unchanged, and there is no row"),
+        (put("u", row(5), unchanged=["s"]), "column s is left out as unchanged, and no earlier row"),
+        (put("u", row(5), row(4), unchanged=["s"]), "column s is left out as unchanged, and no earlier row"),
     ],
 )
 def test_a_change_that_does_not_say_all_is_refused_and_changes_nothing(event: Event, complaint: str) -> None:

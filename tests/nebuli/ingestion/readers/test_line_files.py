@@ -265,13 +265,13 @@ async def test_a_file_with_another_content_is_another_one(tmp_path: Path) -> Non
     """ST-ING-6: at least the byte before the address is looked at, and by whoever has read them, more."""
     path = tmp_path / "a"
     path.write_bytes(b"1\n2\n")
-    with pytest.raises(AddressGone, match="no line that was read ends there"):
+    with pytest.raises(AddressGone, match="where no line ends now"):
         async with opened(path, {str(path): 3}):
             pass
     async with opened(path) as reader:
         assert (await reader.next()).upper == 4
         path.write_bytes(b"3\n4\n5\n")
-        with pytest.raises(AddressGone, match="another file is in its place"):
+        with pytest.raises(AddressGone, match="another file has replaced it"):
             await asyncio.wait_for(reader.next(), 10)
         (tmp_path / "b").write_bytes(b"1\n2\n5\n")
         (tmp_path / "b").replace(path)
@@ -299,7 +299,7 @@ async def test_another_file_is_told_by_the_next_reader_too_and_what_was_not_reco
         assert await read_from(at) == content[at:].splitlines(keepends=True)
     path.write_bytes(b"3\n4\ngood\nmore\n")
     for at in (9, 9, 4, 4):
-        with pytest.raises(AddressGone, match="another file is in its place"):
+        with pytest.raises(AddressGone, match="another file has replaced it"):
             await read_from(at)
     assert await read_from(0) == [b"3\n", b"4\n", b"good\n", b"more\n"]
 

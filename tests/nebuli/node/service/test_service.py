@@ -143,7 +143,7 @@ def test_a_fragment_has_the_id_that_was_wished_for(worker: Worker) -> None:
         worker.stub.Register(request, timeout=60)
     code, detail = refusal(caught)
     assert (code, detail.reason) == (grpc.StatusCode.ALREADY_EXISTS, wire.Refusal.REASON_ID_IN_USE)
-    assert detail.message == "fragment copy is here as query/17/../copy already, and is another one"
+    assert detail.message == "fragment copy already exists here as query/17/../copy, with other contents"
 
 
 def test_a_number_that_was_wished_for_is_not_given_to_another(worker: Worker) -> None:

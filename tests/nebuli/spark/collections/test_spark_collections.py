@@ -229,7 +229,7 @@ def test_a_stream_waits_for_the_first_write(spark, store: Collections, tmp_path:
         ({"asOf": 1}, "TimesForgotten.*cannot be read at 1 any more"),
         ({"asOf": "noon"}, "the option asOf takes latest, or a time in milliseconds since 1970, not 'noon'"),
         ({"chnages": "true"}, "no option 'chnages' for a batch read or streaming read: did you mean changes"),
-        ({"store": "/nowhere"}, "there is no store at /nowhere: give its folder as the option store"),
+        ({"store": "/nowhere"}, "no store at /nowhere: give its folder as the option store"),
         ({"store": "postgresql://me:secret@localhost/db"}, "names no schema"),
     ],
 )

@@ -62,7 +62,8 @@ def test_a_batch_counts_once_though_it_is_staged_and_committed_again(
     steps = circuit.steps("rows", there(1, 2, 3, 4))
     assert [holders(steps, each) for each in (there(1, 2, 3), there(4))] == [1, 1]
     with pytest.raises(
-        CheckpointReplaced, match="query 4f, batch 0: 2 has been pushed: the query's checkpoint is older"
+        CheckpointReplaced,
+        match="query 4f, batch 0: 2 has been pushed: the query's checkpoint, or the version, is older",
     ):
         writer.push(batch(0), again)
 
@@ -93,6 +94,6 @@ def test_a_task_that_fails_leaves_nothing_and_so_does_a_batch_that_is_given_up(
 def test_what_tasks_were_told_is_not_believed_if_the_circuit_has_begun_anew(writer: Staged) -> None:
     """Else the rows of those who staged nothing would be missing."""
     with pytest.raises(
-        CircuitStreamError, match="the circuit reported to a task that it is pushed, and it is not"
+        CircuitStreamError, match="the circuit reported this batch to a task as pushed, and does not have it"
     ):
         writer.push(batch(0), [Pieces(known=True), writer.stage(batch(0), rows(1))])

@@ -173,5 +173,5 @@ def test_a_part_that_ends_early_or_goes_on_is_not_given_out() -> None:
             assert pair.decoder.add(0, size, flags, memoryview(bytes(body))) is None
     pair = Pair()
     assert pair.decoder.add(0, 10, 0, memoryview(b"12345")) is None
-    with pytest.raises(Unreadable, match="12 bytes came, of a part of 10"):
+    with pytest.raises(Unreadable, match="received 12 bytes of a part of 10"):
         pair.decoder.add(0, 10, 0, memoryview(b"1234567"))

@@ -189,7 +189,7 @@ async def test_a_writer_that_goes_on_too_far_on_is_told(collections: Collections
             await collections.write(sales, [(lower, batch(("a", 1)))], lower, upper)
     with pytest.raises(CollectionMisused, match="an upper has to grow"):
         await collections.write(sales, [], 10, 10)
-    with pytest.raises(CollectionMisused, match="have times that its writers give"):
+    with pytest.raises(CollectionMisused, match="get their times from its writers"):
         await collections.insert(sales, batch(("a", 1)))
     assert state(collections) == [(2, 10)] * 3
 

@@ -74,7 +74,7 @@ async def test_a_rendition_that_is_not_there_is_not_written(
     with pytest.raises(RenditionUnknown, match="it has r1"):
         await other.write("sales", [(1, batch(("a", 1)))], 0, 2, rendition="r2")
     await become(collections, "r2", ("a", 1))
-    with pytest.raises(CollectionMisused, match="the store gives times"):
+    with pytest.raises(CollectionMisused, match="the store assigns the times"):
         await other.write("sales", [(2, batch(("a", 1)))], 2, 1 << 50, rendition="r2")
 
 

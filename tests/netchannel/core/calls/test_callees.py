@@ -145,8 +145,8 @@ def test_calls_that_come_and_go_leave_nothing_while_no_turn_is_taken() -> None:
 @pytest.mark.parametrize(
     ("said", "why"),
     [
-        ([call(1), call(1)], "calls by the number 1, whose call is not answered"),
-        ([call(1), CallPiece(request=1, body=b"y")], "sent more of call 1, whose 1 bytes had come"),
+        ([call(1), call(1)], "sent a new call with the number 1 of an unanswered one"),
+        ([call(1), CallPiece(request=1, body=b"y")], "sent more bytes for call 1 than its 1"),
         (
             [call(1, size=2), CallPiece(request=1, body=b"yz")],
             "a body of 2 bytes comes in pieces that have 3",

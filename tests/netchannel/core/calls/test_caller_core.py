@@ -90,7 +90,7 @@ def test_answers_to_what_nobody_has_asked_are_passed_over() -> None:
             [messages.Returned(request=1, size=3, body=b"a"), messages.CallPiece(request=1, body=b"bcd")],
             "a body of 3 bytes comes in pieces that have 4 bytes together",
         ),
-        ([messages.CallPiece(request=1, body=b"b")], "more of an answer to call 1 than there is"),
+        ([messages.CallPiece(request=1, body=b"b")], "more bytes of an answer to call 1 than its size"),
         ([messages.Returned(request=1, size=3, body=b"a")] * 2, "begins to answer call 1 twice"),
         ([messages.Ready(channel="c")], "does not send to a caller"),
     ],

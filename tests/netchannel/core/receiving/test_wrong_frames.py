@@ -108,7 +108,7 @@ WRONG: dict[str, tuple[dict[str, Any], bytes, str]] = {
     "a reference to memory that nobody shares": (
         {},
         reference(0, 10, b"", 0, 0),
-        "refers to shared memory, and shares none",
+        "referred to shared memory, and has shared none",
     ),
     "a reference that is cut off": ({}, frame(Kind.SHARED, bytes(15)), "SHARED has 15 bytes: expected 16"),
     "a reference with a large note": (
