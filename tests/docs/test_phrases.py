@@ -35,8 +35,6 @@ OPENINGS = ("Of", "What", "Whether", "Who")
 
 # Pages that are still to be rewritten; the list only shrinks.
 LEFT = {
-    "docs/development/machine.md",
-    "docs/development/profile.md",
     "docs/protocol/vectors.md",
 }
 
