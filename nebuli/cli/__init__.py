@@ -83,7 +83,7 @@ class _LazyGroup(click.Group):
 
 @click.command(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
-@click.option("-v", "--verbose", is_flag=True, help="Log what processes begin and end, too.")
+@click.option("-v", "--verbose", is_flag=True, help="Also log the start and end of channels and fragments.")
 @click.option("-q", "--quiet", is_flag=True, help="Log errors only, and show no progress.")
 @click.option(
     "--log-format",

@@ -283,7 +283,7 @@ class Supervisor:
         if isinstance(target, BoundSink) and target.target.mode != "final" and not target.target.begins_anew:
             raise QueryLost(
                 f"{why}; the query cannot begin again: its sink {target.sink} ({target.target.type}, mode "
-                f"{target.target.mode}) has given out rows already; mode final gives them out at the end"
+                f"{target.target.mode}) has already published rows; mode final publishes them at the end"
             )
 
     def _check_not_pinned(self, gone: Collection[str], why: str) -> None:

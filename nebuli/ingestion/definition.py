@@ -274,7 +274,7 @@ class Definition(Model):
             return self
         if self.format is not None or not isinstance(self.envelope, DebeziumEnvelope):
             at = ("envelope",) if self.format is None else ("format",)
-            raise _wrong(at, "Postgres gives changes; expected no format, and the envelope debezium")
+            raise _wrong(at, "a Postgres source reads changes; expected no format, and the envelope debezium")
         if (self.envelope.transactions is not None) != self.origin.two_phase:
             raise _wrong(
                 ("from",),

@@ -62,7 +62,7 @@ class Proofs:
     def refusal(self, proof: str | bytes | None, method: str, request: bytes, now: float) -> str | None:
         """Why a call is refused, in a sentence; None if it is not."""
         if not isinstance(proof, str):
-            return f"{self._called} asks for a secret, and the call shows none: name one in the topology"
+            return f"{self._called} requires a secret, and the call has none: set one in the topology"
         once, _, mac = proof.rpartition(" ")
         wanted = _mac(self._secret, self._worker, method, request, once)
         if not hmac.compare_digest(mac.encode(), wanted.encode()):

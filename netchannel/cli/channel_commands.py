@@ -129,7 +129,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     recv = command("recv", _recv, "Receive one stream: listen at an address, and write its rows.")
     recv.add_argument(
-        "at", metavar="HOST:PORT/CHANNEL", type=Place.of, help="address to listen at, and the channel"
+        "at", metavar="HOST:PORT/CHANNEL", type=Place.of, help="address to listen at, and the channel's id"
     )
     recv.add_argument(
         "--out", metavar="FILE", default="-", help="File for the rows.  [default: CSV on standard output]"
@@ -139,9 +139,9 @@ def _parser() -> argparse.ArgumentParser:
         "of",
         metavar="HOST:PORT/CHANNEL",
         type=Place.of,
-        help="address of the process that retains it, and the channel",
+        help="address of the process that retains the channel, and the channel's id",
     )
-    tail.add_argument("--from-start", action="store_true", help="Begin with the oldest row that is kept.")
+    tail.add_argument("--from-start", action="store_true", help="Begin with the oldest retained row.")
     ping = command("ping", _ping, "Measure round trips to a receiver, by heartbeats.")
     ping.add_argument("address", metavar="HOST:PORT", help="address of a receiver")
     ping.add_argument(
@@ -152,7 +152,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_number_above_0(float),
         default=5.0,
         metavar="S",
-        help="Seconds in which each has to come.  [default: 5]",
+        help="Time limit of each round trip, in seconds.  [default: 5]",
     )
     return parser
 

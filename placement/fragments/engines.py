@@ -116,13 +116,13 @@ class Engines:
                 begins = self._plan.operators[self._taking_back[child]]
                 if isinstance(begins, BoundSource):
                     yield (
-                        f"its input {child} takes rows back, since source {begins.id} follows "
+                        f"its input {child} retracts rows, since source {begins.id} follows "
                         f"{begins.physical.reads}, and Spark only takes rows that stay; read it with follow: false, or "
                         f"give this node the engine embedded"
                     )
                     continue
                 yield (
-                    f"its input {child} takes rows back, since {begins.type} {begins.id} at "
+                    f"its input {child} retracts rows, since {begins.type} {begins.id} at "
                     f"{self._nodes[begins.id]} does, and Spark only takes rows that stay; give that "
                     f"{begins.type}'s node the engine spark as well, or this node the engine embedded"
                 )

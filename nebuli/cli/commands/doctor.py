@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     "--seed",
     default=0,
     show_default=True,
-    help="Seed of the placement whose edges are measured, as for place.",
+    help="Seed of the placement, as for place; its edges are measured.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor(topology: str, query: str | None, seed: int, as_json: bool) -> int:

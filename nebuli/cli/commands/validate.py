@@ -48,7 +48,7 @@ def validate(topology: str, query: str | None, *, as_json: bool) -> int:
 def schema() -> None:
     """Print the JSON Schema of topology files.
 
-    Editors check topologies by it. It includes the connectors that are installed here.
+    Editors use it to check topologies. It includes the connectors that are installed here.
     """
     from topology import SINKS, SOURCES
     from topology.json_schema import topology_schema

@@ -96,6 +96,6 @@ class CollectionDataSource(DataSource):
         if overwrite:
             raise UnsupportedSpark(
                 "a collection cannot be overwritten, only inserted into: use mode('append'), or outputMode('append'), "
-                "and take rows back by a column _weight; or write a rendition of it, and hand over"
+                "and retract rows by a column _weight; or write a rendition of it, and hand over"
             )
         return Inserting.of(write_options(self.options, use), schema)

@@ -166,14 +166,12 @@ class _Members:
         if step < self._checkpoint:
             raise StepNotSkipped(
                 step,
-                f"its rows are in the state already, whose last checkpoint is at step {self._checkpoint}: take them "
-                f"back by a push with negative weights",
+                f"its rows are in the state already, whose last checkpoint is at step {self._checkpoint}: retract them by a push with negative weights",
             )
         if all(log is None or log.last > step for log in self._outputs):
             raise StepNotSkipped(
                 step,
-                "it was computed, and its output may have been read: take its rows back by a push with negative "
-                "weights",
+                "it was computed, and its output may have been read: retract its rows by a push with negative weights",
             )
 
     async def _rows(self, step: int) -> dict[str, list[pa.RecordBatch]]:

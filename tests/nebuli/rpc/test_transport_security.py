@@ -95,7 +95,7 @@ def test_a_command_without_the_secret_is_refused_and_told_why(
     ended = fleet.run("start", fleet.written("other.yaml", secret=secret), fleet.query)
     assert (ended.exit_code, ended.stdout) == (3, "")
     why = (
-        "asks for a secret, and the call shows none: name one in the topology"
+        "requires a secret, and the call has none: set one in the topology"
         if shown is None
         else "has another secret: give all workers and commands the same one"
     )

@@ -132,7 +132,7 @@ def test_an_edge_into_spark_must_not_take_rows_back() -> None:
     """SP-ENG-2: an aggregate of the embedded engine takes rows back; one on Spark, over inputs that end, does not."""
     after = {**FILTER, "input": "counted", "predicate": "n > 1"}
     assert refused([COUNT, after], capacity=1) == (
-        "filter some at b:1, whose engine is spark: its input counted takes rows back, since aggregate "
+        "filter some at b:1, whose engine is spark: its input counted retracts rows, since aggregate "
         "counted at a:1 does, and Spark only takes rows that stay; give that aggregate's node the engine "
         "spark as well, or this node the engine embedded"
     )
@@ -143,7 +143,7 @@ def test_an_edge_into_spark_must_not_take_rows_back() -> None:
 def test_a_collection_that_is_followed_takes_rows_back_and_one_read_at_a_time_does_not() -> None:
     kept = {"type": "Collection", "store": "s", "collection": "c"}
     assert (
-        "filter some at b:1, whose engine is spark: its input in takes rows back, since source in follows "
+        "filter some at b:1, whose engine is spark: its input in retracts rows, since source in follows "
         "collection c, and Spark only takes rows that stay; read it with follow: false, or give this node "
         "the engine embedded"
     ) in refused([FILTER], physical=kept)
@@ -158,7 +158,7 @@ def test_an_outer_join_of_the_embedded_engine_takes_rows_back_and_one_on_spark_d
     join = {"id": "joined", "type": "join", "inputs": ["in", "in2"], "on": ["k"]}
     after = {**FILTER, "input": "joined", "predicate": "k > 0"}
     said = refused([other, {**join, "how": "left"}, after], capacity=1)
-    assert "its input joined takes rows back, since join joined at a:1 does" in said
+    assert "its input joined retracts rows, since join joined at a:1 does" in said
     assert "give that join's node the engine spark as well" in said
     spark = dict.fromkeys(("a:1", "b:1"), SparkEngine(master="local[*]", bounded=True))
     assert cut([other, {**join, "how": "left"}, after], capacity=1, engines=("spark", "spark")) == spark

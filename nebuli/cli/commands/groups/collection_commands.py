@@ -107,7 +107,7 @@ def create(name: str, schema: str, store: str, *, shards: int, timed: Timed, kee
 def list_(store: str, *, as_json: bool) -> int:
     """List all collections with their active renditions.
 
-    Also prints the times from which and up to which each can be read.
+    Also prints the range of times at which each can be read.
     """
 
     async def work(collections: Collections) -> None:

@@ -131,12 +131,12 @@ def show(name: str, store: str, *, as_json: bool) -> int:
 
 
 @source.command()
-@click.option("--until-idle", is_flag=True, help="End once no source is to have an instance.")
+@click.option("--until-idle", is_flag=True, help="Exit once no source needs an instance.")
 @store_option
 def serve(store: str, *, until_idle: bool) -> int:
     """Run all sources of a store in the foreground.
 
-    Keeps as many instances of each source as it was scaled to, processes of their own, and restarts those that end.
+    Runs as many instances of each source as its scale sets, each in its own process, and restarts instances that end.
     Sources are created, scaled and dropped meanwhile. One such supervisor runs on a host. Interrupted or terminated,
     it ends its instances; killed, it leaves them running, and the next one adopts them.
     """
@@ -248,7 +248,7 @@ def rebuild(name: str, file: str | None, store: str) -> int:
 def skip(name: str, address: int, part: str, raw_source: str, store: str) -> int:
     """Skip a message that cannot be ingested.
 
-    Skips the message at ADDRESS, which holds up those after it, until the source is rebuilt. 'nebuli source show'
+    Skips the message at ADDRESS, which blocks later messages, until the source is rebuilt. 'nebuli source show'
     prints the address.
     """
 
