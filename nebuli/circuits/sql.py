@@ -100,7 +100,7 @@ class Sql:
                 statements = cursor.extract_statements(sql)
                 if len(statements) != 1:
                     raise WrongQuery(
-                        f"there are {len(statements)} statements: ask one that begins with SELECT"
+                        f"expected one statement, got {len(statements)}: give one that begins with SELECT"
                     )
                 if statements[0].type != duckdb.StatementType.SELECT:
                     kind = str(statements[0].type).rpartition(".")[2]

@@ -95,7 +95,8 @@ class ServiceThread:
         """Raise if the caller would wait without end, as nothing would answer."""
         if os.getpid() != self._process:
             raise NetChannelError(
-                f"this object belongs to process {self._process}, and its thread does not exist in process {os.getpid()}, a fork of it: call sender_server() and receiver_server() there for new ones"
+                f"this object belongs to process {self._process}, and its thread does not exist in process "
+                f"{os.getpid()}, a fork of it: call sender_server() and receiver_server() there for new ones"
             )
         if self._left:
             raise ChannelClosed("the process-wide services are closed: the interpreter is exiting")

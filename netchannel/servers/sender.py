@@ -222,7 +222,8 @@ class SenderServer:
         check_channel_id(channel_id)
         if self._listening is None:
             raise ValueError(
-                f"channel {channel_id!r} is to be read from here, and this server does not listen: make it with "
+                f"channel {channel_id!r} is retained for readers, and this server does not listen: make it "
+                "with "
                 f"SenderServer('host:port')"
             )
         core, runner = self._listening.inside()

@@ -56,7 +56,8 @@ def joined(
         left, rest = _narrowed(operators, left, right, rest)
     if rest and how != "inner":
         raise Unsupported(
-            f"{shown(rest[0])} is not supported in ON of a {how} join, which gives rows also where it is not true: "
+            f"{shown(rest[0])} is not supported in ON of a {how} join, which also returns rows for which it "
+            "is false: "
             f"filter a table in a subquery before the join; WHERE after it would also drop rows without a match",
             rest[0],
         )

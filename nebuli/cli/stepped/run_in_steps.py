@@ -142,7 +142,8 @@ def step_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option(
                 "--http",
                 metavar="HOST:PORT",
-                help="Address of the same functions over HTTP, with SQL, statistics and profiles (see /openapi.json); or of "
+                help="Address of the same functions over HTTP, with SQL, statistics and profiles (see "
+                "/openapi.json); or of "
                 "views, by key, as JSON.",
             ),
             keep_output,

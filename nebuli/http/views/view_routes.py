@@ -93,7 +93,7 @@ class _Endpoints:
             raise parts.wrong_body("a list 'keys'", _EXAMPLE)
         if len(said) > MAX_KEYS:
             what = f"these are {len(said)} keys, and {MAX_KEYS} are accepted at once"
-            raise Problem(413, "too_large", what, "ask for them in pieces")
+            raise Problem(413, "too_large", what, "read them with several requests")
         asked = await self._asked(request)
         found = await asked.look_up(await asyncio.to_thread(asked.keys_of, said))
         return await asyncio.to_thread(lambda: _json({"view": asked.name, "results": asked.results(found)}))

@@ -147,7 +147,7 @@ class Transactions(Envelope):
         elif end[1] != count:
             raise MessageInvalid(
                 f"{arrived.place(row, self._source)}: transaction {name} ends with event_count {count}, and "
-                f"has ended with {end[1]} before; its metadata is not of one transaction"
+                f"has ended with {end[1]} before; its metadata belongs to different transactions"
             )
 
     # -- applied transactions

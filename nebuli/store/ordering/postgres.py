@@ -163,8 +163,8 @@ class PostgresOrdering:
             (value,) = connection.execute(f"show {setting}").fetchone() or ("",)
             if value == "off":
                 raise StoreUnusable(
-                    f"the server of {self._where} has {setting} = off, and loses what it has acknowledged "
-                    f"when its machine stops: set it to on in postgresql.conf, and restart the server"
+                    f"the server of {self._where} has {setting} = off, and loses acknowledged writes when "
+                    "its machine stops: set it to on in postgresql.conf, and restart the server"
                 )
         with connection.transaction():
             connection.execute("select pg_advisory_xact_lock(%s)", (self._lock_number("open"),))
