@@ -95,7 +95,7 @@ def test_a_wrong_secret_and_none(shown: str | None, make_fleet: MakeFleet, tmp_p
     assert code == 3
     for node in fleet.nodes:
         line = bad[f"worker {node}", "secret"]
-        assert "another secret" in line["found"] or "the call shows none" in line["found"]
+        assert "another secret" in line["found"] or "the call has none" in line["found"]
         assert "the same secret" in line["remedy"]
 
 

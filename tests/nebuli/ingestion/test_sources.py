@@ -625,7 +625,7 @@ async def test_what_cannot_be_is_refused_and_nothing_happens(sources: Sources, l
                 "schema: [{name: id, type: int64}]\n"
             )
         )
-    with pytest.raises(SourceUnknown, match=r"no source none: name one that there is \(nats, orders\)"):
+    with pytest.raises(SourceUnknown, match=r"unknown source none: expected one of nats, orders"):
         await sources.describe("none")
     with pytest.raises(SourceRefused, match="-1 replicas"):
         await sources.scale("orders", -1)

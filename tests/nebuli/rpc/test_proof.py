@@ -67,4 +67,4 @@ def test_noise_is_refused(shown: str) -> None:
 
 
 def test_who_shows_nothing_hears_what_is_asked_for() -> None:
-    assert "asks for a secret, and the call shows none" in str(proofs().refusal(None, METHOD, REQUEST, NOW))
+    assert "requires a secret, and the call has none" in str(proofs().refusal(None, METHOD, REQUEST, NOW))
