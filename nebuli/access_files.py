@@ -15,7 +15,7 @@ __all__ = ["TrustUnusable", "secret_at", "tls_of"]
 
 
 class TrustUnusable(Exception):
-    """A secret or certificate that the topology names cannot be had.
+    """A secret or certificate that the topology names is not available.
 
     The message has its name, its place, and the remedy.
     """

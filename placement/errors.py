@@ -9,7 +9,7 @@
     │       ├── MultipleReaders      an operator that several read, where the query is to run free
     │       ├── UnknownSource        a logical source that the topology lacks, or no node provides
     │       ├── UnknownSink          a sink that no node has
-    │       └── RetractingPlan       an ``append`` sink below operators that take rows back
+    │       └── RetractingPlan       an ``append`` sink below operators that retract rows
     ├── NotOnEngine              a node's engine cannot run what is placed there
     ├── NoPath                   a source's node cannot reach the sink's node
     ├── NoCommonAncestor         the inputs of an operator can meet at no node
@@ -63,7 +63,7 @@ class UnknownSink(InvalidQuery):
 
 
 class RetractingPlan(InvalidQuery):
-    """A sink with mode ``append`` would have to take rows back."""
+    """A sink with mode ``append`` would have to retract rows."""
 
 
 class NotOnEngine(PlacementError):

@@ -188,7 +188,7 @@ class Connectors(Generic[C]):
         return self.known[name]
 
     def load_installed(self) -> None:
-        """Know every connector that is installed. Raises ConnectorUnusable for the first that cannot be had."""
+        """Know every connector that is installed. Raises ConnectorUnusable for the first that is not available."""
         for name in sorted({each.name for each in self._entries()} - set(self.known)):
             self.named(name)
 

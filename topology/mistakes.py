@@ -101,7 +101,7 @@ def in_file_order(mistakes: Iterable[Mistake]) -> list[Mistake]:
 
 
 def read_text(path: Path) -> str | Mistake:
-    """The text of a file, or why it cannot be had."""
+    """The text of a file, or the reason why it cannot be read."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -133,4 +133,4 @@ class TopologyError(Exception):
 
 
 class ConnectorUnusable(Exception):
-    """A type of source or sink that is not known, or cannot be had here; the message has the remedy."""
+    """A type of source or sink that is not known, or not available here; the message has the remedy."""

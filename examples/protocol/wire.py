@@ -59,7 +59,7 @@ async def read_frame(reader: asyncio.StreamReader) -> Frame:
         raise BrokenRules(f"a header of kind {kind} that claims {length} bytes")
     payload = await reader.readexactly(length)
     if checksum.to_bytes(4, "little") != lowest(4, header[4:] + payload):
-        raise BrokenRules(f"a frame of kind {kind} was changed on the way")
+        raise BrokenRules(f"a frame of kind {kind} was corrupted in transit")
     return Frame(kind, count, sequence, payload)
 
 
@@ -115,7 +115,7 @@ class Control:
                 raise BrokenRules(f"a control message that claims {length} bytes")
             packed = await self._reader.readexactly(length)
             if prefix[6:] != lowest(4, packed):
-                raise BrokenRules("a control message was changed on the way")
+                raise BrokenRules("a control message was corrupted in transit")
             self.heard = time.monotonic()
             fields: dict[str, Any] = msgpack.unpackb(packed)
             match fields["t"]:

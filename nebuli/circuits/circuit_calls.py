@@ -274,7 +274,7 @@ class CircuitCalls:
 
     @property
     def coordinator(self) -> Coordinator:
-        """The one that there is now."""
+        """The current one."""
         return self.run.coordinator
 
     async def checkpoint(self) -> int:

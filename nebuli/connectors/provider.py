@@ -57,13 +57,13 @@ class Provider:
 
 
 def source_of(operator: BoundSource, wake: Callable[[], None]) -> Source:
-    """Return the reader of a physical source. Raises InputError if the connector cannot be had."""
+    """Return the reader of a physical source. Raises InputError if the connector is not available."""
     source: Source = _made(SOURCES, InputError, operator.physical, operator.columns, wake)
     return source
 
 
 def sink_of(target: SinkConnector, query: str | None = None, *, only_grows: bool = False) -> Sink:
-    """Return the writer to a sink, by its mode; see `sink_over`. Raises OutputError if the connector cannot be had."""
+    """Return the writer to a sink, by its mode; see `sink_over`. Raises OutputError without the connector."""
     output = output_of(target)
     if query is not None and target.mode == "final" and isinstance(output, OnceOutput):
         output.identify(query)
@@ -78,7 +78,7 @@ def sink_over(output: Output, mode: SinkMode, *, only_grows: bool = False) -> Si
 
 
 def output_of(target: SinkConnector) -> Output:
-    """The output for a sink's rows. Raises OutputError if the connector cannot be had."""
+    """The output for a sink's rows. Raises OutputError if the connector is not available."""
     output: Output = _made(SINKS, OutputError, target)
     return output
 

@@ -145,7 +145,7 @@ class Workers:
         self._clients: dict[str, WorkerClient] = {}
 
     async def __aenter__(self) -> Self:
-        """Open clients. Raises TrustUnusable or CertificateError where a secret or certificate cannot be had."""
+        """Open clients. Raises TrustUnusable or CertificateError if a secret or certificate is not available."""
         for node, grpc, access in self._endpoints.values():
             client = WorkerClient(node, grpc, Trust.of(access))
             self._clients[node] = await self._stack.enter_async_context(client)

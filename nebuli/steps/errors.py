@@ -21,7 +21,7 @@
     ├── MembersEnd         a member's process ends again and again
     ├── StageEnds          the Spark stage of the members, or its driver, ends again and again
     ├── TooFewSlots        Spark has less room than there are members
-    ├── SparkRefuses       no session of Spark can be had
+    ├── SparkRefuses       no session of Spark is available
     ├── HomeUnfit          members cannot live where they are to
     ├── StateOfAnother     the state folder belongs to another query, to other sources, or to other members
     ├── StateInUse         another process runs from the state folder

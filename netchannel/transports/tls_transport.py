@@ -143,7 +143,7 @@ class DialedConnection(TlsConnection):
     def _recognized(self) -> bool:
         if not self._is_tls:
             start = self._peek(2)
-            # Both are wrong in bytes that are not TLS. One of them may be, where something was changed on the way.
+            # Both are wrong in bytes that are not TLS. One of them may be, where something was corrupted in transit.
             if len(start) > 1 and start[0] not in (HANDSHAKE, ALERT) and start[1] != MAJOR:
                 self._fail(_failed(self._address, NO_TLS, Unproven))
                 return False

@@ -49,7 +49,7 @@ class Allocations:
         self.known: dict[int, _Allocation] = {}
 
     def whole(self, size: int) -> int:
-        """The bytes that are to be had for an allocation of ``size``."""
+        """The bytes available for an allocation of ``size``."""
         return self.room + -(-size // ALIGNED) * ALIGNED
 
     def add(self, whole: pa.Buffer, size: int) -> memoryview:

@@ -81,7 +81,7 @@ class EventTimes:
         self._retracting[operator.id] = retracting or begins_to_retract(operator, self.closings)
 
     def retracting(self, operator: str) -> list[str]:
-        """The sources, aggregates and joins because of which ``operator`` takes rows back; none if it does not."""
+        """The sources, aggregates and joins because of which ``operator`` retracts rows; none if it does not."""
         inputs = {
             key: [
                 child for child in self._operators[key].children if is_retracting and self._retracting[child]

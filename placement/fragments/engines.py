@@ -55,7 +55,7 @@ class Engines:
         self._bounded: dict[str, bool] = {}
         self._views = [key for key, each in self._plan.operators.items() if isinstance(each, ViewOperator)]
         self._taking_back: dict[str, str] = {}
-        """The source, aggregate or join that begins it, for an operator whose output takes rows back."""
+        """The source, aggregate or join that begins it, for an operator whose output retracts rows."""
         for key, operator in self._plan.operators.items():
             self._learn(key, operator)
 

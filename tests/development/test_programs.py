@@ -98,7 +98,10 @@ def test_so_is_root_without_apt_get_and_where_that_fails(machine: Machine) -> No
     machine.set_up(lambda _: 100)
     assert machine.ran == ["apt-get update -qq"]
     assert machine.said == [machine.said[0], "Installing iproute2 ...", machine.said[0]]
-    assert "there is no ip on PATH, for hosts that are network namespaces; there is no tc" in machine.said[0]
+    assert (
+        "there is no ip on PATH, for network namespaces in the role of hosts; there is no tc"
+        in machine.said[0]
+    )
 
 
 @pytest.mark.processes

@@ -26,6 +26,11 @@ PLAINER = {
     r"(?:by itself|by themselves)": "automatically, alone",
     r"processor time": "CPU time",
     r"(?:tak(?:e|es|ing)|taken|took) back": "retract",
+    r"tak(?:e|es|ing) (?:\w+ )?rows? back": "retract rows",
+    r"(?:can|cannot|to) be had": "is available",
+    r"change[sd]? on the way": "corrupted in transit",
+    r"against the rules": "violates the protocol",
+    r"one that there is": "expected one of",
     r"whatever is killed": "whichever process is killed",
     # "There is no room", and comparatives, as in "is no longer", are plain.
     r"(?<!\bthere )(?:is|are) no(?! (?:longer|more|less|later|earlier|larger|smaller|faster|other)\b)": "is "

@@ -36,9 +36,9 @@ class Program:
 
 PROGRAMS = (
     Program("bash", "the console sessions of the documentation, and completion", "bash"),
-    Program("ip", "hosts that are network namespaces", "iproute2"),
+    Program("ip", "network namespaces in the role of hosts", "iproute2"),
     Program("tc", "slow links between them", "iproute2"),
-    Program("mount", "disks that are full", "mount"),
+    Program("mount", "full disks", "mount"),
     Program("unshare", "the demo over hosts", "util-linux"),
     Program("systemd-analyze", "the unit of a worker", "systemd"),
     Program("initdb", "stores in PostgreSQL", "postgresql"),

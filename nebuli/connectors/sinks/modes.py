@@ -29,7 +29,7 @@ _MEMORY_BYTES = 16 << 20
 class Result:
     """The sum of all changes so far.
 
-    A result that takes rows back (an aggregate does) is held in memory, consolidated: its size is that of the
+    A result that retracts rows (an aggregate does) is held in memory, consolidated: its size is that of the
     answer, however many changes made it. One that only grows (a filter's) moves to a temporary file when it
     is large, so that memory does not grow with it; the first retracted row brings it back to memory.
     """

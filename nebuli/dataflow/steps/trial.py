@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Trial:
     """Operators from the inputs up to the first that keeps rows: what these give depends on a push's rows alone.
 
-    Sinks in mode ``append`` are among them, which take no row back, and the arguments of an aggregate. So rows that
+    Sinks in mode ``append`` are among them, which retract no row, and the arguments of an aggregate. So rows that
     fail here fail in any step. A circuit's own operators do not do, as an event time that begins below an operator
     moves with what it is given.
     """

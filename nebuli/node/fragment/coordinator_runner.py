@@ -91,7 +91,7 @@ class CoordinatorRunner(StepRunner):
         return replace(self._status, phase=phase, checkpoint=checkpoint, circuit=circuit, views=views)
 
     def stop(self) -> None:
-        """Have it end, with a checkpoint if that can be had; harmless when it has."""
+        """Have it end, with a checkpoint if possible; harmless when it has."""
         super().stop()
         if self.circuit is not None:
             self.circuit.stop()

@@ -53,7 +53,7 @@ class StepRunner(ABC):
         """How it is now."""
 
     def stop(self) -> None:
-        """Have it end, with a checkpoint if that can be had; harmless when it has."""
+        """Have it end, with a checkpoint if possible; harmless when it has."""
         self._stopping.set()
 
     async def checkpoint(self) -> int:

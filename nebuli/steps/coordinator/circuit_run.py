@@ -170,7 +170,7 @@ class CircuitRun(Generic[_Wanted]):
         self._ending.set()
 
     def stop(self) -> None:
-        """Have it end as it is, with a checkpoint if that can be had. Members are not others unless that is decided."""
+        """Have it end as it is, with a checkpoint if possible. Members are not others unless that is decided."""
         self._stopping.set()
         if not self._is_decided:
             for each in self._scalings:

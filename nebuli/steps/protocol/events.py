@@ -21,7 +21,7 @@ class EpochClaimed:
 
 @dataclass(frozen=True, slots=True)
 class EpochTaken:
-    """It was not to be had: another coordinator has this one."""
+    """The claim failed: another coordinator has this number."""
 
     epoch: int
 

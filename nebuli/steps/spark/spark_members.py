@@ -72,7 +72,7 @@ class SparkMembers:
         self._done = done
         self._done_at_first = 0
         self._had_session = False
-        """True if Spark has run anything of this: then a session that cannot be had now is retried."""
+        """True if Spark has run anything of this: then a session that is not available now is retried."""
         self._slots_s = SLOTS_S if has_executors(master) else 0.0
         self._processes: dict[int, int] = {}
         self._taking = TakingAt(len(self._orders))

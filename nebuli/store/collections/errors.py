@@ -38,8 +38,8 @@ class CollectionUnknown(CollectionError):
         self.name = name
         known = ", ".join(sorted(names)[:10])
         super().__init__(
-            f"there is no collection {name}: "
-            + (f"name one that there is ({known}), or create it first" if known else "create it first")
+            f"unknown collection {name}: "
+            + (f"expected one of {known}, or create it first" if known else "create it first")
         )
 
 

@@ -129,7 +129,7 @@ class ReceiverData(Link):
                     self._attach(frame, now)
                 else:
                     self._take(self._channel, frame, now)
-        finally:  # also of what came in front of a frame that is against the rules
+        finally:  # also of what came in front of a frame that violates the protocol
             if self._channel is not None and self._channel.retainer is not None:
                 self._channel.retainer.drain(now)
 

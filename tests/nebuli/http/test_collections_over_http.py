@@ -270,7 +270,7 @@ REFUSED: dict[str, tuple[Ask, int, str, str]] = {
         *(
             404,
             "unknown_collection",
-            "there is no collection returns: name one that there is (sales, short), or create it first",
+            "unknown collection returns: expected one of sales, short, or create it first",
         ),
     ),
     "one of that name": (

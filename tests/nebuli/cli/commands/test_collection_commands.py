@@ -253,7 +253,7 @@ def test_only_a_rendition_that_it_never_was_is_dropped_alone(sales: Run) -> None
     [
         (
             ("read", "sale"),
-            r"there is no collection sale: name one that there is \(sales\), or create it first",
+            r"unknown collection sale: expected one of sales, or create it first",
         ),
         (("create", "sales", "--schema", COLUMNS), "there is a collection sales already"),
         (("create", "a b", "--schema", COLUMNS), "'a b' cannot be the name of a collection"),

@@ -225,7 +225,7 @@ def test_a_stream_waits_for_the_first_write(spark, store: Collections, tmp_path:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"collection": "b"}, r"there is no collection b: name one that there is \(a\), or create it first"),
+        ({"collection": "b"}, r"unknown collection b: expected one of a, or create it first"),
         ({"asOf": 1}, "TimesForgotten.*cannot be read at 1 any more"),
         ({"asOf": "noon"}, "the option asOf takes latest, or a time in milliseconds since 1970, not 'noon'"),
         ({"chnages": "true"}, "no option 'chnages' for a batch read or streaming read: did you mean changes"),

@@ -161,7 +161,7 @@ async def test_renditions_are_made_handed_over_to_and_dropped(
         (
             lambda: collections.new_rendition("sale", rendition="r4"),
             CollectionUnknown,
-            "is no collection sale",
+            "unknown collection sale",
         ),
         (lambda: collections.handover("sales", "r2"), RenditionRefused, "is or was rendition r2"),
         (
@@ -178,7 +178,7 @@ async def test_renditions_are_made_handed_over_to_and_dropped(
         (lambda: collections.drop_rendition("sales", "r3"), RenditionUnknown, "has no rendition r3"),
         (lambda: collections.write("sales", [], 0, 1, rendition="r3"), RenditionUnknown, "no rendition r3"),
         (lambda: other.write("sales", [], 0, 1, rendition="r3"), RenditionUnknown, "has no rendition r3"),
-        (lambda: other.handover("sale", "r2"), CollectionUnknown, "there is no collection sale"),
+        (lambda: other.handover("sale", "r2"), CollectionUnknown, "unknown collection sale"),
     ):
         with pytest.raises(error, match=said):
             await act()

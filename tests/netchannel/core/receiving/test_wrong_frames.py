@@ -38,7 +38,7 @@ NULLS = bytes(8)
 
 WRONG: dict[str, tuple[dict[str, Any], bytes, str]] = {
     "a gap of a sender without": ({}, frame(Kind.GAP, count=2), "2 dropped messages from number 0"),
-    "the same, acknowledged explicitly": ({"explicit": True}, frame(Kind.GAP, count=2), "drops none"),
+    "the same, acknowledged explicitly": ({"explicit": True}, frame(Kind.GAP, count=2), "as lossless"),
     "a gap of nothing": ({"lossy": True}, frame(Kind.GAP), "a gap of 0 messages"),
     "a time before 1970": (
         {},
