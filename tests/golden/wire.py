@@ -328,11 +328,12 @@ def _lines(known: Mapping[str, list[dict[str, Any]]]) -> Iterator[str]:
     yield "# Vectors of the protocol"
     yield ""
     yield (
-        "Bytes as they go over the wire, of all that [the protocol](wire.md) has, to try another implementation "
-        "with: what it writes, and what it makes of these. "
-        "[A file of JSON](../../tests/golden/0.1.0/wire.json) has the "
-        'same. In the fields, bytes are `{"hex": ...}`; what is not said of a frame is zero. The fields of a control '
-        "message may come in any order, and what is nil may be left out: other bytes may be the same message."
+        "This page has the bytes of every message and frame of [the protocol](wire.md), to test another "
+        "implementation: the bytes that it writes, and its reading of these. "
+        "[A JSON file](../../tests/golden/0.1.0/wire.json) has the "
+        'same vectors. In the fields, bytes are `{"hex": ...}`; unlisted fields of a frame are zero. The fields of a '
+        "control message may come in any order, and nil fields may be left out, so other bytes may encode the same "
+        "message."
     )
     yield ""
     yield "## Greetings"
@@ -352,7 +353,7 @@ def _lines(known: Mapping[str, list[dict[str, Any]]]) -> Iterator[str]:
     yield ""
     yield "## Ends of connections"
     yield ""
-    yield "| connection | behind `netchannel ends` | ends |"
+    yield "| connection | parts after `netchannel ends` | ends |"
     yield "|---|---|---|"
     for each in known["ends"]:
         yield f"| {each['of']} | {', '.join(f'`{part}`' for part in each['parts'])} | `{each['hex']}` |"
@@ -376,8 +377,8 @@ def _lines(known: Mapping[str, list[dict[str, Any]]]) -> Iterator[str]:
     yield ""
     yield "## Against the rules"
     yield ""
-    yield "Of a control message, behind the handshake: answered by `error`. Of a frame, on a data connection behind"
-    yield "`ATTACHED`: answered by `REFUSED`, `protocol`, if it is the receiver that gets it."
+    yield "A control message of this list, after the handshake, is answered by `error`. A frame, on a data connection"
+    yield "after `ATTACHED`, is answered by `REFUSED`, `protocol`, if the receiver gets it."
     for each in known["wrong"]:
         yield ""
         yield f"A {each['of']} with {each['what']}:"
