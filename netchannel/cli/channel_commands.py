@@ -239,7 +239,7 @@ async def _next_of(batches: Iterator[pa.RecordBatch], over: asyncio.Task[None]) 
 
 async def _recv(given: argparse.Namespace, secret: str | None) -> int:
     output = Output(given.out)
-    rows = 0
+    rows = messages = 0
     try:
         async with netchannel.ReceiverServer(given.at.address, secret=secret) as receiver:
             channel = receiver.register_channel(given.at.channel, ack="explicit")
@@ -250,15 +250,22 @@ async def _recv(given: argparse.Namespace, secret: str | None) -> int:
                     output.open(schema)
                 async for batch in channel:
                     output.write(batch)
-                    rows += batch.num_rows
                     position = channel.position
                     assert position is not None
+                    rows, messages = rows + batch.num_rows, messages + 1
                     await channel.ack(position)
+                counted = channel.statistics()
+            except netchannel.StreamReplaced as error:
+                raise netchannel.StreamReplaced(
+                    "send was started again, and its stream is another one: start recv again to receive it whole"
+                ) from error
             except BaseException as error:
                 # Acknowledged rows come to no other receiver. Without any, the next one gets the whole stream.
                 if isinstance(error, Exception) or rows:
                     await channel.close(f"recv failed: {error}" if str(error) else "recv was interrupted")
                 raise
+        if earlier := counted.acknowledged - counted.dropped - messages:
+            output.refuse_rest(earlier)
         output.publish()
     except BaseException:
         if (part := output.keep_part()) is not None:

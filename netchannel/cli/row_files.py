@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import glob
 import json
 import math
 import os
@@ -10,7 +11,7 @@ import sys
 from collections import Counter
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any, NoReturn, Protocol
 from uuid import uuid4
 
 import pyarrow as pa
@@ -199,6 +200,15 @@ class Output:
                 if self._suffix in _ENDED:
                     self._convert(self._aside)
                 self._aside.replace(self._path)
+
+    def refuse_rest(self, messages: int) -> NoReturn:
+        """Raise FileNotWritten: an earlier command took the first messages of the stream, and was killed."""
+        left = () if self._path is None else self._path.parent.glob(f".{glob.escape(self._path.name)}.*")
+        files = ", ".join(str(each) for each in sorted(left) if each != self._aside) or "its output"
+        raise FileNotWritten(
+            f"the stream began with {messages:,} messages for an earlier recv, which was killed; their rows are in "
+            f"{files}: join the files, or send and receive the whole stream again"
+        )
 
     def _convert(self, stream: Path) -> None:
         """Replace a stream by the same rows in the format of the file. A failure leaves the stream."""

@@ -267,6 +267,52 @@ async def test_a_receiver_that_is_terminated_keeps_the_rows_that_came(tmp_path: 
     assert read(tmp_path / "out.partial.csv").equals(ROWS)
 
 
+@pytest.mark.processes(2)
+@pytest.mark.parametrize("taken", [1, 2])
+async def test_the_rest_of_a_stream_for_a_receiver_that_was_killed_is_not_a_whole_file(
+    tmp_path: Path, taken: int
+) -> None:
+    (address,) = free_addresses(1)
+    out = tmp_path / "out.csv"
+    async with netchannel.SenderServer() as sender:
+        channel = sender.register_channel("rows", to=address)
+        with running("recv", f"{address}/rows", "--out", out) as receiver:
+            for _ in range(taken):
+                await channel.send(ROWS.to_batches()[0])
+            await channel.flush()
+            receiver.kill()
+        (first,) = tmp_path.iterdir()
+        with running("recv", f"{address}/rows", "--out", out) as receiver:
+            if taken == 1:
+                await channel.send(ROWS.to_batches()[0])
+            await channel.close()
+            _, printed = await asyncio.to_thread(receiver.communicate, timeout=30)
+    assert receiver.returncode == 1
+    assert f"Error: the stream began with {taken} messages for an earlier recv" in printed
+    assert f"their rows are in {first}" in printed
+    assert not out.exists()
+    assert pc.read_csv(first).equals(pa.concat_tables([ROWS] * taken))
+    assert read(tmp_path / "out.partial.csv").num_rows == 3 * (2 - taken)
+
+
+@pytest.mark.processes
+async def test_a_second_stream_of_a_sender_ends_a_receiver_that_has_rows_of_the_first(tmp_path: Path) -> None:
+    (address,) = free_addresses(1)
+    with running("recv", f"{address}/rows", "--out", tmp_path / "out.csv") as receiver:
+        async with netchannel.SenderServer() as sender:
+            channel = sender.register_channel("rows", to=address)
+            await channel.send(ROWS.to_batches()[0])
+            await channel.flush()
+        async with netchannel.SenderServer() as sender:
+            channel = sender.register_channel("rows", to=address)
+            await channel.send(ROWS.to_batches()[0])
+            _, printed = await asyncio.to_thread(receiver.communicate, timeout=30)
+            await channel.abort("the receiver has gone")
+    assert receiver.returncode == 1
+    assert "Error: send was started again, and its stream is another one: start recv again" in printed
+    assert read(tmp_path / "out.partial.csv").equals(ROWS)
+
+
 @contextmanager
 def at_most(file_bytes: int) -> Iterator[None]:
     """Let no file of this process grow beyond, as on a full disk."""
