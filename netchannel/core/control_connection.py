@@ -170,7 +170,7 @@ class ControlLink(Link):
         if not hmac.compare_digest(mac, expected):
             if self.core.secret is None:
                 raise ProtocolError(
-                    f"{self.peer} has not read this side's hello: its message was sent before"
+                    f"{self.peer} sent its proof before it had read this side's hello"
                 )
             raise HandshakeError(f"{self.peer} has another secret than this side: give both the same secret=")
         self._establish(now)

@@ -73,7 +73,7 @@ def test_an_option_of_another_use_is_named_as_such():
         ("startingOffsets", "[" * 100_000, "beginning, earliest, latest, or JSON"),
         ("startingTimestamp", "yesterday", "a time with its zone"),
         ("startingTimestamp", "2026-01-01T00:00:00", "a time with its zone"),
-        ("startingTimestamp", "2999-01-01T00:00:00Z", "a time that is over"),
+        ("startingTimestamp", "2999-01-01T00:00:00Z", "a time in the past"),
         ("maxRowsPerTrigger", str(1 << 63), "a whole number from 1 on, below 2^63"),
         ("maxBytesPerTrigger", "99999999999999g", "a number of bytes, such as 1048576 or 64m"),
         ("consumer", " ", "1 to 255 characters that can be printed"),

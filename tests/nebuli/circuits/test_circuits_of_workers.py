@@ -213,7 +213,7 @@ def test_the_topologys_certificates_and_secret_are_those_of_the_circuit(
     strange = Authority(tmp_path / "other").issue("client")
     for secret, shown, error, why in (
         ("wrong", tls, circuits.CircuitDenied, f"the worker of query {id_} has another secret"),
-        (None, tls, circuits.CircuitDenied, "asks for a secret"),
+        (None, tls, circuits.CircuitDenied, "requires a secret"),
         ("correct horse", strange, circuits.CircuitUnreachable, "certificates are those of its topology"),
         ("correct horse", None, circuits.CircuitUnreachable, "certificates are those of its topology"),
     ):

@@ -386,6 +386,6 @@ async def test_a_message_without_a_position_is_from_no_worker(servers) -> None:
     edge = Edge(*servers, None)
     await edge.outbox.send(zset.insertions(pa.record_batch({"n": pa.array([1], pa.int64())})))
     with pytest.raises(
-        FragmentError, match="a note has 0 bytes, and one of a worker 16 or 25: it comes from no worker"
+        FragmentError, match="a note has 0 bytes, and one of a worker 16 or 25: another program"
     ):
         await edge.poll()

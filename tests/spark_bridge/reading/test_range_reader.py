@@ -185,12 +185,12 @@ POINT, POINT_3D = pa.struct({"x": LONG}), pa.struct({"x": LONG, "y": LONG})
 
 NEXT = {
     # The fields before and after, a row, options, and the row that is read, or the conflict.
-    "added": ([N], [N, ("new", pa.string())], [2, "x"], {}, "the column 'new', string, was not there"),
-    "added first": ([N], [("new", pa.null()), N], [None, 2], {}, "the column 'new', null, was not there"),
+    "added": ([N], [N, ("new", pa.string())], [2, "x"], {}, "the column 'new', string, did not exist"),
+    "added first": ([N], [("new", pa.null()), N], [None, 2], {}, "the column 'new', null, did not exist"),
     "not chosen": ([N], [N, ("new", LONG)], [2, 3], {"columns": "n"}, {"n": 2}),
     "beside metadata": ([N], [N, ("m", LONG)], [2, 3], {"includeMetadata": "true"}, "the column 'm', int64"),
     "another case": ([N], [("N", LONG)], [2], {}, "a column 'n', the batch has no column .*: 'N' is there"),
-    "both cases": ([N], [N, ("N", LONG)], [2, 3], {}, "the column 'N', int64, was not there"),
+    "both cases": ([N], [N, ("N", LONG)], [2, 3], {}, "the column 'N', int64, did not exist"),
     "twice": ([N], [N, N], [2, 3], {}, "a column 'n', the batch has 2 column"),
     "gone": ([N, ("b", LONG)], [N], [2], {}, "a column 'b', the batch has no column"),
     "gone, not chosen": ([N, ("b", LONG)], [N], [2], {"columns": "n"}, {"n": 2}),

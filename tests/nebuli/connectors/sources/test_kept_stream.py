@@ -74,7 +74,7 @@ async def test_a_keeper_that_has_lost_the_consumer_is_said_with_what_to_do() -> 
             return isinstance(stream.arrived[-1], InputGone)
 
         await until_async(has_failed, "it has heard")
-        assert "consumer 'q' is not known" in str(stream.arrived[-1])
+        assert "unknown consumer 'q'" in str(stream.arrived[-1])
         assert str(stream.arrived[-1]).endswith(
             "; restart the query from scratch, and let no other process acknowledge as 'q', or forget it"
         )

@@ -54,7 +54,7 @@ async def test_who_begins_behind_the_header_knows_it_by_its_fact_and_asks_for_no
         MessageInvalid, match=r"the message at 5 of a.csv: 2 values where 3 are expected: '7,x'"
     ):
         by_header.decode(messages, facts)
-    with pytest.raises(MessageInvalid, match="header of the part is not known"):
+    with pytest.raises(MessageInvalid, match="which has the header of the part, is missing"):
         by_header.decode(messages, {"header/b.csv": b"id,name,at\n"})
 
 
