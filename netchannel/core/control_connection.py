@@ -169,9 +169,7 @@ class ControlLink(Link):
         expected = self._mac(self.other_role, self._peer_nonce, self._nonce)
         if not hmac.compare_digest(mac, expected):
             if self.core.secret is None:
-                raise ProtocolError(
-                    f"{self.peer} sent its proof before it had read this side's hello"
-                )
+                raise ProtocolError(f"{self.peer} sent its proof before it had read this side's hello")
             raise HandshakeError(f"{self.peer} has another secret than this side: give both the same secret=")
         self._establish(now)
 
