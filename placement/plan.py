@@ -476,8 +476,9 @@ class Fragment(BaseModel):
     """A connected group of operators on one node, inputs before what reads them; the last is its root.
 
     ``engine`` is what computes it, None the worker's own. ``watermarks`` begin at some of its operators, and
-    ``closings`` are what they close. ``views`` is the whole query, if it has views, for the plan of its state, and
-    ``added`` what it was given since, in that order; both are the same in all of its fragments.
+    ``closings`` are what they close. ``only_growing`` are its aggregates whose input retracts no row. ``views`` is the
+    whole query, if it has views, for the plan of its state, and ``added`` what it was given since, in that order; both
+    are the same in all of its fragments.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -488,6 +489,7 @@ class Fragment(BaseModel):
     engine: SparkEngine | None = None
     watermarks: tuple[WatermarkOrigin, ...] = ()
     closings: tuple[Closing, ...] = ()
+    only_growing: tuple[OperatorId, ...] = ()
     late: Late = Late.COUNT
     views: tuple[PartialNode, ...] = ()
     added: tuple[Addition, ...] = ()
@@ -501,10 +503,10 @@ class Fragment(BaseModel):
         return (*self.operators, *added)
 
     @model_serializer(mode="wrap")
-    def _without_no_views(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Omit the keys of views if there are none: earlier documents stay the same."""
+    def _without_empty_keys(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Omit keys that fragments did not have before, if they are empty: earlier documents stay the same."""
         written: dict[str, Any] = handler(self)
-        for key in ("views", "added"):
+        for key in ("only_growing", "views", "added"):
             if not getattr(self, key):
                 written.pop(key, None)
         return written

@@ -28,6 +28,7 @@ from placement.errors import (
 )
 from placement.graph import bottom_up, roots_of, second_readers, second_roots
 from placement.plan import (
+    AggregateOperator,
     BoundSink,
     BoundSource,
     Closing,
@@ -46,7 +47,7 @@ from topology.consistency import did_you_mean, listed
 from topology.mistakes import in_file_order
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping, Sequence
+    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
     from placement.plan import Query, QueryOperator, Sharding
     from topology import LogicalSource, Mistake, PhysicalSource, Schema, Sink, SinkConnector, Topology
@@ -70,8 +71,9 @@ class BoundPlan:
     physical ones has become the union of its parts. Sources that can read some of their columns have those that are
     needed. ``schemas`` are what operators give out, ``pins`` the nodes that the topology gives to sources and the sink,
     and a view to itself, ``readers`` the operator that reads each one, ``watermarks`` the operators where a watermark
-    begins, ``closings`` those that it closes windows of, ``policies`` those of channels, wherever these will run,
-    ``spark_masters`` where Spark runs, by the nodes whose engine it is.
+    begins, ``closings`` those that it closes windows of, ``only_growing`` the aggregates whose input retracts no row,
+    ``policies`` those of channels, wherever these will run, ``spark_masters`` where Spark runs, by the nodes whose
+    engine it is.
     """
 
     name: str
@@ -81,6 +83,7 @@ class BoundPlan:
     readers: Mapping[str, str]
     watermarks: Mapping[str, WatermarkOrigin]
     closings: Mapping[str, Closing]
+    only_growing: frozenset[str] = frozenset()
     policies: Policies = field(default_factory=Policies)
     spark_masters: Mapping[str, str] = field(default_factory=dict)
 
@@ -311,9 +314,16 @@ class _FreeBinder(_Binder):
             readers,
             self._times.origins,
             self._times.closings,
+            frozenset(self._only_growing(operators.values())),
             self._policies,
             self._spark_masters,
         )
+
+    def _only_growing(self, operators: Iterable[FragmentOperator]) -> Iterator[str]:
+        """Return the aggregates whose input retracts no row."""
+        for each in operators:
+            if isinstance(each, AggregateOperator) and self._times.only_grows(each.input):
+                yield each.id
 
     def _repeat(self, root: str) -> None:
         """Have each operator with several readers once for each of them."""

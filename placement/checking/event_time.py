@@ -80,6 +80,10 @@ class EventTimes:
             retracting = False  # each window is given once
         self._retracting[operator.id] = retracting or begins_to_retract(operator, self.closings)
 
+    def only_grows(self, operator: str) -> bool:
+        """True if an operator retracts no row."""
+        return not self._retracting[operator]
+
     def retracting(self, operator: str) -> list[str]:
         """The sources, aggregates and joins because of which ``operator`` retracts rows; none if it does not."""
         inputs = {

@@ -147,6 +147,7 @@ class _Cutter:
             engine=self._engines.of(node, operators),
             watermarks=tuple(self._plan.watermarks[key] for key in inner if key in self._plan.watermarks),
             closings=tuple(self._plan.closings[key] for key in inner if key in self._plan.closings),
+            only_growing=tuple(key for key in inner if key in self._plan.only_growing),
             views=self._views,
         )
 

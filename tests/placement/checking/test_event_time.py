@@ -378,6 +378,25 @@ def test_event_time_passes_views():
     assert list(bound.closings) == ["a"]
 
 
+def test_a_plan_knows_the_aggregates_whose_input_only_grows() -> None:
+    """Of windows what is given once, too; not above what changes, nor in an outer join without windows."""
+    inner, left = (op("join", how, inputs=["f", "w"], on=["origin"], how=how) for how in ("inner", "left"))
+    last = op("aggregate", "last", input="first", by=["origin"], aggregates={"high": "max(n)"})
+    windowed = window("v", "f")
+    once, outer = (
+        aggregate("first", "v", "origin", "window_start"),
+        op("join", "o", inputs=["v", "x"], on=["window_start", "origin"], how="left"),
+    )
+    for operators, expected in (
+        ([F, W, inner, aggregate("first", "inner", "origin"), last], {"first"}),
+        ([F, W, left, aggregate("first", "left", "origin"), last], set()),
+        ([F, windowed, once, last], {"first", "last"}),
+        ([F, W, windowed, window("x", "w"), outer, aggregate("first", "o", "origin"), last], {"first"}),
+        ([F, op("distinct", "d", input="f"), aggregate("first", "d", "origin"), last], {"first"}),
+    ):
+        assert plan(*operators).only_growing == expected
+
+
 @pytest.mark.parametrize("follow", ["true", "false"])
 @pytest.mark.parametrize("mode", ["append", "changes"])
 def test_a_collection_that_is_followed_has_no_appending_sink(follow: str, mode: str) -> None:
@@ -402,3 +421,10 @@ nodes:
             check(asked, topology)
     else:
         check(asked, topology)
+    if mode == "changes":
+        counted = query(
+            op("source", "in", logical="rows"),
+            aggregate("n", "in", "k"),
+            op("sink", "s", input="n", sink="log"),
+        )
+        assert check(counted, topology).only_growing == (set() if follow == "true" else {"n"})
