@@ -67,9 +67,17 @@ def output_columns(operator: PlanOperator, inputs: Sequence[Schema]) -> Schema:
 
 
 def running(  # noqa: PLR0911 - one per kind
-    operator: PlanOperator, inputs: Sequence[Schema], output: Schema, windows: Windows | None
+    operator: PlanOperator,
+    inputs: Sequence[Schema],
+    output: Schema,
+    windows: Windows | None,
+    *,
+    only_grows: bool = False,
 ) -> Operator:
-    """The operator, ready to run; with ``windows`` it is done with each when it is over."""
+    """The operator, ready to run; with ``windows`` it is done with each when it is over.
+
+    ``only_grows``: its input retracts no row.
+    """
     match operator:
         case FilterOperator():
             return Filter(operator.predicate, inputs[0])
@@ -78,7 +86,9 @@ def running(  # noqa: PLR0911 - one per kind
         case JoinOperator():
             return join_of(operator, inputs, output, windows)
         case AggregateOperator():
-            return Aggregate(operator.by, operator.aggregates, inputs[0], output, windows)
+            return Aggregate(
+                operator.by, operator.aggregates, inputs[0], output, windows, only_grows=only_grows
+            )
         case DistinctOperator():
             return Aggregate([column.name for column in output], {}, inputs[0], output, windows)
         case WindowOperator():

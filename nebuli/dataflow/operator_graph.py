@@ -15,7 +15,7 @@ from nebuli.limits import DEFAULT_MAX_STATE_BYTES
 from placement.plan import BoundSource, WindowOperator
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     import pyarrow as pa
 
@@ -53,6 +53,8 @@ class OperatorGraph:
     ``watermarks`` are where event time comes from, in addition to sources that get it by ``advance``; ``closings``
     are the operators that are done with windows as it passes. No clock is read: the owner of the circuit reports when a
     source is idle.
+
+    ``only_growing`` are aggregates whose input retracts no row: they keep less, and a retracted row is an error.
     """
 
     def __init__(
@@ -61,10 +63,12 @@ class OperatorGraph:
         *,
         watermarks: Sequence[WatermarkOrigin] = (),
         closings: Sequence[Closing] = (),
+        only_growing: Collection[str] = (),
         max_state_bytes: int = DEFAULT_MAX_STATE_BYTES,
     ) -> None:
         self._max_state_bytes = max_state_bytes
         self._closings = {closing.operator: closing for closing in closings}
+        self._only_growing = frozenset(only_growing)
         self._nodes: dict[str, _Node] = {}
         self._open: dict[str, _Node] = {}
         for operator in operators:
@@ -244,7 +248,8 @@ class OperatorGraph:
     def _add(self, operator: FragmentOperator) -> None:
         children = [self._nodes[child] for child in operator.children]
         schemas = [child.columns for child in children]
-        node = _Node.of(operator, schemas, self._closings.get(operator.id), self._max_state_bytes)
+        closing, only_grows = self._closings.get(operator.id), operator.id in self._only_growing
+        node = _Node.of(operator, schemas, closing, self._max_state_bytes, only_grows=only_grows)
         node.open_inputs = max(1, len(children))
         node.inputs = [BEGINNING] * node.open_inputs
         for port, child in enumerate(children):

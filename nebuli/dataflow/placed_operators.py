@@ -58,11 +58,21 @@ class OperatorNode:
 
     @classmethod
     def of(
-        cls, operator: PlanOperator, inputs: Sequence[Schema], closing: Closing | None, max_state_bytes: int
+        cls,
+        operator: PlanOperator,
+        inputs: Sequence[Schema],
+        closing: Closing | None,
+        max_state_bytes: int,
+        *,
+        only_grows: bool = False,
     ) -> Self:
-        """Return the operator of a plan, ready to run; ``closing`` decides when its windows are over."""
+        """Return the operator of a plan, ready to run; ``closing`` decides when its windows are over.
+
+        ``only_grows``: its input retracts no row.
+        """
         columns = output_columns(operator, inputs)
-        placed = running(operator, inputs, columns, None if closing is None else Windows(closing))
+        windows = None if closing is None else Windows(closing)
+        placed = running(operator, inputs, columns, windows, only_grows=only_grows)
         return cls(operator.id, operator, placed, columns, own_bound(operator) or max_state_bytes)
 
     @property

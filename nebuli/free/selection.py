@@ -43,5 +43,6 @@ def engine_of(fragment: Fragment, max_state_bytes: int) -> Engine:
         fragment.operators,
         watermarks=fragment.watermarks,
         closings=fragment.closings,
+        only_growing=fragment.only_growing,
         max_state_bytes=max_state_bytes,
     )

@@ -22,7 +22,7 @@ from nebuli.dataflow.aggregates.accumulators import (
     RealAverage,
     RealSum,
 )
-from nebuli.dataflow.aggregates.extremes import Extreme
+from nebuli.dataflow.aggregates.extremes import Extreme, GrowingExtreme
 from nebuli.dataflow.evaluation import Evaluator, compile_expression
 from nebuli.dataflow.hashing import coded, plain
 from nebuli.dataflow.progress import GREATEST
@@ -59,6 +59,8 @@ class Aggregate:
 
     Null is a group of its own. Without ``by`` there is always one row, emitted at the end at the latest, as in SQL.
 
+    ``only_grows``: no row of its input is retracted, so that less has to be kept.
+
     With ``windows`` among the columns of ``by`` a group is given once, when its window is over, and then forgotten.
 
     A group of which a sum is beyond int64 has no row until the sum is back: rows that follow may bring it back, and
@@ -72,6 +74,8 @@ class Aggregate:
         schema: Schema,
         output: Schema,
         windows: Windows | None = None,
+        *,
+        only_grows: bool = False,
     ) -> None:
         self._windows = windows
         calls = [parse_aggregate(sql, schema) for sql in aggregates.values()]
@@ -82,7 +86,9 @@ class Aggregate:
         self._schema = weighted(arrow_schema(output))
         self._keys = [f"key{index}" for index in range(len(self.by))]
         self._parts = [_Part(CountRows(), None, "count(*)")]  # a group is there while it has rows
-        self._parts += [_part(call, self._keys, arrow_schema(schema)) for call in calls]
+        self._parts += [
+            _part(call, self._keys, arrow_schema(schema), only_grows=only_grows) for call in calls
+        ]
         self.adds_floats = any(isinstance(part.accumulator, RealSum) for part in self._parts)
         """True if its output may depend on the order of a batch's rows, and on repetitions in it."""
         self._sums = [
@@ -332,14 +338,12 @@ class _Part:
         return self.argument(batch) if self.argument else batch.column(batch.num_columns - 1)
 
 
-def _part(call: AggregateCall, keys: Sequence[str], schema: pa.Schema) -> _Part:
+def _part(call: AggregateCall, keys: Sequence[str], schema: pa.Schema, *, only_grows: bool) -> _Part:
     argument = compile_expression(call.argument, schema) if call.argument else None
-    return _Part(_accumulator(call, keys), argument, call.sql)
+    return _Part(_accumulator(call, keys, only_grows=only_grows), argument, call.sql)
 
 
-def _accumulator(  # noqa: PLR0911 - one per function
-    call: AggregateCall, keys: Sequence[str]
-) -> Accumulator:
+def _accumulator(call: AggregateCall, keys: Sequence[str], *, only_grows: bool) -> Accumulator:
     if call.argument is None:
         return CountRows()
     type_ = arrow_type(call.argument.type)
@@ -353,10 +357,8 @@ def _accumulator(  # noqa: PLR0911 - one per function
             return RealSum() if real else IntegerSum()
         case "avg":
             return RealAverage() if real else IntegerAverage()
-        case "min":
-            return Extreme(type_, keys, "ascending")
-        case _:
-            return Extreme(type_, keys, "descending")
+    order = "ascending" if call.function == "min" else "descending"
+    return GrowingExtreme(type_, order) if only_grows else Extreme(type_, keys, order)
 
 
 def _rows(columns: Sequence[Any], rows: NDArray[np.int64], weight: int) -> list[Any]:

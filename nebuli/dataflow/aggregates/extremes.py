@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from nebuli.dataflow import hashing
 from nebuli.dataflow.buffers import float_bits, text_buffers
+from nebuli.dataflow.errors import DataflowError
 from nebuli.dataflow.rows import equal_values, group_rows, with_one_zero
 from nebuli.dataflow.state import KeyedState, Run, ordered
 from nebuli.dataflow.zset import WEIGHT, weights_of
@@ -38,13 +39,17 @@ _SIGN = np.uint64(1 << 63)
 def order_codes(values: Any) -> NDArray[np.uint64]:
     """The codes of an Arrow array without nulls."""
     type_ = values.type
-    if pa.types.is_string(type_) or pa.types.is_binary(type_):
+    if _is_text(type_):
         return _text_codes(values)
     if pa.types.is_boolean(type_) or pa.types.is_unsigned_integer(type_):
         return np.asarray(pc.cast(values, pa.uint64()).to_numpy())
     if pa.types.is_floating(type_):
         return _float_codes(np.asarray(values.to_numpy(), dtype=np.float64))
     return np.asarray(values.view(f"int{type_.bit_width}").to_numpy(), dtype=np.int64).view(np.uint64) ^ _SIGN
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_string(type_) or pa.types.is_binary(type_))
 
 
 def _float_codes(values: NDArray[np.float64]) -> NDArray[np.uint64]:
@@ -70,40 +75,34 @@ _VALUE, _CODE = "_value", "_code"
 _FIRST_LOOK = 16  # values sought per group and run at first; four times as many each time none is there
 _MOST_PLACES_PER_ROW = 4
 _NONE = np.zeros(0, dtype=np.int64)
+_WORST = np.uint64((1 << 64) - 1)
 
 
-class Extreme:
-    """``min`` and ``max``: the extreme as it is now in a column, and all values with their weights next to it.
+class GrowingExtreme:
+    """``min`` and ``max`` of rows none of which is retracted: the extreme as it is now, in a column.
 
-    A value that is given only has to be compared with the extreme of its group. If the extreme itself is retracted and
-    nothing better is added, the group's values are sought from there on, best first. NaN is the greatest of all, as in
-    DuckDB.
+    A value only has to be compared with the extreme of its group. NaN is the greatest of all, as in DuckDB.
     """
 
-    def __init__(self, type_: pa.DataType, keys: Sequence[str], order: str) -> None:
+    def __init__(self, type_: pa.DataType, order: str) -> None:
         self.types = (type_,)
         self._order = order
-        self._values = KeyedState(keys, ordered(_CODE))
 
     @property
     def states(self) -> Sequence[KeyedState]:
-        """All values."""
-        return (self._values,)
+        """None: a value that is not the extreme now never will be."""
+        return ()
 
     def change(self, change: Change, old: Sequence[Any]) -> list[Any]:
-        """The extremes after the batch."""
-        delta = self._values_of(change.groups.ids, change.values, change.valid_weights)
-        self._values.insert(_run(change.keys, delta))
-        kept = np.flatnonzero(old[0].is_valid().to_numpy(zero_copy_only=False))
-        best = self._best([(kept, old[0].drop_null()), delta.given], len(old[0]))
-        taken = delta.rows(delta.weights < 0)
-        lost = taken.rows(equal_values(taken.values, best.take(pa.array(taken.owners))))
-        if not len(lost.owners):
-            return [best]
-        others = self._best(self._following(change.keys, lost), len(best))
-        is_lost = np.zeros(len(best), dtype=np.bool_)
-        is_lost[lost.owners] = True
-        return [pc.if_else(pa.array(is_lost), others, best)]
+        """The extremes after the batch. Raises ``DataflowError`` if it retracts a row."""
+        if (change.weights < 0).any():
+            raise DataflowError(
+                "a row is retracted, and the plan has no operator or source below that retracts rows: have the "
+                "connector of the source declare it (retracts)"
+            )
+        some = np.flatnonzero(change.valid_weights)
+        given = with_one_zero(change.values.take(pa.array(some)))
+        return [self._best([_present(old[0]), (change.groups.ids[some], given)], len(old[0]))]
 
     def gather(self, groups: int, parts: Sequence[Portion]) -> list[Any]:
         """The newest."""
@@ -126,6 +125,55 @@ class Extreme:
     def result(self, columns: Sequence[Any]) -> Any:
         """The extreme; null without values."""
         return columns[0]
+
+    def _codes(self, values: Any) -> NDArray[np.uint64]:
+        """Codes of which the best value has the least."""
+        return order_codes(values) if self._order == "ascending" else ~order_codes(values)
+
+    def _best(self, candidates: Iterable[Owned], groups: int) -> Any:
+        """The best value of each group among all candidates; null without any."""
+        parts = list(candidates)
+        owners = np.concatenate([each for each, _ in parts])
+        values = pa.concat_arrays([each for _, each in parts])
+        codes, least = self._codes(values), np.full(groups, _WORST)
+        np.minimum.at(least, owners, codes)
+        rows = np.flatnonzero(codes == least[owners])
+        if _is_text(values.type):  # of which a code holds only the beginning
+            rows = rows[_sorted(values.take(pa.array(rows)), self._order)[::-1]]
+        best = np.full(groups, -1, dtype=np.int64)
+        best[owners[rows]] = rows  # of several writes to a place the last stays
+        return values.take(pa.array(best, mask=best < 0))
+
+
+class Extreme(GrowingExtreme):
+    """``min`` and ``max`` of rows that may be retracted: all values with their weights, in addition to the extreme.
+
+    If the extreme itself is retracted and nothing better is added, the group's values are sought from there on, best
+    first.
+    """
+
+    def __init__(self, type_: pa.DataType, keys: Sequence[str], order: str) -> None:
+        super().__init__(type_, order)
+        self._values = KeyedState(keys, ordered(_CODE))
+
+    @property
+    def states(self) -> Sequence[KeyedState]:
+        """All values."""
+        return (self._values,)
+
+    def change(self, change: Change, old: Sequence[Any]) -> list[Any]:
+        """The extremes after the batch."""
+        delta = self._values_of(change.groups.ids, change.values, change.valid_weights)
+        self._values.insert(_run(change.keys, delta))
+        best = self._best([_present(old[0]), delta.given], len(old[0]))
+        taken = delta.rows(delta.weights < 0)
+        lost = taken.rows(equal_values(taken.values, best.take(pa.array(taken.owners))))
+        if not len(lost.owners):
+            return [best]
+        others = self._best(self._following(change.keys, lost), len(best))
+        is_lost = np.zeros(len(best), dtype=np.bool_)
+        is_lost[lost.owners] = True
+        return [pc.if_else(pa.array(is_lost), others, best)]
 
     def _following(self, keys: Run, lost: _Values) -> Iterator[Owned]:
         """Return the best values of the groups in ``lost``, none of which is better than the lost one."""
@@ -154,7 +202,7 @@ class Extreme:
         """Each value of each owner once, by owner and code; without nulls and without weights of zero."""
         some = np.flatnonzero(weights)
         owners, values, weights = owners[some], with_one_zero(values.take(pa.array(some))), weights[some]
-        codes = order_codes(values) if self._order == "ascending" else ~order_codes(values)
+        codes = self._codes(values)
         all_ = _Values(owners, values, codes, weights)
         if (dense := all_.densely_summed()) is not None:
             return dense
@@ -164,16 +212,6 @@ class Extreme:
         )
         sums = grouped.count(weights)
         return replace(all_.at(grouped.firsts), weights=sums).rows(sums != 0)
-
-    def _best(self, candidates: Iterable[Owned], groups: int) -> Any:
-        """The best value of each group among all candidates; null without any."""
-        parts = list(candidates)
-        owners = np.concatenate([each for each, _ in parts])
-        values = pa.concat_arrays([each for _, each in parts])
-        best = np.full(groups, -1, dtype=np.int64)
-        worst_first = _sorted(values, self._order)[::-1]  # of several writes to a place the last stays
-        best[owners[worst_first]] = worst_first
-        return values.take(pa.array(best, mask=best < 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,11 +237,7 @@ class _Values:
         None where there is more between the least and the greatest code than can be counted out, or where equal codes
         do not mean equal values.
         """
-        if (
-            pa.types.is_string(self.values.type)
-            or pa.types.is_binary(self.values.type)
-            or not len(self.codes)
-        ):
+        if _is_text(self.values.type) or not len(self.codes):
             return None
         least = self.codes.min()
         span = int(self.codes.max() - least) + 1
@@ -221,6 +255,11 @@ class _Values:
     def given(self) -> Owned:
         some = self.rows(self.weights > 0)
         return some.owners, some.values
+
+
+def _present(extremes: Any) -> Owned:
+    """The extremes of the groups that have one."""
+    return np.flatnonzero(extremes.is_valid().to_numpy(zero_copy_only=False)), extremes.drop_null()
 
 
 def _sorted(values: Any, order: str) -> NDArray[np.int64]:

@@ -28,6 +28,7 @@ def free(query: Query, topology: Topology, tables: Tables, random: Random) -> An
         [*plan.operators.values()],
         watermarks=[*plan.watermarks.values()],
         closings=[*plan.closings.values()],
+        only_growing=plan.only_growing,
     )
     sources = {key: each for key, each in plan.operators.items() if isinstance(each, BoundSource)}
     rows = {key: _narrowed(tables[each.logical], each.columns) for key, each in sources.items()}
