@@ -44,7 +44,7 @@ def joined(
     ones. Raises Unsupported.
     """
     how, others = how_of(join), [*conditions]
-    pairs, rest = _on(left, right, conditions_of(join.args["on"]) if join.args.get("on") else ())
+    pairs, rest = _on(left, right, _conditions(left, right, join))
     if join.args.get("using"):
         pairs = _using(left, right, join)
     if how == "inner":
@@ -127,6 +127,17 @@ def _using(left: Relation, right: Relation, join: exp.Join) -> list[_Pair]:
         first, second = left.find(one), right.find(one)
         pairs.append(_Pair(column(first.column), column(second.column), one, first.name))
     return pairs
+
+
+def _conditions(left: Relation, right: Relation, join: exp.Join) -> list[Expr]:
+    """Return the conditions of ``ON``. Raises Unsupported for a column that neither side has, or both."""
+    on = join.args.get("on")
+    if on is None:
+        return []
+    both = Relation.together((left, right))
+    for each in on.find_all(exp.Column):
+        both.find(each)
+    return [*conditions_of(on)]
 
 
 def _on(left: Relation, right: Relation, conditions: Iterable[Expr]) -> tuple[list[_Pair], list[Expr]]:

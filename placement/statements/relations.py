@@ -111,10 +111,12 @@ class Relation:
                 f"unknown table {column.table!r}{did_you_mean(column.table, tables)}; expected {listed(tables)}",
                 column,
             )
-        names = [each.name for each in self.named if not column.table or _is_in(column.table, each.tables)]
-        raise Unsupported(
-            f"unknown column {wanted!r}{did_you_mean(column.name, names)}; expected {listed(names)}", column
-        )
+        named = [each for each in self.named if not column.table or _is_in(column.table, each.tables)]
+        names = [*dict.fromkeys(each.name for each in named)]
+        message = f"unknown column {wanted!r}{did_you_mean(column.name, names)}; expected {listed(names)}"
+        if column.this.args.get("quoted") and not column.table:
+            message += f"; a text is written {text_of(exp.Literal.string(column.name))}, in single quotes"
+        raise Unsupported(message, column)
 
     def candidates(self, column: exp.Column) -> list[Named]:
         """The columns that may be meant: those of the name as it is written, else those of it in another case."""

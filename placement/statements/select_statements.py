@@ -315,6 +315,9 @@ def _where(select: exp.Select, tables: Relation) -> list[Expr]:
     condition = with_aliases(where.this, aliases, tables)
     if has_aggregates([condition]):
         raise Unsupported("an aggregate in WHERE, which filters single rows: move it to HAVING", where)
+    for each in condition.find_all(exp.Column):
+        if not tables.candidates(each):  # one in several is decided after the joins: USING makes one of two
+            tables.find(each)
     return [*conditions_of(condition)]
 
 

@@ -131,6 +131,19 @@ def test_windows_take_all_settings() -> None:
         ("SELECT |kk FROM t", "unknown column 'kk'"),
         ("SELECT |b.k FROM t AS a", "unknown table 'b'"),
         ("SELECT |k FROM t JOIN u USING (g)", "column k is in several tables: write t.k or u.k"),
+        ("SELECT t.k FROM t JOIN u ON |t.kk = u.k", "unknown column 't.kk' (did you mean 'k'?)"),
+        (
+            "SELECT t.k FROM t JOIN d ON g = |dayy",
+            "unknown column 'dayy' (did you mean 'day'?); expected one of k, g, x, n, day, ts, ok, f or 3 more",
+        ),
+        ("SELECT t.k FROM t JOIN u ON |k = k", "column k is in several tables: write t.k or u.k"),
+        ("SELECT t.k FROM t LEFT JOIN d ON g = |dayy", "unknown column 'dayy' (did you mean 'day'?)"),
+        ("SELECT t.k FROM t JOIN u ON t.k = |v.k", "unknown table 'v'; expected one of t, u"),
+        ("SELECT t.k FROM t, d WHERE g = |dayy", "unknown column 'dayy' (did you mean 'day'?)"),
+        (
+            'SELECT k FROM t WHERE g = |"it\'s"',
+            "unknown column \"it's\"; expected one of k, g, x, n; a text is written 'it''s', in single quotes",
+        ),
         ("SELECT t.k FROM t, |u", "tables are joined by equal columns"),
         ("SELECT t.k FROM t JOIN |u ON t.k < u.k", "tables are joined by equal columns"),
         (
