@@ -63,7 +63,9 @@ def validation_mistakes(
     """
     misspelt: set[Location] = set()
     missing: list[tuple[Location, Mistake]] = []
-    for details in error.errors(include_url=False):
+    found = error.errors(include_url=False)
+    incomplete = {_resolve(model, each["loc"])[0][:-1] for each in found if each["type"] == "missing"}
+    for details in found:
         path, models = _resolve(model, details["loc"])
         path += details.get("ctx", {}).get("at", ())
         if details["type"] == "too_short" and len(details["input"]) >= details["ctx"]["min_length"]:
@@ -72,7 +74,9 @@ def validation_mistakes(
             case "extra_forbidden":
                 known = sorted({key for each in models for key in _keys(each)})
                 *way, key = path
-                home = _home(str(key), tuple(way), models, {"": model, **others})
+                # A mapping that lacks a key more likely has it under another name than one of another place.
+                documents = {} if tuple(way) in incomplete else {"": model, **others}
+                home = _home(str(key), tuple(way), models, documents)
                 close = get_close_matches(str(key), known, n=1) if not home else []
                 misspelt.update((*way, each) for each in close)
                 yield marks.mistake(path, _unknown_key(str(key), known, close, home), at_key=True)
@@ -187,7 +191,10 @@ def _message(details: ErrorDetails) -> str:
         hint = _as_text(given) if kind == "string_type" else ""
         return f"expected {_WANTED[kind]}{as_key}, got {_shown(given)}{hint}"
     template = _TEMPLATES.get(kind, "{message}, got {given}")
-    context = {name: _plain(str(value)) for name, value in details.get("ctx", {}).items()}
+    context = {
+        name: _plain(str(value)) if name.startswith("expected") else str(value)
+        for name, value in details.get("ctx", {}).items()
+    }
     return template.format(
         **context,
         key=key,
@@ -221,7 +228,7 @@ def _unknown_key(key: str, known: list[str], close: list[str], home: str) -> str
 
 def _plain(names: str) -> str:
     """Pydantic's "'a', 'b' or 'c'" as "a, b, c"."""
-    return names.replace("'", "").replace(" or ", ", ") if names.startswith("'") else names
+    return names.replace("'", "").replace(" or ", ", ")
 
 
 def _shown(value: Any) -> str:

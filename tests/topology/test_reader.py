@@ -154,6 +154,7 @@ def test_a_file_with_three_mistakes_prints_three(tmp_path: Path):
         ("capacity: 2", "capacity: !!bool maybe", "8:15: expected a whole number as capacity, got 'maybe'"),
         ("capacity: 2", 'capacity: !!int ""', "8:15: expected a whole number as capacity, got ''"),
         ("path: flights.csv, ", "", "11:9: missing key 'path'"),
+        ("path: flights.csv", "file: flights.csv", "11:39: unknown key 'file'; expected base, "),
         ("path: flights.csv", r'path: "a\0b"', "11:45: expected a path, got 'a\\x00b', which holds a null"),
         ("path: flights.csv", r'path: "a\nb"', "11:45: expected a path, got 'a\\nb', which holds a control"),
         ("path: flights.csv", f"path: {'a' * 256}", "with a name of more than 255 bytes"),
