@@ -29,7 +29,7 @@ from nebuli.steps.local.local_run import LocalRun
 from nebuli.steps.protocol.triggers import SPACING_S, TriggerSettings
 from nebuli.steps.stepped_query import stepped_query
 from nebuli.store.store_url import StorePlace, store_place
-from placement import InvalidQuery, Query, Statement, parse_query, read_statement
+from placement import InvalidQuery, Query, Statement, check, parse_query, read_statement
 from placement.plan import ViewOperator
 from placement.query_builder import Grouped, Relation
 from placement.statements.statement import PRINTED
@@ -83,6 +83,7 @@ async def collect(
     if statement.is_explained:
         statement.check_run(model)
     if ordering is None and not has_no_sink:
+        check(plan, model)
         root = plan.operators[-1]
         raise InvalidQuery(
             [

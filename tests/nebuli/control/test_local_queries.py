@@ -18,7 +18,7 @@ from nebuli.connectors.errors import OutputError
 from nebuli.control.errors import QueryFailed
 from nebuli.steps.errors import StateOfAnother
 from nebuli.store.errors import StoreUrlInvalid
-from placement import InvalidQuery
+from placement import InvalidQuery, UnknownSink
 from tests.support.ports import free_addresses
 from tests.support.waiting import until_async
 from topology import TopologyError
@@ -160,6 +160,7 @@ async def test_a_cancelled_run_leaves_no_worker(topology: Path) -> None:
         (nebuli.run, "cities.JSON", InvalidQuery, r"^cities.JSON is a file's name.*Path\('cities.JSON'\)"),
         (nebuli.collect, BUILT.sink("cities"), InvalidQuery, "sink cities takes the rows .*call nebuli.run"),
         (nebuli.collect, f"INSERT INTO cities {CITIES}", InvalidQuery, "sink cities takes the rows"),
+        (nebuli.collect, f"INSERT INTO citis {CITIES}", UnknownSink, r"unknown sink 'citis' \(did you mean 'cities'"),
         (nebuli.collect, f"EXPLAIN {CITIES}", InvalidQuery, "EXPLAIN is for nebuli run"),
         (nebuli.collect, "SELECT number FROM ticks", InvalidQuery, r"ticks \(a generator\) may not end, so .* sink"),
         (nebuli.collect, nebuli.source("tick"), InvalidQuery, "unknown logical source 'tick'.*'ticks'"),
