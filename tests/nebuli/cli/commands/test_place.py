@@ -450,7 +450,7 @@ def test_a_result_that_never_comes_is_warned_of(directory: Path):
     ended = nebuli("place", "t.yaml", "q.json", cwd=directory)
     assert ended.returncode == 0
     assert ended.stderr.startswith(
-        "Warning: the sink out (mode final) gives its result when all sources have ended, and source1 never does"
+        "Warning: the sink out (mode final) gives its result when all sources have ended, and source1 never ends"
     )
 
 
