@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from contextlib import aclosing, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -164,16 +165,15 @@ def insert(name: str, file: str, producer: str | None, store: str, *, as_json: b
         )
 
     async def work(collections: Collections) -> None:
-        at, rows = await _inserted(collections, name, file, producer)
-        if rows:  # a command ends before the compaction that runs in long-lived programs
+        inserted = await _inserted(collections, name, file, producer)
+        if inserted.rows:  # a command ends before the compaction that runs in long-lived programs
             await collections.keep_house([name])
         if as_json:
-            click.echo(json.dumps({"time": at, "rows": rows}, indent=2))
-        elif at is not None:
-            click.echo(at)
-        click.echo(
-            how_many(rows) if at is None else f"{how_many(rows)}, all visible at {instant(at)}", err=True
-        )
+            counts = {"time": inserted.time, "rows": inserted.rows, "skipped": inserted.skipped}
+            click.echo(json.dumps(counts, indent=2))
+        elif inserted.time is not None:
+            click.echo(inserted.time)
+        click.echo(inserted.said(producer), err=True)
 
     return _ran(store, work)
 
@@ -436,18 +436,42 @@ def _unknown() -> type[Exception]:
     return CollectionUnknown
 
 
-async def _inserted(
-    collections: Collections, name: str, file: str, producer: str | None
-) -> tuple[int | None, int]:
-    """Insert the rows of a file, and return the time at which all are visible, and their number."""
+@dataclass(frozen=True, slots=True)
+class _Inserted:
+    """The rows of a file: ``skipped`` ones are in the ``batches`` that their producer had inserted before."""
+
+    time: int | None
+    rows: int
+    skipped: int
+    batches: int
+
+    def said(self, producer: str | None) -> str:
+        """Return the sentence for people. Batches are known by their numbers only: the file may be another one."""
+        if self.time is None:
+            return how_many(self.rows)
+        if not self.skipped:
+            return f"{how_many(self.rows)}, all visible at {instant(self.time)}"
+        before = "batch 1" if self.batches == 1 else f"batches 1 to {self.batches}"
+        when = f", the last at {instant(self.time)}"
+        new = f"{how_many(self.rows)} inserted{when if self.rows else ''}; {how_many(self.skipped)} skipped"
+        return (
+            f"{new}, as producer {producer} inserted {before} before{'' if self.rows else when}: give each file a "
+            f"producer of its own"
+        )
+
+
+async def _inserted(collections: Collections, name: str, file: str, producer: str | None) -> _Inserted:
+    """Insert the rows of a file, except those of the batches that its producer has inserted."""
     from nebuli.cli.rows.file_rows import row_count, rows_of
     from nebuli.store.errors import SequencePassed
 
     columns = columns_of(name, (await collections.describe(name)).schema)
-    at, rows = None, 0
+    known = 0 if producer is None else await collections.next_sequence(name, producer)
+    at, rows, skipped = None, 0, 0
     with rows_of(file, columns) as batches, RowProgress("inserted", row_count(file)) as progress:
         for number, batch in enumerate(batches):
             rows += batch.num_rows
+            skipped += batch.num_rows if number < known else 0
             try:
                 at = await collections.insert(
                     name, batch, producer=producer, sequence=None if producer is None else number
@@ -460,7 +484,7 @@ async def _inserted(
             f"producer {producer} has inserted more rows into collection {name} than {file} has: give each file a "
             f"producer of its own"
         )
-    return at, rows
+    return _Inserted(at, rows - skipped, skipped, known)
 
 
 async def _held(collections: Collections, name: str, hold: str, as_of: int | None) -> int:

@@ -124,8 +124,15 @@ def test_a_large_file_is_inserted_once_however_often(sales: Run, tmp_path: Path)
     pa.csv.write_csv(table, whole)
     pa.csv.write_csv(table.slice(0, 2 * BATCH_ROWS), half)
     done(sales("insert", "sales", half, "--producer", "p"))
-    at = done(sales("insert", "sales", whole, "--producer", "p"))
-    assert done(sales("insert", "sales", whole, "--producer", "p")) == at
+    ended = sales("insert", "sales", whole, "--producer", "p")
+    at = done(ended)
+    assert ended.stderr.startswith("100,007 rows inserted, the last at ")
+    assert "; 200,000 rows skipped, as producer p inserted batches 1 to 2 before: " in ended.stderr
+    ended = sales("insert", "sales", whole, "--producer", "p")
+    assert done(ended) == at
+    assert ended.stderr.startswith(
+        "0 rows inserted; 300,007 rows skipped, as producer p inserted batches 1 to 4 "
+    )
     done(sales("read", "sales", "--into", tmp_path / "all.parquet"))
     found = pa.parquet.read_table(tmp_path / "all.parquet")
     assert sorted(found["amount"].to_pylist()) == list(range(rows))
@@ -133,6 +140,22 @@ def test_a_large_file_is_inserted_once_however_often(sales: Run, tmp_path: Path)
     assert ended.exit_code == 2
     assert ended.error.startswith("producer p ")
     assert f" collection sales than {half} has" in ended.error
+
+
+def test_another_file_of_a_known_producer_is_not_counted_as_inserted(sales: Run, tmp_path: Path) -> None:
+    first, other = tmp_path / "first.csv", tmp_path / "other.csv"
+    first.write_text("shop,amount\nAachen,1\n", "utf-8")
+    other.write_text("shop,amount\nBonn,2\nBonn,3\n", "utf-8")
+    at = done(sales("insert", "sales", first, "--producer", "p"))
+    ended = sales("insert", "sales", other, "--producer", "p")
+    assert done(ended) == at
+    assert ended.stderr.startswith(
+        "0 rows inserted; 2 rows skipped, as producer p inserted batch 1 before, the last"
+    )
+    assert ended.stderr.endswith("Z: give each file a producer of its own\n")
+    counts = json.loads(done(sales("insert", "sales", other, "--producer", "p", "--json")))
+    assert counts == {"time": int(at), "rows": 0, "skipped": 2}
+    assert found(sales) == Counter({("Aachen", 1): 1})
 
 
 @pytest.mark.story
