@@ -254,7 +254,8 @@ def rows_of(collection: str, at: int, contents: pa.Table) -> pa.Table:
         (row,) = rows.slice(int(np.argmin(times)), 1).to_pylist()
         raise CollectionError(
             f"collection {collection} has the row {tuple(row.values())} {few['min']} times at {at}: its "
-            "writer has retracted it more often than added it"
+            f"writer has retracted it more often than added it; insert it {-few['min']} times to repair this, or read "
+            f"it with its weight: `weighted=True`, or `nebuli collection follow --snapshot`"
         )
     if (count := times.sum(dtype=float)) > MOST_ROWS:
         raise CollectionError(

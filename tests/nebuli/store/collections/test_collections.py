@@ -338,14 +338,19 @@ async def test_bad_input_is_said_and_nothing_is_written(collections: Collections
     for late in ("now", 1.5, b"1"):
         with pytest.raises(CollectionMisused, match="is not a time of collection sales: times have 64 bits"):
             await collections.snapshot("sales", late)
-    with pytest.raises(CollectionMisused, match="sales has no part 2 of 2: give a number from 0 on"):
+    with pytest.raises(CollectionMisused, match="sales has no part 2 of 2: give a number from 0, "):
         await collections.snapshot("sales", part=(2, 2))
     await collections.create("much", SCHEMA)
     for _ in range(3):
         await collections.insert("much", zset(("a", 1, 1 << 32)))
     with pytest.raises(CollectionError, match=f"much has {3 << 32} rows at"):
         await collections.snapshot("much")
-    await collections.insert("sales", zset(("a", 1, -1)))
-    with pytest.raises(CollectionError, match=r"has the row \('a', 1\) -1 times"):
+    await collections.insert("sales", zset(("a", 1, -2)))
+    with pytest.raises(
+        CollectionError, match=r"has the row \('a', 1\) -2 times .*; insert it 2 times to repair this"
+    ):
         await collections.snapshot("sales")
+    assert (await collections.snapshot("sales", weighted=True))["_weight"].to_pylist() == [-2]
+    await collections.insert("sales", batch(("a", 1), ("a", 1)))
+    assert (await collections.snapshot("sales")).num_rows == 0
     assert await collections.list() == ["much", "needy", "sales"]
