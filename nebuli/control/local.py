@@ -53,7 +53,10 @@ class WorkerDied(Exception):
 
     def __init__(self, node: str, exit_code: int) -> None:
         how = f"killed by {signal_name(-exit_code)}" if exit_code < 0 else f"exit code {exit_code}"
-        super().__init__(f"worker {node} died ({how})")
+        super().__init__(
+            f"worker {node} died ({how}); run the query again: `nebuli run --on-loss wait` starts a dead worker again, "
+            f"and `--stepped` keeps the query's state"
+        )
         self.node = node
 
 

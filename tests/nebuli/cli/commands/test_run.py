@@ -245,7 +245,9 @@ def test_a_killed_worker_is_named_and_the_others_are_gone(case: Case) -> None:
     victim.kill()
     ended = command.end()
     assert ended.exit_code == 3
-    assert ended.error == f"worker {case.nodes[1]} died (killed by SIGKILL)"
+    assert ended.error.startswith(f"worker {case.nodes[1]} died (killed by SIGKILL); run the query again: ")
+    assert "--on-loss wait" in ended.error
+    assert "--stepped" in ended.error
     assert_gone(workers)
 
 
@@ -257,7 +259,7 @@ def test_workers_end_with_the_killed_process_that_they_are_forked_from(case: Cas
     template.kill()
     ended = command.end()
     assert ended.exit_code == 3
-    assert ended.error.endswith("died (killed by SIGKILL)")
+    assert "died (killed by SIGKILL); run the query again" in ended.error
     assert_gone(workers)
 
 
