@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ import click
 
 from nebuli.cli.query_argument import InlineStatement
 from placement import InvalidQuery, Statement, parse_query, parse_statement, read_statement
+from placement.reading.json_document import is_statement
 from topology import Access, Mistake, TopologyError, parse_topology
 from topology.mistakes import decoded, read_text
 
@@ -99,6 +101,8 @@ def text_of(file: str) -> tuple[str, str]:
         return str(file), _INLINE_SHOWN
     text = _text(file)
     if isinstance(text, Mistake):
+        if is_statement(file):
+            text = replace(text, message=f"{text.message}; give a statement with -e")
         raise InvalidQuery([text])
     return text, _shown(file)
 

@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 
 _TRAILING_COMMA = re.compile(r",\s*[\]}]")
+_STATEMENT = re.compile(r"(?:\s|--.*|/\*(?s:.*?)\*/)*+(?:EXPLAIN|INSERT|SELECT|WITH)\s", re.IGNORECASE)
+
+
+def is_statement(text: str) -> bool:
+    """True if a text begins like a statement in SQL."""
+    return _STATEMENT.match(text) is not None
 
 
 def parse_json(text: str, file: str | None) -> tuple[Any, Marks, list[Mistake]]:
@@ -35,6 +41,8 @@ def parse_json(text: str, file: str | None) -> tuple[Any, Marks, list[Mistake]]:
         # Python 3.13 stops at the comma, earlier ones at the bracket.
         if _is_trailing_comma(text, error.pos):
             message += "; remove the comma before the closing bracket"
+        elif is_statement(text):
+            message += "; the name of a file with a statement in SQL ends in .sql"
         return None, marks, [Mistake(message, file, error.lineno, error.colno)]
     except RecursionError:
         return None, marks, [Mistake("lists and objects are nested too deep", file)]

@@ -267,6 +267,20 @@ def test_swapped_arguments_are_one_line_with_the_usage(directory: Path, argument
     assert ended.stderr == f"Error: q.json looks like a query; the usage is {usage}\n"
 
 
+def test_a_statement_in_place_of_a_file_and_in_a_file_with_another_ending_is_named(directory: Path):
+    statement = "SELECT * FROM one"
+    (directory / "q.txt").write_text(f"-- all rows\n{statement}\n", "utf-8")
+    for given, begin, end in (
+        (statement, f"{statement}: cannot read the file: ", "; give a statement with -e"),
+        ("q.txt", "q.txt:1:1: not valid JSON: ", "; the name of a file with a statement in SQL ends in .sql"),
+    ):
+        ended = nebuli("run", "t.yaml", given, cwd=directory)
+        assert ended.returncode == 2
+        (line,) = ended.stderr.splitlines()
+        assert line.startswith(begin)
+        assert line.endswith(end)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
