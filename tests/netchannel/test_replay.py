@@ -382,7 +382,7 @@ async def test_messages_are_found_by_when_they_were_sent(place: Place) -> None:
         assert await reader.moment(between - timedelta(days=1)) == (outbox.stream, 0, 0)
         assert await reader.moment(between + timedelta(days=1)) == (outbox.stream, 8, 8)
         assert await reader.moment(datetime(1, 1, 1, tzinfo=UTC)) == (outbox.stream, 0, 0)
-        with pytest.raises(ValueError, match="has no zone"):
+        with pytest.raises(ValueError, match="has no time zone"):
             await reader.moment(datetime(2026, 1, 1))
         await reader.ack("me", 6)
         assert await reader.moment(between) == (outbox.stream, 6, 6)
@@ -677,7 +677,9 @@ async def test_what_cannot_be_asked_is_refused_and_harms_nobody(ask: Any) -> Non
             await reader.heads(beyond=1)
             await reader.hold("known")
             before = reader._channel.peer.control
-            with pytest.raises((TypeError, ValueError), match=r"number|asked|characters|expected an? "):
+            with pytest.raises(
+                (TypeError, ValueError), match=r"number|invalid request|characters|expected an? "
+            ):
                 await ask(reader)
             assert [bytes(message) async for message in reader.read(0, 2)] == [b"a", b"b"]
             assert reader._channel.peer.control is before  # no connection was lost meanwhile

@@ -131,6 +131,6 @@ def test_what_it_holds_and_gives_is_bounded(database: Sql, monkeypatch: pytest.M
     monkeypatch.setattr(module, "RESULT_BYTES", 10_000)
     with pytest.raises(QueryTooLarge, match="more than 10000 bytes"):
         run(database, "SELECT * FROM range(1000000)")
-    with pytest.raises(WrongQuery, match="bytes, and 65536 are taken"):
+    with pytest.raises(WrongQuery, match="bytes, and the limit is 65536"):
         run(database, f"SELECT '{'x' * 70_000}'")
     assert run(database, "SELECT a FROM t ORDER BY a").to_pylist() == [{"a": 1}, {"a": 2}]

@@ -60,9 +60,7 @@ def test_a_row_taken_back_more_often_than_given_cannot_be_expanded() -> None:
 
 
 def test_a_row_that_is_there_too_often_for_memory_cannot_be_expanded() -> None:
-    with pytest.raises(
-        DataflowError, match=r"\{'f': 2.0, 's': 'b'\} is there 4,611,686,018,427,387,904 times"
-    ):
+    with pytest.raises(DataflowError, match=r"\{'f': 2.0, 's': 'b'\} occurs 4,611,686,018,427,387,904 times"):
         zset.expand(_batch([(1.0, "a", 1 << 62), (2.0, "b", 1 << 62), (3.0, "c", 2)])[1:])
 
 

@@ -40,7 +40,7 @@ QUOTES = "; YAML takes yes, no, on and off for true and false: put it in quotes,
             "format: Arrow",
             "3:9: an Arrow stream is not a line of a file; expected CSV, JSON or Avro",
         ),
-        ("format: JSON", "format: JSON\nkeep: 1 week", "4:7: 1 week is not a length of time"),
+        ("format: JSON", "format: JSON\nkeep: 1 week", "4:7: '1 week' is not a length of time"),
     ],
 )
 def test_a_mistake_is_told_where_it_is(old: str, new: str, said: str) -> None:

@@ -470,7 +470,7 @@ async def test_a_rebuild_takes_no_collection_of_somebody_else(sources: Sources, 
     await sources.collections.create("orders.transactions", columns)
     await sources.collections.insert("orders.transactions", pa.record_batch([[1]], schema=columns))
     more = "envelope: {type: debezium, key: [id], transactions: complete}"
-    with pytest.raises(SourceRefused, match=r"orders\.transactions, which is there already"):
+    with pytest.raises(SourceRefused, match=r"orders\.transactions, which exists already"):
         await sources.rebuild("orders", definition(lines, more))
     assert (await sources.entry("orders")).version == 1
 
@@ -588,10 +588,10 @@ async def test_what_cannot_be_is_refused_and_nothing_happens(sources: Sources, l
     """Two of one name, a collection in the way, another schema, a source that keeps nothing, one that is not there."""
     lines.touch()
     await sources.create(definition(lines))
-    with pytest.raises(SourceExists, match="a source orders already"):
+    with pytest.raises(SourceExists, match="source orders exists already"):
         await sources.create(definition(lines))
     await sources.collections.create("taken", definition(lines).schema)
-    with pytest.raises(SourceRefused, match="collection taken, which is there already"):
+    with pytest.raises(SourceRefused, match="collection taken, which exists already"):
         await sources.create(definition(lines, name="taken"))
     other = definition(lines).model_copy(update={"columns": definition(lines).columns[:1]})
     with pytest.raises(SourceRefused, match="another schema"):
@@ -627,7 +627,7 @@ async def test_what_cannot_be_is_refused_and_nothing_happens(sources: Sources, l
         )
     with pytest.raises(SourceUnknown, match=r"unknown source none: expected one of nats, orders"):
         await sources.describe("none")
-    with pytest.raises(SourceRefused, match="-1 replicas"):
+    with pytest.raises(SourceRefused, match="got -1"):
         await sources.scale("orders", -1)
     assert await sources.names() == ["nats", "orders"]
 

@@ -436,7 +436,7 @@ def test_an_aborted_stream_fails_with_the_producers_words_behind_its_rows(keeper
     [
         ({"m": [1]}, "no column n, which the logical source has; the channel's columns are m"),
         ({"n": ["x"]}, "column n is string, and int64 in the logical source"),
-        ({"n": [1], "_weight": [1]}, "a column _weight, which changes have"),
+        ({"n": [1], "_weight": [1]}, "a column _weight, so it contains changes"),
     ],
 )
 def test_another_schema_is_an_error_that_says_both(keeper: Keeper, batch: dict[str, Any], said: str) -> None:

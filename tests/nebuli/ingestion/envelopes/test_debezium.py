@@ -72,7 +72,7 @@ def test_what_comes_twice_changes_nothing() -> None:
         (put("c", {"k": 1}) | {"after": None}, "op 'c' has no after"),
         (delete(1) | {"before": None}, "op 'd' has no before"),
         (put("u", row(None)), "column k of the key is null"),
-        (put("u", row(1), {"s": "x"}), "column k is null"),
+        (put("u", row(1), {"s": "x"}), "column k of the key is null"),
         (put("u", row(5), unchanged=["s"]), "column s is left out as unchanged, and no earlier row"),
         (put("u", row(5), row(4), unchanged=["s"]), "column s is left out as unchanged, and no earlier row"),
     ],

@@ -313,7 +313,7 @@ async def test_what_cannot_be_ingested_is_refused(keeper: Keeper) -> None:
         await asyncio.to_thread(keeper.send, weighted)
         with pytest.raises(SourceUnusable, match=r"has the columns .*_weight.* before it they were"):
             await following(reader)
-    with pytest.raises(SourceUnusable, match="a column _weight, which changes have"):
+    with pytest.raises(SourceUnusable, match="a column _weight, so it contains changes"):
         async with opened(keeper, {first: 1}):
             pass
 

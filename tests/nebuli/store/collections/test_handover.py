@@ -136,7 +136,7 @@ async def test_inserts_wait_for_a_handover_as_long_as_its_lease(
     opened = await space.opened("sales")
     await set_hold(space, opened, HELD_OFF, await collections.latest("sales"), 0.3)
     await other.insert("sales", batch(("b", 1)))
-    with pytest.raises(CollectionMisused, match="the hold handover is that of a handover"):
+    with pytest.raises(CollectionMisused, match="the hold handover belongs to a handover"):
         await collections.hold("sales", HELD_OFF, 0)
     assert time.monotonic() - start >= 0.3
 

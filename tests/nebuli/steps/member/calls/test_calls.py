@@ -135,7 +135,7 @@ async def test_whoever_waits_for_an_answer_has_one_when_nobody_is_asked_any_more
 
             await until_async(waits, "the question is open")
         for asked in (asking, line.next_sequence("a", "p")):
-            with pytest.raises(StorageError, match="is asked nothing any more"):
+            with pytest.raises(StorageError, match="is closed: ask again"):
                 await asked
 
 
