@@ -35,7 +35,7 @@ from tests.support.world import World
 NOTICED_BY = {
     "fencing": 1191,
     "tombstone": 30,
-    "checksum": 43,
+    "checksum": 77,
     "sync": 36,
     "memory in use": 41,
     "memory in use of a lost session": 30,
