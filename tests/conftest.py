@@ -31,6 +31,9 @@ settings.register_profile(
 settings.register_profile("the gate", settings.get_profile("any machine"), derandomize=True)
 settings.load_profile("any machine")  # how long an example takes, or making it, says how busy the machine is
 
+_MARKS_OF_A_RUN = ("processes", "spark", "story")
+"""Where a run's `-m` begins with one of these, the files without that mark have no test for it."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of `tests/gate` and `tests/everything.py`."""
@@ -83,10 +86,11 @@ class SomethingRuns:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Who wants the tests of Spark alone imports no files without one: that takes each process many seconds."""
-    if config.option.markexpr != "spark" or not collection_path.match("test_*.py"):
+    """Leave unread the files without the mark that a run asks for: reading all takes each process many seconds."""
+    wanted = config.option.markexpr.partition(" ")[0]
+    if wanted not in _MARKS_OF_A_RUN or not collection_path.match("test_*.py"):
         return None
-    return "mark.spark" not in collection_path.read_text("utf-8") or None
+    return f"mark.{wanted}" not in collection_path.read_text("utf-8") or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -93,10 +93,7 @@ class Choice:
             return None
         relative = collection_path.relative_to(config.rootpath).as_posix()
         name = f"{relative}/" if collection_path.is_dir() else relative
-        if name in self._left_out:
-            return True
-        only_stories = config.option.markexpr.startswith("story") and collection_path.match("test_*.py")
-        return True if only_stories and "mark.story" not in collection_path.read_text("utf-8") else None
+        return True if name in self._left_out else None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
