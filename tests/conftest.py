@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.gate.choice import Choice, LeftOut
+from tests.gate.choice import MARKS_OF_PARTS, Choice, LeftOut, has_mark
 from tests.gate.failures import RecordFailures
 from tests.support import spark_java
 from tests.support.ending import EndsTests, SaysFailuresAtOnce
@@ -30,9 +30,6 @@ settings.register_profile(
 )
 settings.register_profile("the gate", settings.get_profile("any machine"), derandomize=True)
 settings.load_profile("any machine")  # how long an example takes, or making it, says how busy the machine is
-
-_MARKS_OF_A_RUN = ("processes", "spark", "story")
-"""Where a run's `-m` begins with one of these, the files without that mark have no test for it."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -88,9 +85,9 @@ class SomethingRuns:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave unread the files without the mark that a run asks for: reading all takes each process many seconds."""
     wanted = config.option.markexpr.partition(" ")[0]
-    if wanted not in _MARKS_OF_A_RUN or not collection_path.match("test_*.py"):
+    if wanted not in MARKS_OF_PARTS or not collection_path.match("test_*.py"):
         return None
-    return f"mark.{wanted}" not in collection_path.read_text("utf-8") or None
+    return not has_mark(collection_path, wanted) or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

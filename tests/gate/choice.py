@@ -19,6 +19,14 @@ LIMIT_S = 60
 LEFT_OUT = Path(__file__).with_name("left_out.txt")
 """The tests that `make test-all` alone runs."""
 
+MARKS_OF_PARTS = ("processes", "spark", "story")
+"""Where a run's ``-m`` begins with one of these, it reads only the files in which the mark is written."""
+
+
+def has_mark(path: Path, mark: str) -> bool:
+    """Report if a file of tests has a mark in its own text."""
+    return f"mark.{mark}" in path.read_text("utf-8")
+
 
 def patience() -> float:
     """Return the factor of all limits of time, from ``GATE_PATIENCE``: 1 unless the machine is kept busy."""
@@ -104,4 +112,7 @@ class Choice:
             gone = set(left_out)
             items[:] = [item for item in items if item not in gone]
         for item in items:
+            for mark in MARKS_OF_PARTS:
+                if item.get_closest_marker(mark) is not None and not has_mark(item.path, mark):
+                    raise pytest.UsageError(f"{item.nodeid} would not run: write `mark.{mark}` in its own file")
             item.add_marker(pytest.mark.timeout(self._limit_s), append=False)

@@ -245,7 +245,7 @@ _AWAY = pytest.param("away", marks=pytest.mark.processes)
 PLACES = ["here", _AWAY] if sizes.ONE_IN == 1 else ["here"]
 UNSTEADY = pytest.param("unsteady", marks=[pytest.mark.processes, pytest.mark.long])
 ALSO_UNSTEADY = [*PLACES, UNSTEADY] if sizes.ONE_IN == 1 else PLACES
-EACH_PLACE = [*PLACES, "failing", UNSTEADY]
+EACH_PLACE = [*ALSO_UNSTEADY, "failing"]
 """Also those whose answers are slow, lost, or lost though the request took effect."""
 only_here = pytest.mark.parametrize("place", ["here"], indirect=True)
 """Marks tests that look at files, or at what SQLite does."""
