@@ -25,9 +25,11 @@ from netchannel.storage import Buffer, RealFiles, SegmentLog
 from netchannel.storage.durable_writer import keep_in
 from netchannel.storage.files import RealFile
 from tests.support.simulated_files import SimulatedFiles
+from tests.support.sizes import in_full
 from tests.support.world import World
 
 TOTAL = 10_000
+KILLS = in_full(20)
 
 DURABLE = """
 import asyncio, os, sys, netchannel
@@ -75,7 +77,7 @@ async def lives(directory: Path, address: str, kills: int) -> AsyncIterator[tupl
 @pytest.mark.story
 @pytest.mark.processes
 @pytest.mark.uvloop
-async def test_a_sender_is_killed_and_restarted_twenty_times(tmp_path: Path) -> None:
+async def test_a_sender_is_killed_and_restarted_again_and_again(tmp_path: Path) -> None:
     """CH-DUR-1, CH-FLT-3: nothing whose `send` returned is lost, nothing is doubled, and each life attaches."""
     async with ReceiverServer() as receiver, asyncio.timeout(100):
         inbox = receiver.register_channel("c", codec="bytes")
@@ -85,13 +87,13 @@ async def test_a_sender_is_killed_and_restarted_twenty_times(tmp_path: Path) -> 
 
         consuming = asyncio.create_task(consume())
         returned = 0
-        async for begun, told in lives(tmp_path, receiver.address, kills=20):
+        async for begun, told in lives(tmp_path, receiver.address, KILLS):
             assert begun >= returned
             returned = told
         received = await consuming
     assert returned == TOTAL
     assert received == [b"%d" % number for number in range(TOTAL)]
-    assert inbox.statistics().reconnects == 20
+    assert inbox.statistics().reconnects == KILLS
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]  # all of it is delivered
 
 
