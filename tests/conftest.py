@@ -42,6 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """All that is started, by pages and examples too, begins with the tests' defaults."""
+    gc.disable()  # until all tests are read
     os.environ.update(spark_java.environment())
     # Whoever imports Pydantic looks in all packages that are installed for its plugins, and finds none.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
@@ -80,6 +81,13 @@ class SomethingRuns:
         """Behind the last test."""
         if self._found and not self._ran and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+def pytest_collection_finish() -> None:
+    """Let no collection of garbage look through all modules and tests again."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

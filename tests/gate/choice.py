@@ -114,5 +114,7 @@ class Choice:
         for item in items:
             for mark in MARKS_OF_PARTS:
                 if item.get_closest_marker(mark) is not None and not has_mark(item.path, mark):
-                    raise pytest.UsageError(f"{item.nodeid} would not run: write `mark.{mark}` in its own file")
+                    raise pytest.UsageError(
+                        f"{item.nodeid} would not run: write `mark.{mark}` in its own file"
+                    )
             item.add_marker(pytest.mark.timeout(self._limit_s), append=False)
