@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import errno
 import math
 import os
 import signal
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _DONE, _FAILED, _BAD_INPUT, _INTERRUPTED, _TERMINATED = 0, 1, 2, 130, 143
+_OF_OUTPUT = frozenset({errno.EBADF, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC})
+"""The errors of standard output, if they name no file."""
 _PINGS_S = 0.2
 """Seconds between the heartbeats of a ping."""
 
@@ -70,6 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _failed(error: Exception, code: int) -> int:
+    if isinstance(error, OSError) and error.filename is None and error.errno in _OF_OUTPUT:
+        error = FileNotWritten.of("standard output", error)
     sys.stderr.write(f"Error: {error}\n")
     _drop_output()
     return code

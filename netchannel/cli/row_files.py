@@ -34,6 +34,11 @@ class FileUnusable(Exception):
 class FileNotWritten(Exception):
     """A file, or standard output, does not take the rows."""
 
+    @classmethod
+    def of(cls, name: str, error: Exception) -> FileNotWritten:
+        """Return the error for the file or stream ``name``."""
+        return cls(f"{name} cannot be written: {getattr(error, 'strerror', None) or error}")
+
 
 class RowsWriter(Protocol):
     """A writer of a format."""
@@ -250,7 +255,7 @@ class Output:
         except BrokenPipeError:
             raise
         except (OSError, pa.ArrowException) as error:
-            raise FileNotWritten(f"{self._path or 'standard output'} cannot be written: {error}") from error
+            raise FileNotWritten.of(str(self._path or "standard output"), error) from error
 
 
 def _writer_of(suffix: str, file: Any, schema: pa.Schema) -> RowsWriter:

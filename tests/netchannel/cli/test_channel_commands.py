@@ -365,8 +365,8 @@ def test_all_rows_are_kept_when_a_disk_is_full_before_their_file_is_whole(tmp_pa
 @pytest.mark.parametrize(
     ("closed", "exit_code", "said"),
     [
-        (">&-", 1, "Error: [Errno 9] Bad file descriptor\n"),
-        (">/dev/full", 1, "Error: [Errno 28] No space left on device\n"),
+        (">&-", 1, "Error: standard output cannot be written: Bad file descriptor\n"),
+        (">/dev/full", 1, "Error: standard output cannot be written: No space left on device\n"),
         ("<&-", 0, ""),
         ("2>&-", 0, ""),
     ],
