@@ -82,6 +82,9 @@ def validation_mistakes(
                 yield marks.mistake(path, _unknown_key(str(key), known, close, home), at_key=True)
             case "missing":
                 missing.append((path, marks.mistake(path, _message(details))))
+            case "union_tag_not_found" if close := get_close_matches("type", map(str, details["input"]), n=1):
+                said = _unknown_key(close[0], ["type"], close=["type"], home="")
+                yield marks.mistake((*path, close[0]), said, at_key=True)
             case "union_tag_invalid" | "connector_unusable":
                 # Reported at the mapping; the mistake is at its "type".
                 yield marks.mistake((*path, "type"), _message(details))

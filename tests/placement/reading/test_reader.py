@@ -96,6 +96,7 @@ def test_the_places_in_a_large_file_are_found_in_one_pass():
             '"type": @"fliter"',
             "unknown type 'fliter' (did you mean 'filter'?); expected one of source, filter",
         ),
+        ('"type": "filter"', '@"tpye": "filter"', "unknown key 'tpye' (did you mean 'type'?)"),
         (
             '"logical": "w',
             '@"logcal": "w',
