@@ -98,7 +98,10 @@ class Translator:
             raise unsupported(node)
         name = ".".join(part.name for part in node.parts)  # type: ignore[attr-defined] # as above
         if name not in self._types:
-            raise ExpressionError(self._unknown(name))
+            is_quoted = len(node.parts) == 1 and node.this.quoted  # type: ignore[attr-defined] # as above
+            text = sql_of(exp.Literal.string(name))
+            hint = f"; a text is written {text}, in single quotes" if is_quoted else ""
+            raise ExpressionError(f"{self._unknown(name)}{hint}")
         return ColumnRef(name, self._types[name])
 
     def _unknown(self, name: str) -> str:

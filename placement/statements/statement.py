@@ -181,7 +181,9 @@ def _tokens(text: str) -> list[Token]:
 def _insert(tree: Expr, topology: Topology) -> exp.Insert:
     """The tree as a statement with a sink. Raises Unsupported."""
     if not isinstance(tree, exp.Insert):
-        raise Unsupported(f"expected INSERT INTO sink SELECT ..., got {shown(tree)}", tree)
+        is_view = isinstance(tree, exp.Create) and tree.kind == "VIEW"
+        hint = "; a view is an operator of type view in a query file (JSON)" if is_view else ""
+        raise Unsupported(f"expected INSERT INTO sink SELECT ..., got {shown(tree)}{hint}", tree)
     target = tree.this
     if (
         not isinstance(target, exp.Table)

@@ -77,6 +77,7 @@ def test_a_name_with_dots_is_written_whole_or_in_parts(sql: str, name: str) -> N
 @pytest.mark.parametrize(
     ("sql", "message"),
     [
+        ('"JFK" = s', r"unknown column \"JFK\"; known are .*; a text is written 'JFK', in single quotes"),
         ("dep_dely > 15", r'unknown column "dep_dely"; known are i8, .*; did you mean "dep_delay"\?'),
         ("I", r'unknown column "I"; .*; did you mean "i"\?'),
         ("temp", r'"temp" is in more than one input of a join; write "w.temp" or "f1.temp"'),

@@ -225,6 +225,10 @@ def test_what_means_nothing_here_is_pointed_at(statement: str, why: str) -> None
         ("INSERT INTO out SELECT k FROM", "cannot be read as SQL: Expected table name"),
         ("INSERT INTO out SELECT k FROM t; DROP TABLE t", "expected one statement, got 2"),
         ("DROP TABLE t", "expected INSERT INTO sink SELECT ..., got DROP TABLE t"),
+        (
+            "CREATE OR REPLACE VIEW v AS SELECT k FROM t",
+            "AS SELECT k FROM t; a view is an operator of type view in a query file (JSON)",
+        ),
         ("INSERT INTO out (k) SELECT k FROM t", "expected the name of a sink alone after INSERT INTO"),
         ("", "expected a statement, INSERT INTO sink SELECT ..., got none"),
     ],
