@@ -65,6 +65,12 @@ def collection() -> None:
     """
 
 
+def _into_is_meant(_context: click.Context, _parameter: click.Parameter, given: str | None) -> None:
+    """Raise UsageError if the option is given: click's own hint for it would be --format."""
+    if given is not None:
+        raise click.UsageError("No such option '--out'. Did you mean '--into'?")
+
+
 @collection.command()
 @click.argument("name")
 @click.option(
@@ -196,6 +202,7 @@ def insert(name: str, file: str, producer: str | None, store: str, *, as_json: b
     metavar="FILE",
     help="Write the rows to this file instead: .parquet, .csv, .jsonl or .arrow.",
 )
+@click.option("--out", hidden=True, expose_value=False, callback=_into_is_meant)
 @store_option
 def read(name: str, as_of: int | None, form: str, into: str | None, store: str, *, as_json: bool) -> int:
     """Print the rows of a collection at a time.

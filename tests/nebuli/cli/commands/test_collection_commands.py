@@ -292,6 +292,7 @@ def test_only_a_rendition_that_it_never_was_is_dropped_alone(sales: Run) -> None
         (("insert", "sales", "none.csv"), "none.csv: no such file in "),
         (("read", "sales", "--as-of", "noon"), "'--as-of': invalid time 'noon'"),
         (("read", "sales", "--into", "a.txt"), "--into a.txt: .*.parquet, .csv, .jsonl, .arrow"),
+        (("read", "sales", "--out", "a.csv"), "^No such option '--out'. Did you mean '--into'"),
         (("rendition", "sales", "r1"), "collection sales has a rendition r1 already"),
     ],
 )
