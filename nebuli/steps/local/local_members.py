@@ -17,7 +17,7 @@ from nebuli.steps.errors import MembersEnd
 from nebuli.steps.member.member_run import Said
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
     from types import TracebackType
     from typing import Self
@@ -118,9 +118,10 @@ class LocalMembers:
         loop = asyncio.get_running_loop()
         line = self._lines[order.member]
         done = self._done()
+        said: deque[str] = deque(maxlen=_SAID_LINES)
         while True:
-            said: deque[str] = deque(maxlen=_SAID_LINES)
-            code = await self._run(order, line, said)
+            before, said = frozenset(said), deque(maxlen=_SAID_LINES)
+            code = await self._run(order, line, said, before)
             how = f"killed by {signal_name(-code)}" if code < 0 else f"exit code {code}"
             line.address = None
             self.ended.set()
@@ -135,8 +136,13 @@ class LocalMembers:
                 raise MembersEnd(order.member, RESTARTS, WITHIN_S, how, list(said))
             _log.warning("member %d: %s (%s); it is started again", order.member, _ENDED, how)
 
-    async def _run(self, order: MemberOrder, line: MemberConnection, said: deque[str]) -> int:
-        """One process, from its start to its end; its exit code, which is negative for a signal."""
+    async def _run(
+        self, order: MemberOrder, line: MemberConnection, said: deque[str], before: Collection[str]
+    ) -> int:
+        """One process, from its start to its end; its exit code, which is negative for a signal.
+
+        An error that the process before it has printed, too, is not printed again.
+        """
         arguments = ["member", str(order.member), order.circuit]
         command = await ForkedCommand.start(arguments, self._directory)
         try:
@@ -152,8 +158,10 @@ class LocalMembers:
                 elif text.startswith(Said.TAKING):
                     self._taking.hear(order.member, text.removeprefix(Said.TAKING))
                 else:
-                    said.append(text.removeprefix("Error: "))
-                    sys.stderr.write(f"member {order.member}: {text}\n")
+                    error = text.removeprefix("Error: ")
+                    said.append(error)
+                    if error == text or error not in before:
+                        sys.stderr.write(f"member {order.member}: {text}\n")
             return await asyncio.shield(command.process.ended)
         except SpawnFailed as error:
             said.append(str(error))
