@@ -36,6 +36,7 @@ _START_S = 30.0
 _STARTS = 3
 _STOP_S = 3.5
 _DEATH_S = 2.0
+_FAILURE_HELD_S = 2.0
 _READY_TOOK_TOO_LONG = f"it was not ready after {_START_S:.0f} s"
 
 
@@ -114,6 +115,8 @@ class LocalWorkers:
         self._relays: list[asyncio.Task[None]] = []
         self._clients = AsyncExitStack()
         self._workers: dict[str, LocalWorker] = {}
+        self._held: dict[str, tuple[str, asyncio.TimerHandle]] = {}
+        self._cause: str | None = None  # the end of the error that ends the query, which its owner prints
         self.trusts: dict[str, Trust] = {}
         """The credentials shown to them, by node."""
         self._state = tempfile.TemporaryDirectory(  # which no other user can enter
@@ -184,6 +187,8 @@ class LocalWorkers:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._cause = str(error).partition(" failed: ")[2]
+        self._pass_on_held()
         await self._stop()
 
     async def guard(self, work: Coroutine[Any, Any, None]) -> None:
@@ -238,7 +243,7 @@ class LocalWorkers:
             raise
         trust = self.trusts[node.address] = Trust.of(access)
         client = await self._clients.enter_async_context(WorkerClient(node.address, grpc, trust))
-        self._relays.append(asyncio.create_task(_relay(node.address, stderr)))
+        self._relays.append(asyncio.create_task(self._relay(node.address, stderr)))
         self._workers[node.address] = LocalWorker(node.address, process, client)
 
     async def _stop(self) -> None:
@@ -268,6 +273,24 @@ class LocalWorkers:
         await asyncio.gather(*ends, return_exceptions=True)
         await asyncio.gather(*(asyncio.shield(relay) for relay in self._relays))
 
+    async def _relay(self, node: str, stderr: asyncio.StreamReader) -> None:
+        """Pass lines on. The failure of a fragment waits: if it ends the query, the query's error has its cause."""
+        async for text in lines(stderr):
+            if f" at {node} failed: " not in text:
+                sys.stderr.write(f"{node}: {text}\n")
+                continue
+            later = asyncio.get_running_loop().call_later(_FAILURE_HELD_S, self._pass_on_held)
+            self._held[text] = (node, later)
+            if self._cause is not None:
+                self._pass_on_held()
+
+    def _pass_on_held(self) -> None:
+        for text, (node, later) in self._held.items():
+            later.cancel()
+            if not self._cause or self._cause not in text:
+                sys.stderr.write(f"{node}: {text}\n")
+        self._held.clear()
+
 
 def _arguments(node: Node, state: Path, topology: Path | None) -> list[str]:
     command = ["worker", "--ends-with-stdin"]
@@ -295,8 +318,3 @@ async def _ready(node: str, process: Spawned, stderr: asyncio.StreamReader) -> s
         else f"it ended with exit code {exit_code}"
     )
     raise WorkerNotStarted(node, "\n".join(said) or f"{how} before it was ready", exit_code)
-
-
-async def _relay(node: str, stderr: asyncio.StreamReader) -> None:
-    async for text in lines(stderr):
-        sys.stderr.write(f"{node}: {text}\n")

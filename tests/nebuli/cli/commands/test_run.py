@@ -213,6 +213,7 @@ def test_a_missing_file_is_named(case: Case) -> None:
     ended = case.run()
     assert ended.exit_code == 2
     assert ended.error.endswith(f"numbers.csv: no such file in {case.directory}")
+    assert ended.stderr.count("no such file") == 1
     assert case.nodes[0] in ended.error
 
 
