@@ -221,8 +221,8 @@ class Views:
             return listed_of(await self._caller.call(LISTING, b"", deadline_s=deadline))
         except netchannel.CallTimedOut as error:
             raise ViewUnreachable(
-                f"no process with views answers at {self.url} within {deadline:g} s ({error}): 'nebuli run' "
-                f"prints the address of its views"
+                f"no process with views answers at {self.url} within {deadline:g} s: 'nebuli run' prints the address "
+                f"of its views"
             ) from error
         except netchannel.NetChannelError as error:
             raise _meant(f"the node at {self.url}", error) from error
@@ -249,7 +249,7 @@ class Views:
             answer = await self._caller.call(ADDING, asked, deadline_s=deadline)
         except netchannel.CallTimedOut as error:
             raise ViewUnreachable(
-                f"no process that adds views answers at {self.url} within {deadline:g} s ({error}): 'nebuli "
+                f"no process that adds views answers at {self.url} within {deadline:g} s: 'nebuli "
                 f"run' prints the address of its views, and 'nebuli view add --query ID' adds views to a "
                 f"query on workers"
             ) from error
