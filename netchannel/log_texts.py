@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 
 log = logging.getLogger("netchannel")
+refusals = logging.getLogger("netchannel.refusals")
+"""Logs at level INFO each sender that a receiver does not take, whenever it asks."""
 
 
 def because(event: str, why: object) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import errno
+import logging
 import math
 import os
 import signal
@@ -20,6 +21,7 @@ import uvloop
 import netchannel
 from netchannel.cli.progress_line import ProgressLine
 from netchannel.cli.row_files import FileNotWritten, FileUnusable, Output, read_batches, suffix_of
+from netchannel.log_texts import refusals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -32,6 +34,9 @@ _OF_OUTPUT = frozenset({errno.EBADF, errno.EDQUOT, errno.EFBIG, errno.EIO, errno
 _PINGS_S = 0.2
 """Seconds between the heartbeats of a ping."""
 
+_PING = "ping-"
+"""The beginning of a ping's channel."""
+_MOST_REFUSALS = 1000
 _KEPT: list[object] = []
 """Lives as long as the process: a reader of Arrow that is released waits for its input, which may never end."""
 
@@ -242,7 +247,29 @@ async def _next_of(batches: Iterator[pa.RecordBatch], over: asyncio.Task[None]) 
     return await found
 
 
+def _print_refusals() -> None:
+    """Print each sender that is refused to standard error, once per cause: it asks again and again.
+
+    A ping has a channel that no receiver has.
+    """
+    printed: set[str] = set()
+
+    def is_new(record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        if f"channel '{_PING}" in text or text in printed or len(printed) == _MOST_REFUSALS:
+            return False
+        printed.add(text)
+        return True
+
+    handler = logging.StreamHandler()
+    handler.addFilter(is_new)
+    refusals.addHandler(handler)
+    refusals.setLevel(logging.INFO)
+    refusals.propagate = False
+
+
 async def _recv(given: argparse.Namespace, secret: str | None) -> int:
+    _print_refusals()
     output = Output(given.out)
     rows = messages = 0
     try:
@@ -304,7 +331,7 @@ async def _ping(given: argparse.Namespace, secret: str | None) -> int:
     async with netchannel.SenderServer(
         secret=secret, timing=netchannel.Timing(heartbeat_s=_PINGS_S)
     ) as sender:
-        channel = sender.register_channel(f"ping-{uuid4().hex}", to=given.address)
+        channel = sender.register_channel(f"{_PING}{uuid4().hex}", to=given.address)
         refused = asyncio.create_task(
             channel.attached()
         )  # it is never attached: it ends with the connection's error

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from netchannel.core.calls.callees import at_port
 from netchannel.core.link import Closing
+from netchannel.log_texts import printable, refusals
 from netchannel.wire import messages
 
 from .admission import Refusal, position_refusal, refusal
@@ -215,6 +216,7 @@ def _target(request: messages.Open) -> str:
 
 def _deny(session: ReceiverControl, request: messages.Open, refused: Refusal) -> None:
     text = refused.message[:1000]
+    refusals.info("%s is refused: %s", printable(session.peer), printable(text))
     session.say(
         messages.Deny(channel=request.channel, request=request.request, code=refused.code, message=text)
     )

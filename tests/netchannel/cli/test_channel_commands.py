@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import resource
 import signal
 import subprocess
@@ -223,6 +224,30 @@ def test_rows_of_a_producer_that_is_interrupted_are_in_a_file_of_their_own(tmp_p
         assert f"{tmp_path / 'out.partial.csv'} has the " in printed
     assert [each.name for each in tmp_path.iterdir()] == ["out.partial.csv"]
     assert set(pc.read_csv(tmp_path / "out.partial.csv")["n"].to_pylist()) == {1234567}
+
+
+@pytest.mark.processes
+async def test_recv_prints_once_per_cause_whom_it_refuses() -> None:
+    (address,) = free_addresses(1)
+    with running("recv", f"{address}/rows") as receiver:
+        async with netchannel.SenderServer() as first, netchannel.SenderServer() as second:
+            channel = first.register_channel("rows", to=address)
+            await channel.attached()
+            for sender, id_ in ((first, "row"), (first, "row"), (second, "rows")):
+                refused = sender.register_channel(id_, to=address)
+                async with asyncio.timeout(20):
+                    while f"channel {id_!r} is" not in refused.core.last_failure:  # noqa: ASYNC110 - not notified
+                        await asyncio.sleep(0.02)
+                await refused.detach()
+            pinged = await asyncio.to_thread(called, "ping", address, "--count", "1")
+            assert pinged.returncode == 0, pinged.stderr
+            await channel.send(ROWS.to_batches()[0])
+            await channel.close()
+        _, printed = await asyncio.to_thread(receiver.communicate, timeout=30)
+    lines = [line for line in printed.splitlines() if "is refused" in line]
+    assert len(lines) == 2
+    assert re.fullmatch(r"sender \S+ at \S+ is refused: channel 'row' is not registered there", lines[0])
+    assert "is refused: channel 'rows' is held by sender " in lines[1]
 
 
 @pytest.mark.processes
