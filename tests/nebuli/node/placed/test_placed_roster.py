@@ -51,9 +51,11 @@ class Workers:
 
     def __init__(self) -> None:
         self.forgotten: list[MemberPlace] = []
+        self.has_forgotten = asyncio.Event()
 
     async def forget(self, place: MemberPlace) -> None:
         self.forgotten.append(place)
+        self.has_forgotten.set()
 
     async def end(self, _: tuple[MemberPlace, ...]) -> None:
         pass
@@ -110,7 +112,10 @@ async def scaled(folder: Path, failing: int, monkeypatch: pytest.MonkeyPatch) ->
         try:
             return await run.succeed(Succession(members=(member,), places=(NEW,), before=(OLD,)))
         finally:
-            await asyncio.sleep(0.05)  # whatever is to be taken away is
+            if failing:
+                await asyncio.sleep(0.05)  # none is to be taken away
+            else:
+                await asyncio.wait_for(workers.has_forgotten.wait(), 60)
             running.cancel()
             broken = (await asyncio.gather(running, return_exceptions=True))[0]
             await run.close("it is over")

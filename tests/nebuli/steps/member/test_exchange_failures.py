@@ -288,6 +288,11 @@ async def test_an_exchange_that_is_late_says_who_is_missing() -> None:
         exchanges = [world.exchange(0, deadline_s=0.2), world.exchange(1), world.exchange(2)]
         await asyncio.gather(*(each.open(5) for each in exchanges))
         there = asyncio.create_task(failure_of(exchanges[1].all_to_all(9, 1, [row(1, 0)] * 3)))
+
+        async def is_there() -> bool | None:
+            return world.receivers[0].statistics().channels["circuit/1/1>0"].received or None
+
+        await until_async(is_there, "member 0 has the part of member 1")
         error = await failure_of(exchanges[0].all_to_all(9, 1, [row(0, 0)] * 3))
         assert isinstance(error, ExchangeLate)
         assert (error.member, error.missing) == (2, (2,))
