@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -198,22 +199,29 @@ def test_a_gate_test_that_takes_long_and_is_no_story_fails(
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize(("mark", "code"), [("processes(1)", 1), ("processes(2)", 0)])
-def test_a_gate_test_starts_no_more_processes_than_its_mark_allows(
-    tmp_path: Path, mark: str, code: int
-) -> None:
-    text = f"""
+def test_a_gate_test_starts_no_more_processes_than_its_mark_allows(tmp_path: Path) -> None:
+    text = """
 import subprocess
 
 import pytest
 
-@pytest.mark.{mark}
-def test_it():
+def start_two():
     subprocess.run(["true"])
     subprocess.run(["true"])
+
+@pytest.mark.processes(1)
+def test_one():
+    start_two()
+
+@pytest.mark.processes(2)
+def test_two():
+    start_two()
 """
-    ended, printed = pytest_on(tmp_path, text, "--gate")
-    assert (ended, "mark it `processes(2)`" in printed) == (code, bool(code))
+    code, printed = pytest_on(tmp_path, text, "--gate")
+    assert code == 1
+    assert "mark it `processes(2)`" in printed
+    assert "2 passed, 1 error" in printed
+    assert re.findall(r"^ERROR .*::(\w+)", printed, re.MULTILINE) == ["test_one"]
 
 
 @pytest.mark.processes

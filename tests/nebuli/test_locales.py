@@ -19,7 +19,7 @@ nodes:
     physical: [{logical: zähler, type: CSV, path: ein/名.csv}]
     sinks: [{name: file, type: CSV, path: aus/größe.csv}, {name: screen, type: Print}]
 """
-TERMINALS = {"ascii": ("gr\\xf6\\xdfe", "\\u540d"), "latin-1": ("größe", "\\u540d"), "utf-8": ("größe", "名")}
+TERMINALS = {"latin-1": ["größe", "\\u540d"], "utf-8": ["größe", "名"]}
 """The names of the columns as a terminal of each encoding shows them."""
 
 
@@ -73,11 +73,12 @@ def test_files_are_utf_8_whatever_the_locale(folder: Path) -> None:
 
 @pytest.mark.story
 @pytest.mark.processes
-@pytest.mark.parametrize(("terminal", "names"), TERMINALS.items())
-@pytest.mark.parametrize("stepped", [(), ("--stepped", "--state", "stände")], ids=["free", "stepped"])
-def test_a_terminal_shows_rows_as_it_can(
-    folder: Path, terminal: str, names: tuple[str, str], stepped: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize(
+    ("terminal", "stepped"),
+    [("latin-1", ()), ("utf-8", ()), ("latin-1", ("--stepped", "--state", "stände"))],
+    ids=["latin-1", "utf-8", "stepped"],
+)
+def test_a_terminal_shows_rows_as_it_can(folder: Path, terminal: str, stepped: tuple[str, ...]) -> None:
     code, said, _ = ran(folder, terminal, "run", *stepped, "fälle.yaml", "screen.json")
     assert code == 0
-    assert said.split()[:2] == list(names)
+    assert said.split()[:2] == TERMINALS[terminal]

@@ -329,9 +329,7 @@ async def test_a_second_stream_of_a_sender_ends_a_receiver_that_has_rows_of_the_
             assert first.stdin is not None
             first.stdin.write(b"n,word\n" + b"1234567,a\n" * 400_000)
             first.stdin.flush()
-            wait_for(
-                lambda: any(each.stat().st_size > 10 for each in tmp_path.iterdir()), "rows are written", 20
-            )
+            wait_for(lambda: any(each.stat().st_size > 10 for each in tmp_path.iterdir()), "rows are written")
             first.kill()
         async with netchannel.SenderServer() as sender:
             channel = sender.register_channel("rows", to=address)
@@ -462,7 +460,6 @@ async def test_ping_measures_and_says_who_is_not_there() -> None:
     ("arguments", "said"),
     [
         (["send", "rows.csv", "127.0.0.1"], "expected HOST:PORT/CHANNEL, got '127.0.0.1'"),
-        (["send", "rows.txt", "127.0.0.1:1/c"], "rows.txt: the file format is not clear from the name"),
         (["recv", "127.0.0.1:0/c", "--secret-file", "gone"], "gone cannot be read"),
         (["ping", "127.0.0.1:1", "--count", "0"], "expected a number above 0, got '0'"),
         (["ping", "127.0.0.1:1", "--timeout", "nan"], "expected a number above 0, got 'nan'"),

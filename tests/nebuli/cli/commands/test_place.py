@@ -216,20 +216,20 @@ def test_validate_says_on_standard_error_that_files_are_valid(directory: Path):
         assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", said)
 
 
-@pytest.mark.parametrize("command", ["place", "validate"])
 @pytest.mark.parametrize(
-    ("file", "old", "new", "said"),
+    ("command", "file", "old", "new", "said"),
     [
-        ("t.yaml", "type: float64", "type: @complex", "expected one of bool, int8"),
-        ("t.yaml", "nodes:", "nodes: [@", "not valid YAML: "),
-        ("q.json", '"k > 0"', '@"kk > 0"', "filter filter1: unknown column"),
+        ("place", "t.yaml", "type: float64", "type: @complex", "expected one of bool, int8"),
+        ("validate", "t.yaml", "nodes:", "nodes: [@", "not valid YAML: "),
+        ("validate", "q.json", '"k > 0"', '@"kk > 0"', "filter filter1: unknown column"),
         (
+            "validate",
             "q.json",
             '"type":"join"',
             '"type":@"joyn"',
             "unknown type 'joyn' (did you mean 'join'?); expected one of source, filter",
         ),
-        ("q.json", '{"operators', "{@operators", "not valid JSON: "),
+        ("place", "q.json", '{"operators', "{@operators", "not valid JSON: "),
     ],
 )
 def test_a_bad_file_is_one_line_with_the_place_and_exit_code_2(

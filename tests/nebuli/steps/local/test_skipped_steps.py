@@ -49,12 +49,13 @@ def places(circuit: Members) -> list[Path]:
 
 
 @pytest.mark.parametrize("saved", [False, True], ids=["without a checkpoint", "behind one"])
-@pytest.mark.parametrize("members", [1, 2])
-@pytest.mark.parametrize("operators", AFTER_SUMS.values(), ids=AFTER_SUMS)
+@pytest.mark.parametrize(
+    ("after_sums", "members"), [("a cast", 1), ("a cast", 2), ("a division", 1), ("a filter", 2)]
+)
 async def test_a_step_that_cannot_be_computed_is_left_out_at_all_members_and_stays_so(
-    operators: list[Any], members: int, saved: bool, tmp_path: Path
+    after_sums: str, members: int, saved: bool, tmp_path: Path
 ) -> None:
-    query = summed(members, operators)
+    query = summed(members, AFTER_SUMS[after_sums])
     steps = SkippedSteps(Notes(tmp_path), tmp_path)
     async with Members(query, tmp_path) as circuit, circuit.coordinated() as coordinator:
         await until_running(coordinator)
