@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -48,7 +49,16 @@ def test_chosen_statements_agree_with_duckdb(first: int) -> None:
     assert [each for each in found if each] == []
 
 
-@pytest.mark.story
+@pytest.fixture
+def few_calls() -> Iterator[None]:
+    """Let Python have less than half of its calls within each other."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(400)
+    yield
+    sys.setrecursionlimit(before)
+
+
+@pytest.mark.usefixtures("few_calls")
 @pytest.mark.parametrize(
     ("statement", "operator", "term"),
     [

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -27,13 +28,20 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
 
 
+@cache
+def completion() -> str:
+    """Return what bash is to load."""
+    command = (sys.executable, "-m", "nebuli", "completion", "bash")
+    return subprocess.run(command, capture_output=True, encoding="utf-8", check=True, timeout=60).stdout
+
+
 def completed(environment: dict[str, str], cwd: Path, *words: str) -> list[str]:
     """What bash offers behind ``words``, of which the last is not complete."""
-    script = """
-        eval "$(nebuli completion bash)"
+    script = f"""
+        {completion()}
         COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))
         $(complete -p nebuli | sed 's/.*-F \\([^ ]*\\) .*/\\1/') nebuli 2> errors
-        printf '%s\\n' "${COMPREPLY[@]}"
+        printf '%s\\n' "${{COMPREPLY[@]}}"
     """
     ended = subprocess.run(
         ["bash", "--norc", "-c", script, "bash", *words],

@@ -197,7 +197,7 @@ def test_nothing_of_an_older_format_is_left_when_its_state_is_saved_again(
     monkeypatch.setattr(saved_runs, "FORMAT", saved_runs.FORMAT + 1)
     upgraded = SteppedCircuit(everything().plan(1), 0)
     upgraded.load(database.tables)
-    for step in range(70):
+    for step in range(20):
         run_alone([upgraded], [{"a": joined(100, 100 * step)}])
     database.put(upgraded.save())
     assert database.put_bytes == sum(
@@ -236,7 +236,7 @@ def test_taking_the_state_encodes_nothing_and_stays_as_it_is(monkeypatch: pytest
         patch.setattr(pa.ipc, "new_stream", None)
         saved = circuit.save()
     reference = {key: bytes(encode()) for key, encode in entries(saved)}
-    for step in range(70):
+    for step in range(20):
         run_alone(
             [circuit],
             [{"a": joined(100, 100 * step), "b": joined(10).rename_columns(joined(1).schema.names)}],
