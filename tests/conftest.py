@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """All that is started, by pages and examples too, begins with the tests' defaults."""
-    gc.disable()  # until all tests are read
     os.environ.update(spark_java.environment())
     # Whoever imports Pydantic looks in all packages that are installed for its plugins, and finds none.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
@@ -83,13 +82,6 @@ class SomethingRuns:
             session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
 
 
-def pytest_collection_finish() -> None:
-    """Let no collection of garbage look through all modules and tests again."""
-    gc.collect()
-    gc.freeze()
-    gc.enable()
-
-
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave unread the files without the mark that a run asks for: reading all takes each process many seconds."""
     wanted = config.option.markexpr.partition(" ")[0]
@@ -105,6 +97,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         limit = item.get_closest_marker("timeout")
         longest[item.path] = max(longest.get(item.path, 0), limit.args[0] if limit else 0)
     items.sort(key=lambda item: longest[item.path], reverse=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Spare Python's garbage collector the modules of all tests: it would look through them again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
