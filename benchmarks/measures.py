@@ -60,7 +60,7 @@ TITLES = {
     "resumed_s": "s until steps resume",
     "caught_up_s": "s until a new one is done",
     "replayed_steps": "steps replayed",
-    "waits_s": "s that a push waits, at most",
+    "waits_s": "longest wait of a push, s",
     "quiet_ms": "ms before",
     "takes_s": "s until the new members run",
     "state_MB": "MB of state",

@@ -27,9 +27,7 @@ class TlsFiles(Model):
 
 def _check_variable(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        raise ValueError(
-            "expected the name of an environment variable as env: letters, digits and underscores"
-        )
+        raise ValueError("expected env to name an environment variable: letters, digits and underscores")
     return name
 
 

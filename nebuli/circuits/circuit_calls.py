@@ -357,7 +357,7 @@ def _step_of(answer: ask.Answer, handle: str, producer: str, sequence: int) -> i
                 f"{sequence} was kept; start the circuit if it is paused, and send it again"
             )
         case ask.CouldNot(why):
-            raise CircuitFailed(f"{why}; send number {sequence} again, which counts once")
+            raise CircuitFailed(f"{why}; resend number {sequence}: it counts only once")
     raise AssertionError(f"unexpected answer to a push: {answer}")
 
 

@@ -239,7 +239,7 @@ class Views:
         """
         _check(deadline)
         if not isinstance(text, str):
-            raise TypeError(f"text is of {type(text).__name__}: expected JSON, as in a query's file")
+            raise TypeError(f"text is {type(text).__name__}: expected JSON, as in a query's file")
         await self.statuses(min(deadline, _ANSWER_S))  # this wait is shorter than rows may take
         try:
             asked = adding_bytes(text, file)

@@ -103,9 +103,8 @@ def check_declared(schema: pa.Schema, options: ReadOptions) -> None:
     data = tuple(name for name in schema.names if name not in added)
     if options.columns is not None and options.columns != data:
         raise OptionError(
-            f"the option columns has {', '.join(options.columns)}, and the given schema has "
-            f"{', '.join(data)} of the channel: omit columns, since the schema given with .schema(...) is "
-            f"read"
+            f"the option columns selects {', '.join(options.columns)}, but the given schema selects "
+            f"{', '.join(data)} of the channel: omit columns, since .schema(...) applies"
         )
     if not options.metadata:
         return

@@ -78,13 +78,12 @@ class NatsStream(SourceReader):
         """Raise SourceUnusable where the same sequence is not always the same message, as long as it is there."""
         if config.retention != "limits":
             raise self._unusable(
-                f"its retention is {config.retention}, which deletes messages once they are read; expected "
-                "limits"
+                f"its retention is {config.retention}, which deletes messages once read; expected 'limits'"
             )
         if config.max_msgs_per_subject > 0:
             raise self._unusable(
                 f"it keeps {config.max_msgs_per_subject} messages of each subject (max_msgs_per_subject), so that "
-                "some between others are gone; expected limits of all: max_msgs, max_bytes or max_age"
+                "some between others are gone; expected a limit for all subjects: max_msgs, max_bytes or max_age"
             )
         drops = {"allow_rollup_hdrs": config.allow_rollup_hdrs, "allow_msg_ttl": config.allow_msg_ttl}
         if allowed := [name for name, is_allowed in drops.items() if is_allowed]:

@@ -176,8 +176,8 @@ class PostgresSlot:
         identity = [name for (name,) in found]
         if strange := [name for name in key if name not in identity]:
             raise self._unusable(
-                f"the key has the column {strange[0]}, and changes of {whole} have the old values of "
-                f"{', '.join(identity) or 'no column'} only: ALTER TABLE {whole} REPLICA IDENTITY FULL, or "
+                f"the key has the column {strange[0]}, but old values in changes of {whole} cover "
+                f"{', '.join(identity) or 'no column'}: ALTER TABLE {whole} REPLICA IDENTITY FULL, or "
                 f"take a key of those columns"
             )
 

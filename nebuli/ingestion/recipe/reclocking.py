@@ -94,7 +94,7 @@ class Remap:
             if self._shard.upper < upper:
                 raise NotYet(
                     self._shard.name, upper - 1, self._shard.upper, 0.0,
-                    f"the source is ingested below {upper}, and its addresses are recorded only below "
+                    f"source times below {upper} are ingested, but addresses are recorded only below "
                     f"{self._shard.upper}: restore the store's folder from a consistent copy",
                 )  # fmt: skip
             self._add([(upper - 1, each) for each in (await self._shard.contents(upper - 1)).to_batches()])

@@ -217,7 +217,7 @@ async def test_of_many_keys_the_wrong_one_is_named() -> None:
             await views.get("hours", [*((hour, "a") for hour in range(3)), (9.5, "a"), (4, "a")])
     with pytest.raises(TypeError, match="expected a text, as in Views"):
         Views(7700)  # type: ignore[arg-type] # a mistake
-    with pytest.raises(TypeError, match="text is of dict: expected JSON"):
+    with pytest.raises(TypeError, match="text is dict: expected JSON"):
         await views.add({})  # type: ignore[arg-type] # a mistake
 
 

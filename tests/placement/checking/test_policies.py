@@ -223,7 +223,7 @@ nodes:
             "when_full block or fail, or no directory"
         ),
         "t.yaml:10:13: expected one of file and env as secret",
-        "t.yaml:12:19: expected the name of an environment variable as env: letters, digits and underscores",
+        "t.yaml:12:19: expected env to name an environment variable: letters, digits and underscores",
     ]
 
 

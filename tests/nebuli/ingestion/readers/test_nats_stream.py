@@ -491,8 +491,8 @@ async def test_a_reader_that_is_cancelled_as_an_answer_comes_ends(
 
 async def test_a_stream_that_cannot_be_read_again_is_not_usable(running: NatsServer) -> None:
     for settings, said in (
-        ({"retention": "workqueue"}, r"retention is workqueue, .*; expected limits"),
-        ({"retention": "interest"}, r"retention is interest, .*; expected limits"),
+        ({"retention": "workqueue"}, r"retention is workqueue, .*; expected 'limits'"),
+        ({"retention": "interest"}, r"retention is interest, .*; expected 'limits'"),
         ({"max_msgs_per_subject": 1}, "keeps 1 messages of each subject"),
         ({"allow_rollup_hdrs": True}, r"deletion .*allow_rollup_hdrs"),
         ({"allow_msg_ttl": True}, r"deletion .*allow_msg_ttl"),
