@@ -37,6 +37,8 @@ def test_the_settings_are_listed(tmp_path: Path) -> None:
         directory=tmp_path,
     )
     table = (
-        PAGE.read_text("utf-8").partition("over `spark-defaults.conf`:")[2].partition("\n\nHow many cores")[0]
+        PAGE.read_text("utf-8")
+        .partition("over `spark-defaults.conf`:")[2]
+        .partition("\n\nYou choose the number")[0]
     )
     assert sorted(re.findall(r"`(spark\.[\w.]+)`", table)) == sorted(settings(stage))
