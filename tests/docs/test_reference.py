@@ -300,7 +300,7 @@ def test_every_option_of_a_command_is_described(name: str) -> None:
     options = {
         option: parameter
         for parameter in _commands()[name].params
-        if isinstance(parameter, click.Option)
+        if isinstance(parameter, click.Option) and not parameter.hidden
         for option in parameter.opts
     }
     rows = table(CLI, f"nebuli {name}") if options else []
