@@ -190,8 +190,9 @@ def test_that_is_busy():
 @pytest.mark.processes
 @pytest.mark.parametrize(("arguments", "code"), [((), 0), (("--gate",), 1)])
 def test_a_gate_test_that_takes_long_and_is_no_story_fails(
-    tmp_path: Path, arguments: tuple[str, ...], code: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], code: int
 ) -> None:
+    monkeypatch.delenv("GATE_PATIENCE", raising=False)
     limited = f"import tests.support.marked\ntests.support.marked.CPU_S = 0.2\n{BUSY}"
     ended, printed = pytest_on(tmp_path, limited, *arguments)
     assert ended == code
