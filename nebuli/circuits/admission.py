@@ -123,8 +123,8 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has n
             await refuse(
                 context,
                 InputFull(
-                    f"pushes of {self.room.taken} bytes wait here already, {self.room.max_bytes} at most do, and "
-                    f"none was taken in time: nothing of this one was kept; start the circuit if it is paused, have "
-                    f"fewer producers push at once, and send it again"
+                    f"pushes of {self.room.taken} bytes wait here already, the limit is "
+                    f"{self.room.max_bytes}, and none was taken in time: nothing of this one was kept; start "
+                    "the circuit if it is paused, have fewer producers push at once, and send it again"
                 ),
             )

@@ -66,7 +66,7 @@ def zset_of(batch: pa.RecordBatch, schema: pa.Schema, handle: str) -> pa.RecordB
         raise WrongRows(
             f"input {handle} takes the columns {_listed(expected[:-1])}, then {WEIGHT} int64 if rows are "
             f"retracted; the batch has {_listed(found if WEIGHT in batch.schema.names else found[:-1])}: "
-            f"give it these, in this order"
+            "send the input's columns, in this order"
         )
     if columns[-1].null_count:
         raise WrongRows(

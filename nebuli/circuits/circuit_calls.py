@@ -281,7 +281,7 @@ class CircuitCalls:
         """Make a checkpoint; returns the next step."""
         with as_circuit_errors():
             if self.coordinator.phase in (Phase.STOPPING, Phase.DISMISSING, Phase.STOPPED):
-                raise CheckpointNotMade("the circuit is shut down: run it again, and ask then")
+                raise CheckpointNotMade("the circuit is shut down: run it again, then retry")
             return await self.coordinator.checkpoint()
 
     async def pause(self) -> None:
@@ -290,7 +290,7 @@ class CircuitCalls:
             await self.run.pause()
 
     async def start(self) -> None:
-        """Have steps made again."""
+        """Resume steps."""
         with as_circuit_errors():
             await self.run.start()
 
@@ -317,38 +317,38 @@ def _step_of(answer: ask.Answer, handle: str, producer: str, sequence: int) -> i
             return step
         case ask.Gap(expected):
             raise SequenceGap(
-                f"{who}, its next is {expected}: nothing of this push was kept; send again from {expected}",
+                f"{who}, but its next is {expected}: nothing of this push was kept; send again from {expected}",
                 expected,
             )
         case ask.Reused(expected):
             raise SequenceReused(
-                f"{who}, which was kept with other rows, its next is {expected}: use each number for one set "
-                f"of rows",
+                f"{who}, which was kept with other rows; its next is {expected}: use each number for one set "
+                "of rows",
                 expected,
             )
         case ask.Passed(expected):
             raise SequencePassed(
-                f"{who}, and its next is {expected}: only the last number of staged rows may be repeated; "
-                f"nothing of this push was kept",
+                f"{who}, but its next is {expected}: only the last number of staged rows may be repeated; "
+                "nothing of this push was kept",
                 expected,
             )
         case ask.Lost(piece):
             raise StagedLost(
                 f"{who}, whose piece {piece[:200]!r} is no longer staged: the members have changed since, or "
-                f"it was too old; nothing was logged, stage all of its rows again"
+                "it was too old; nothing was logged; stage all of its rows again"
             )
         case ask.TooLarge(size, most):
             raise CircuitFailed(
-                f"{who}, for which {size} bytes are staged, and {most} at most can be pushed at once: "
-                f"nothing was logged; give each number fewer rows. A Spark query runs the same batch again "
-                f"on this checkpoint, and so cannot continue with it: bound its batches (maxFilesPerTrigger, "
-                f"maxBytesPerTrigger or the option of its source) and start a new checkpoint at the first "
-                f"rows that it has not written yet"
+                f"{who}, for which {size} bytes are staged, but at most {most} can be pushed at once: "
+                "nothing was logged; give each number fewer rows. A Spark query runs the same batch again "
+                "on this checkpoint, and so cannot continue with it: bound its batches (maxFilesPerTrigger, "
+                "maxBytesPerTrigger or the option of its source) and start a new checkpoint at the first "
+                "rows that it has not written yet"
             )
         case ask.Full(waiting):
             raise InputFull(
-                f"{waiting} rows wait for a step, and none was made in time: nothing of number {sequence} was kept; "
-                f"start the circuit if it is paused, and send it again"
+                f"{waiting} rows wait for a step, but no step was made in time: nothing of number {sequence} "
+                "was kept; start the circuit if it is paused, and send it again"
             )
         case ask.Crowded(waiting, most):
             raise InputFull(
@@ -372,15 +372,15 @@ def as_circuit_errors() -> Iterator[None]:
         raise CheckpointNotMade(str(error)) from error
     except SinceMismatch as error:
         text = (
-            f"step {error.asked} of this output is no longer kept, {error.since} is the first that is: read "
-            f"from there; the option --keep-output sets how much is kept"
+            f"step {error.asked} of this output is no longer kept, and the first kept step is {error.since}: "
+            "read from there; the option --keep-output sets how much is kept"
         )
         raise StepForgotten(text, error.since) from error
     except StepOutOfRange as error:
         if error.asked < error.first:
-            text = f"which pushes count for step {error.asked} has been forgotten: it is known from {error.first} on"
+            text = f"the pushes that count for step {error.asked} are forgotten: they are known from {error.first} on"
             raise StepForgotten(text, error.first) from error
-        text = f"step {error.asked} is not there yet, {error.last} is the next: ask again when its output is there"
+        text = f"step {error.asked} has not been made yet; the next is {error.last}: ask again when its output is there"
         raise StepNotThere(text, error.last) from error
     except (StorageError, OSError) as error:
         raise CircuitFailed(str(error)) from error

@@ -295,7 +295,7 @@ class Circuit:
         await self._again(self._stub.Pause, wire.PauseRequest())
 
     async def start(self) -> None:
-        """Have steps made again."""
+        """Resume steps."""
         await self._again(self._stub.Start, wire.StartRequest())
 
     async def scale(self, members: int, *, deadline_s: float = SCALE_S) -> int:
@@ -376,10 +376,10 @@ class Circuit:
 
     @property
     def _advice(self) -> str:
-        served = f"is 'nebuli run --stepped --serve {self._where}' running, and"
+        served = f"'nebuli run --stepped --serve {self._where}' is running"
         if self._query:
-            served = f"does 'nebuli status {self._query}' show that it is running there, and"
-        return f"{served} check that the secret and the certificates are those of its topology"
+            served = f"'nebuli status {self._query}' shows that it is running there"
+        return f"check that {served}, and that the secret and the certificates are those of its topology"
 
 
 def _rows(batch: pa.RecordBatch | pa.Table) -> bytes:

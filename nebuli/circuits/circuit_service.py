@@ -154,7 +154,7 @@ class CircuitService(CircuitServicer):
         return wire.PauseReply()
 
     async def Start(self, request: wire.StartRequest, context: Context) -> wire.StartReply:
-        """Have steps made again."""
+        """Resume steps."""
         async with self._refusals(context):
             await self._calls.start()
         return wire.StartReply()

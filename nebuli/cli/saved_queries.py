@@ -86,7 +86,7 @@ def watched(query: DeployedQuery) -> Iterator[None]:
     with _alone(
         query,
         "watch",
-        f"another process watches query {query.id} already: leave it to that, or end that first",
+        f"another process watches query {query.id} already: leave that one running, or end it first",
     ):
         yield
 

@@ -90,11 +90,11 @@ class InputChanged(InputError):
     """The input of a step has changed since in the source that is to repeat it."""
 
     def __init__(self, reads: str, first: int, until: int, found: int) -> None:
-        has = "others" if found == until - first else f"{found:,} of them"
+        has = "other rows are there" if found == until - first else f"only {found:,} of them are there"
         super().__init__(
             f"{reads}: {until - first:,} rows from row {first + 1:,} are in steps whose state is not kept, "
-            f"and now there are {has}: it was changed since; restore it, or start from scratch with another "
-            f"state folder"
+            f"but now {has}: it was changed since; restore it, or start from scratch with another state "
+            "folder"
         )
 
 
@@ -102,10 +102,10 @@ class InputReplaced(InputError):
     """A source to resume is not the one whose rows were read."""
 
     def __init__(self, reads: str, rows: int, found: int) -> None:
-        has = f"it has {found:,}" if found < rows else "the last of these are others"
+        has = f"it has {found:,}" if found < rows else "the last of them differ"
         super().__init__(
-            f"{reads}: its first {rows:,} rows are in steps, and now {has}: it was replaced or rewritten "
-            f"since; restore it, with new rows at its end, or start from scratch with another state folder"
+            f"{reads}: its first {rows:,} rows are in steps, but now {has}: it was replaced or rewritten "
+            "since; restore it, with new rows at its end, or start from scratch with another state folder"
         )
 
 
@@ -159,9 +159,9 @@ class OutputForgotten(OutputError):
     def __init__(self, output: str, kind: str, first: int) -> None:
         self.first = first
         super().__init__(
-            f"the sink of {output} ({kind}) has to be written from step 0, and steps below {first:,} are "
-            f"no longer kept, as the previous sink has written them: give it the type and mode that it had, or "
-            f"start from scratch with another state folder"
+            f"the sink of {output} ({kind}) has to be written from step 0, but steps below {first:,} are no "
+            "longer kept, as the previous sink has written them: give it the type and mode that it had, or "
+            "start from scratch with another state folder"
         )
 
 
@@ -171,8 +171,8 @@ class RowsLate(FragmentError):
     def __init__(self, late: Mapping[str, int]) -> None:
         where = ", ".join(f"{rows:,} at operator {id_}" for id_, rows in late.items())
         super().__init__(
-            f"rows came when their window was over: {where}; the query is to fail then (--late fail): give the window "
-            f"more lateness, or take --late warn"
+            f"rows came after their window was over: {where}; --late fail makes the query fail: give the "
+            "window more lateness, or use --late warn"
         )
 
 
@@ -182,8 +182,8 @@ class RowsWithoutTime(FragmentError):
     def __init__(self, rows: Mapping[str, int], times: Mapping[str, str]) -> None:
         where = ", ".join(without_time(count, times[id_], id_) for id_, count in rows.items())
         super().__init__(
-            f"rows without a time are in no window: {where}; the query is to fail then (--late fail): "
-            f"{fill_in_times(times[id_] for id_ in rows)}, or take --late warn"
+            f"rows without a time are in no window: {where}; --late fail makes the query fail: "
+            f"{fill_in_times(times[id_] for id_ in rows)}, or use --late warn"
         )
 
 
@@ -251,7 +251,7 @@ def unreadable(path: str, error: Exception) -> InputError:
     """Return the error for a file that could not be opened or read."""
     if isinstance(error, FileNotFoundError):
         where = "" if Path(path).is_absolute() else f" in {Path.cwd()}"
-        pattern = "; a pattern stands for files in steps alone (--stepped)" if glob.has_magic(path) else ""
+        pattern = "; patterns apply to queries in steps only (--stepped)" if glob.has_magic(path) else ""
         return InputError(f"{path}: no such file{where}{pattern}")
     return InputError(f"{path} cannot be read: {_reason(error)}")
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HAS_ALL", "ChannelSink", "NetworkChannelSource"]
 
-HAS_ALL = "it has had all of this input, and has finished"
+HAS_ALL = "it has received all of this input, and has finished"
 """Why nothing is taken any more for a fragment that has finished. A producer that gets it is done, too."""
 
 _QUEUED_BATCHES, _QUEUED_BYTES, _MOST_QUEUED = 4, 4 << 20, 1024
@@ -155,7 +155,7 @@ class NetworkChannelSource(Source):
         self._check(begin, max(self._read, lineage.start))
         if begin < lineage.start < end:
             raise InputLost(
-                f"its input {self._id} comes as rows {begin} to {end} of its origin, and rows below "
+                f"its input {self._id} arrives as rows {begin} to {end} of its origin, but rows below "
                 f"{lineage.start} are processed: its sending fragment was restarted, and divides its rows "
                 "differently"
             )
@@ -169,9 +169,8 @@ class NetworkChannelSource(Source):
     def _check(self, begin: int, known: int) -> None:
         if begin > known:
             raise InputLost(
-                f"its input {self._id} continues at row {begin} of its origin, and this fragment has "
-                f"{known} rows: "
-                f"its sending fragment and this one were restarted at the same time"
+                f"its input {self._id} continues at row {begin} of its origin, but this fragment has {known} "
+                "rows: its sending fragment and this one were restarted at the same time"
             )
 
     def close(self, reason: str) -> None:

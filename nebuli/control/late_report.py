@@ -43,8 +43,8 @@ class LateReport:
         found += self._without_time()
         if unknown := uncounted(fragment for fragment, _ in self._fragments.values()):
             found.append(
-                f"the number of rows dropped at {unknown}, as they were late or had no time, is unknown: Spark does "
-                f"not report it"
+                f"the number of rows dropped at {unknown} as late or without a time is unknown: Spark does "
+                "not report it"
             )
         return found
 

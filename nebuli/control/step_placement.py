@@ -147,6 +147,6 @@ def _feeds(plan: SteppedPlan, topology: Topology, nodes: Sequence[str]) -> dict[
 
 def _too_few(members: int, nodes: Sequence[str]) -> str:
     return (
-        f"{members} member{'s are' if members > 1 else ' is'} too few: each sink, and each node with a source, has one "
-        f"({', '.join(nodes)}); take --members {len(nodes)} or more, or leave it out"
+        f"{members} member{'s are' if members > 1 else ' is'} too few: each sink, and each node with a "
+        f"source, has one ({', '.join(nodes)}); use --members {len(nodes)} or more, or leave it out"
     )

@@ -308,8 +308,8 @@ class Supervisor:
         if running := [place for place, each in found.items() if _is_running(each)]:
             names = ", ".join(f"{each.fragment} at {each.node}" for each in running)
             raise QueryLost(
-                f"the query cannot begin again: {names} cannot be stopped within {_STOP_S:.0f} s, and two would write "
-                f"to the same place"
+                f"the query cannot begin again: {names} did not stop within {_STOP_S:.0f} s, and two "
+                "deployments would write to one place"
             )
         self._left = (*self._left, *await self._not_forgotten(places))
         return True

@@ -201,8 +201,8 @@ def expand(batch: pa.RecordBatch) -> pa.RecordBatch:
         row = int(np.argmax(weights))
         values = without_weight(batch).slice(row, 1).to_pylist()[0]
         raise DataflowError(
-            f"the row {values} occurs {weights[row]:,} times, and at most {MOST_REPEATED:,} rows are "
-            "written at once"
+            f"the row {values} occurs {weights[row]:,} times, but at most {MOST_REPEATED:,} rows are written "
+            "at once"
         )
     return without_weight(batch).take(pa.array(np.repeat(np.arange(len(weights)), weights)))
 

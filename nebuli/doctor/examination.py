@@ -138,7 +138,7 @@ class _Patient:
     async def _client(self) -> WorkerClient | None:
         grpc = self._node.grpc
         if grpc is None:
-            self._say("port", "the topology has no grpc address of it", "add grpc: host:port to the node")
+            self._say("port", "the topology has no grpc address for it", "add grpc: host:port to the node")
             return None
         if not await self._reached(grpc):
             return None
@@ -159,10 +159,8 @@ class _Patient:
         except CertificateError as error:
             self._say("TLS", str(error), "fix the files that tls names in the topology, on this machine")
         except TimeoutError:
-            found = f"{grpc} does not end its handshake within {_REACH_S:g} s"
-            self._say(
-                "TLS", found, "see that it is a worker that listens there, and has TLS", unreachable=True
-            )
+            found = f"{grpc} does not complete its handshake within {_REACH_S:g} s"
+            self._say("TLS", found, "check that a worker with TLS listens there", unreachable=True)
         except (HandshakeError, OSError) as error:
             remedy = "give workers and commands certificates of one authority that are valid now, each for its host"
             self._say("TLS", str(error), remedy, unreachable=True)
@@ -198,7 +196,7 @@ class _Patient:
         dialer = TlsDialer(Credentials(replace(tls, server_name=host), "sender"))
         async with asyncio.timeout(_REACH_S):
             await dialer.connect(address, _HangUp)
-        self._say("TLS", "its certificate is one of the authority's, and for its host")
+        self._say("TLS", "the authority issued its certificate, for its host")
 
     async def _inspected(self, client: WorkerClient) -> WorkerClient | None:
         asked, began = time.time(), time.monotonic()
@@ -221,7 +219,7 @@ class _Patient:
                 "check that the worker's authority has signed this command's certificate, and read the "
                 "worker's standard error"
             )
-        return "see that it is a worker of this version that listens there, and with TLS only if the topology has tls"
+        return "check that a worker of this version listens there, with TLS only if the topology has tls"
 
     def _judge(self, reply: wire.InspectReply, skew_s: float, uncertain_s: float) -> None:
         subject, access = self._subject, self._fleet.topology.access(self._node)
@@ -231,7 +229,7 @@ class _Patient:
         controls = list(reply.congestion_controls)
         self._checks.append(judgement.congestion(subject, reply.congestion_control, controls))
         if reply.address != self._node.address:
-            remedy = f"start it with --advertise {self._node.address}, or by --topology and --node"
+            remedy = f"start it with --advertise {self._node.address}, or with --topology and --node"
             self._say("address", f"it reports that others reach it at {reply.address}", remedy)
         for name, has, wants in (
             ("tls", reply.tls, access.tls is not None),
@@ -240,7 +238,7 @@ class _Patient:
             if has != wants:
                 found = f"it has {'a' if has else 'no'} {name}, unlike in the topology"
                 self._say(
-                    name, found, "start the worker by --topology and --node, with the topology of today"
+                    name, found, "start the worker with --topology and --node, and the current topology"
                 )
         if reply.tls_error:
             self._say("certificate", reply.tls_error, "fix its files: they are read again without a restart")

@@ -57,7 +57,7 @@ def version(subject: str, theirs: str, python: str, ours: str) -> Check:
     return Check(
         subject,
         "version",
-        f"nebuli {theirs}, and {ours} here",
+        f"nebuli {theirs}, but {ours} here",
         f"install one version everywhere: pip install nebuli=={ours}, and restart the worker",
     )
 
@@ -83,8 +83,8 @@ def files(subject: str, used: int, limit: int) -> Check:
         subject,
         "descriptors",
         found,
-        f"start the worker with a higher limit (ulimit -n 65536; systemd: LimitNOFILE=65536): each channel takes one, "
-        f"and {FILES_FREE} are to be free",
+        "start the worker with a higher limit (ulimit -n 65536; systemd: LimitNOFILE=65536): each channel "
+        f"takes one, and {FILES_FREE} should be free",
         values=values,
     )
 
@@ -137,11 +137,11 @@ def channel(subject: str, to: str, reply: wire.ProbeReply) -> Check:
         )
         return Check(subject, "channel", reply.error, remedy, unreachable=True)
     if reply.error:
-        remedy = "see both workers' standard error; the port is open, and the two do not agree"
+        remedy = "read both workers' standard error: the port is open, but the two do not agree"
         if "named by" in reply.error:
             remedy = (
-                "let the first reach all ports of the second that processes are given by chance: each fragment's "
-                "takes its data at one (firewall, routes)"
+                "let the first reach the ephemeral ports of the second (firewall, routes): each fragment's "
+                "process receives data at one"
             )
         elif "secret" in reply.error:
             remedy = "give both workers the same secret, and restart the one that has another"
@@ -170,12 +170,12 @@ def limits(subject: str, said: LinkLimits, reply: wire.ProbeReply) -> Check | No
     wrong: list[str] = []
     if said.bandwidth is not None and reply.throughput < said.bandwidth / 2:
         wrong.append(
-            f"{reply.throughput / 1e6:,.1f} MB/s, and bandwidth promises {said.bandwidth / 1e6:,.1f} MB/s"
+            f"{reply.throughput / 1e6:,.1f} MB/s, but bandwidth promises {said.bandwidth / 1e6:,.1f} MB/s"
         )
     there_and_back = reply.round_trip_min_us / 1e3
     if said.latency_ms is not None and there_and_back > 4 * said.latency_ms + 1:
         wrong.append(
-            f"{there_and_back:.1f} ms there and back, and latency_ms promises {said.latency_ms:g} one way"
+            f"{there_and_back:.1f} ms there and back, but latency_ms promises {said.latency_ms:g} one way"
         )
     if not wrong:
         return Check(subject, "limits", "about as in the topology")

@@ -22,7 +22,7 @@ WITHIN_S = 2.0
 """A member that does not answer for so long is away."""
 _COUNTED = {
     "rows_in": "rows that came into",
-    "rows_out": "rows that were given by",
+    "rows_out": "rows that came out of",
     "late_rows": "rows too late at",
     "rows_without_time": "rows whose time is null at",
 }
@@ -106,9 +106,7 @@ def _lines(stats: Mapping[str, Any]) -> Iterator[str]:
     # Not of a coordinator that has only begun: less than before would count as a new counter.
     made = [] if stats["complete"] is None else [(circuit, stats["complete"])]
     yield from _family("steps_total", "counter", "steps that all members have done", made)
-    yield from _family(
-        "paused", "gauge", "whether no steps are to be made", [(circuit, int(stats["paused"]))]
-    )
+    yield from _family("paused", "gauge", "whether the circuit is paused", [(circuit, int(stats["paused"]))])
     yield from _family("epoch", "gauge", "how often members were restarted", [(circuit, stats["epoch"])])
     timings = stats["timings"]
     for name, text in (("step", "steps"), ("checkpoint", "checkpoints")):
@@ -130,7 +128,7 @@ def _lines(stats: Mapping[str, Any]) -> Iterator[str]:
             "time since the last checkpoint of the process",
             "checkpoint_age_seconds",
         ),
-        ("input_lag_seconds", "gauge", "how long the oldest row in no step has waited", "input_lag_seconds"),
+        ("input_lag_seconds", "gauge", "how long the oldest row has waited for a step", "input_lag_seconds"),
     )
     for name, kind, text, value in single:
         series = [] if timings[value] is None else [(circuit, timings[value])]

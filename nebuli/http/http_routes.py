@@ -158,7 +158,7 @@ async def _not_here(request: Request, error: Exception) -> Response:
     """There is no such path, or it is not asked so."""
     assert isinstance(error, HTTPException)
     if error.status_code == 405:
-        kind, why = "wrong_method", f"it is asked with {(error.headers or {}).get('Allow', 'another method')}"
+        kind, why = "wrong_method", f"expected {(error.headers or {}).get('Allow', 'another method')}"
     else:
         kind = "unknown_path"
         why = "there is no such path" + (
@@ -180,7 +180,7 @@ async def _is_failed(request: Request, error: Exception) -> Response:
 
 
 async def _is_slow(request: Request, error: Exception) -> Response:
-    what = f"the request's body was not there within {BODY_S:g} s"
+    what = f"the request's body did not arrive within {BODY_S:g} s"
     return Problem(408, "too_slow", what, "send it faster, or in pieces").response(place(request))
 
 
@@ -331,7 +331,9 @@ class _Endpoints:
                 async with asyncio.timeout(_FORWARD_S):
                     await told(line, name)
             except TimeoutError:
-                why = f"it did not answer within {_FORWARD_S:g} s, and gets it when it can be reached"
+                why = (
+                    f"it did not answer within {_FORWARD_S:g} s, and gets the request when it can be reached"
+                )
                 return {"member": member, "done": False, "why": why}
             except StorageError as error:
                 return {"member": member, "done": False, "why": str(error)}
@@ -378,8 +380,8 @@ class _Endpoints:
             raise Problem(
                 503,
                 "not_caught_up",
-                f"the circuit was restarted, and within {_CATCH_UP_S:g} s has not caught up with its "
-                "earlier steps",
+                "the circuit was restarted, and has not caught up with its earlier steps within "
+                f"{_CATCH_UP_S:g} s",
                 "GET /stats shows the state of the members; POST /start if it is paused, and ask again",
             ) from None
 

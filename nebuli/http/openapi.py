@@ -47,33 +47,31 @@ def described(calls: CircuitCalls, of_collections: Mapping[str, Any]) -> dict[st
     seconds = query(
         "seconds",
         {"type": "number", "exclusiveMinimum": 0, "maximum": 60},
-        "How long it is looked at; 1 without.",
+        "Seconds to profile [default: 1].",
     )
     producer = query(
         "producer", {"type": "string", "minLength": 1, "maxLength": 256}, "The sender.", required=True
     )
     paths: dict[str, Any] = {
-        "/start": {"post": call("Have steps made again.", _POSITION)},
-        "/pause": {"post": call("Have no more steps made; rows are taken all the same.", _POSITION)},
+        "/start": {"post": call("Resume steps.", _POSITION)},
+        "/pause": {"post": call("Pause steps; rows are still accepted.", _POSITION)},
         "/shutdown": {
             "post": call("End the circuit, with a checkpoint if all members are there.", ANY, code="202")
         },
-        "/checkpoint": {
-            "post": call("Have all members save their state; the answer is the next step.", _STEP)
-        },
+        "/checkpoint": {"post": call("Save the state of all members; the answer is the next step.", _STEP)},
         "/scale": {
             "post": call(
                 "Change the number of members; pushes wait meanwhile. The answer is the first step of the "
                 "new members.",
                 _SCALED,
-                [query("members", _MEMBERS, "How many there are to be.", required=True)],
+                [query("members", _MEMBERS, "The new number of members.", required=True)],
             )
         },
         "/query": {
             "get": _asked([query("sql", {"type": "string", "minLength": 1}, "One SELECT.", required=True)]),
             "post": {**_asked([]), "requestBody": _sql()},
         },
-        "/stats": {"get": call("How the circuit and its members are.", ANY)},
+        "/stats": {"get": call("The state of the circuit and its members.", ANY)},
         "/metrics": {"get": given("The same for Prometheus.", {"text/plain": _TEXT})},
         "/metadata": {"get": call("The running query: its plan, inputs, outputs and their columns.", ANY)},
         "/heap_profile": {"get": given("The memory of a member.", {"text/plain": _TEXT}, [member, seconds])},
@@ -85,15 +83,15 @@ def described(calls: CircuitCalls, of_collections: Mapping[str, Any]) -> dict[st
             )
         },
         "/offsets/{step}": {
-            "get": call("Which pushes count for a step.", ANY, [path("step", NUMBER)]),
+            "get": call("The pushes that count for a step.", ANY, [path("step", NUMBER)]),
         },
         "/output_endpoint/{name}": {
             "get": given(
-                "An output's steps, in order: those that there are, or, with follow, all that come, too.",
+                "The steps of an output in order: those that exist and, with follow, all later ones.",
                 {LINES: _TEXT, EVENTS: _TEXT, ARROW: BYTES},
                 [
                     path("name", one_of(outputs)),
-                    query("from_step", NUMBER, "The first; 0 without."),
+                    query("from_step", NUMBER, "The first [default: 0]."),
                     query("until_step", NUMBER, "One past the last."),
                     query("follow", {"type": "boolean"}, "Continue with later steps."),
                 ],
@@ -102,11 +100,11 @@ def described(calls: CircuitCalls, of_collections: Mapping[str, Any]) -> dict[st
         "/openapi.json": {"get": call("This description.", ANY)},
     }
     for verb, text in (
-        ("pause", "Take no more rows for an input."),
-        ("start", "Take rows for an input again."),
+        ("pause", "Accept no more rows for an input."),
+        ("start", "Accept rows for an input again."),
     ):
         paths[f"/{verb}_input_endpoint/{{name}}"] = {
-            "post": call(f"{text} All members are asked.", _FORWARDED, [path("name", one_of(inputs))])
+            "post": call(f"{text} Applies to all members.", _FORWARDED, [path("name", one_of(inputs))])
         }
     if pushed:
         name = path("name", one_of(pushed))
@@ -114,7 +112,9 @@ def described(calls: CircuitCalls, of_collections: Mapping[str, Any]) -> dict[st
             "sequence", NUMBER, "The producer's number for these rows: 0, 1, 2, ...", required=True
         )
         push = call(
-            "Have rows counted, once: the step that they came before.", _STEP, [name, producer, number]
+            "Push rows, which count once; the answer is the step that they came before.",
+            _STEP,
+            [name, producer, number],
         )
         push["requestBody"] = {
             "required": True,

@@ -83,7 +83,7 @@ _OF_STORES: dict[type[storage.StorageError], tuple[int, str, str]] = {
     collections.CollectionDropped: (
         410,
         "collection_dropped",
-        "ask no more, or make another one of its name",
+        "stop using it, or create another one of its name",
     ),
     collections.CollectionUnknown: (404, "unknown_collection", "GET /collections lists them"),
     collections.CollectionExists: (409, "collection_exists", "take another name, or DELETE that one first"),
@@ -105,7 +105,7 @@ _OF_STORES: dict[type[storage.StorageError], tuple[int, str, str]] = {
     ),
     collections.TooLate: (410, "too_late", "ask from time 'bound' on"),
     storage.NotYet: (409, "not_yet", "ask again, or for an earlier time"),
-    storage.SchemaMismatch: (400, "wrong_columns", "take other columns"),
+    storage.SchemaMismatch: (400, "wrong_columns", "use other columns"),
     storage.SequencePassed: (
         409,
         "sequence_passed",
@@ -116,7 +116,7 @@ _OF_STORES: dict[type[storage.StorageError], tuple[int, str, str]] = {
     storage.Unclear: (
         503,
         "unclear",
-        "ask again: with a producer and a sequence it happens once, else see first whether it has",
+        "repeat it: with a producer and a sequence it happens once; else check first whether it has",
     ),
     storage.Damaged: (500, "damaged", "follow the advice in 'what'"),
     storage.StorageError: (503, "store_failed", "follow the advice in 'what', and ask again"),

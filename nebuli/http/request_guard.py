@@ -63,7 +63,7 @@ class Guard:
             raise Problem(
                 421,
                 "wrong_host",
-                f"the request is for the host {host!r}, and this server is {', '.join(sorted(self._hosts))}",
+                f"the request is for the host {host!r}, but this server is {', '.join(sorted(self._hosts))}",
                 "use an address of this server",
             )
         crosses = request.headers.get("sec-fetch-site") in ("cross-site", "same-site")

@@ -270,9 +270,9 @@ class Instance:
         found = await self._collections.describe(origin)
         if entry.origin_created is not None and found.created != entry.origin_created:
             raise SourceUnusable(
-                f"collection {origin} was created at {found.created}, and the one that source {entry.name} reads at "
-                f"{entry.origin_created}: it is another one; rebuild the source from it (nebuli source rebuild "
-                f"{entry.name}), or drop the source"
+                f"collection {origin} was created at {found.created}, but the one that source {entry.name} "
+                f"reads at {entry.origin_created}: rebuild the source from the new one (nebuli source "
+                f"rebuild {entry.name}), or drop the source"
             )
 
     async def _raw_made(self, entry: Entry, _: AsyncExitStack, told: Told) -> Attempt:
@@ -347,7 +347,7 @@ def _mended(error: MessageInvalid, entry: Entry) -> Iterator[str]:
     if error.place is not None:
         of = f" --part {shlex.quote(error.place.part)}" if error.place.part else ""
         of += "" if error.place.raw_source == DATA else f" --of {error.place.raw_source}"
-        yield f"pass over it: 'nebuli source skip {entry.name} {error.place.address}{of}'"
+        yield f"skip it: 'nebuli source skip {entry.name} {error.place.address}{of}'"
 
 
 async def ensure(collections: Collections, entry: Entry) -> None:

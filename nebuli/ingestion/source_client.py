@@ -341,7 +341,7 @@ class Sources:
             except NotYet:
                 return None, found.created
         except CollectionUnknown as error:
-            raise SourceRefused(f"source {definition.name} reads a collection, and {error}") from error
+            raise SourceRefused(f"source {definition.name} reads a collection: {error}") from error
 
     async def rebuild(self, name: str, definition: Definition | None = None) -> Entry:
         """Rebuild a source, from its first message on, by another definition, or by the same one.
@@ -502,8 +502,9 @@ def _check_carries(definition: Definition, schema: pa.Schema) -> None:
     if definition.format is None or PAYLOAD in schema.names:
         return
     raise SourceRefused(
-        f"source {definition.name} decodes {definition.format.type}, and the collection that it reads has the columns "
-        f"{', '.join(schema.names)}, and none {PAYLOAD} of bytes: leave out the format, or read another collection"
+        f"source {definition.name} decodes {definition.format.type}, but the collection that it reads has "
+        f"the columns {', '.join(schema.names)}, and no {PAYLOAD} of bytes: leave out the format, or read "
+        "another collection"
     )
 
 

@@ -24,8 +24,8 @@ def check_not_exposed(settings: WorkerSettings) -> None:
         if not is_loopback(address):
             raise Exposed(
                 f"--{option} {address} can be reached from other machines, and without TLS and a secret any "
-                f"client can read and write files as this worker does: name tls or a secret in the topology, "
-                f"or give --secret-file FILE; --insecure starts it all the same"
+                "client can read and write files as this worker does: name tls or a secret in the topology, "
+                "or give --secret-file FILE; --insecure starts it anyway"
             )
 
 

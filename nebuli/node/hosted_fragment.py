@@ -248,8 +248,8 @@ class HostedFragment:
             return
         if index != len(here.added):
             raise NotAdded(
-                f"fragment {here.id} was given {len(here.added)} additions, and this would be number {index + 1}: "
-                f"another command has added a view; try again"
+                f"fragment {here.id} was given {len(here.added)} additions, but this would be number "
+                f"{index + 1}: another command has added a view; try again"
             )
         if self.status.state.is_final:
             raise NotAdded(f"fragment {here.id} is {self.status.state} already")

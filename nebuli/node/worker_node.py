@@ -118,8 +118,9 @@ class WorkerNode:
         here = self.address
         if fragment.node != here:
             raise WrongNode(
-                f"fragment {fragment.id} is for node {fragment.node}, and this worker is node {here}: correct the grpc "
-                f"address of the node in the topology, or start this worker with --advertise {fragment.node}"
+                f"fragment {fragment.id} is for node {fragment.node}, but this worker is node {here}: "
+                "correct the grpc address of the node in the topology, or start this worker with "
+                f"--advertise {fragment.node}"
             )
         if isinstance(fragment, Fragment) and fragment.views:
             check_part(fragment)

@@ -45,7 +45,7 @@ class ViewStatus:
 
     ``keys`` are those that it has now, if it is ``partial``, and ``bytes`` what it holds of them, in memory;
     ``lookups`` are keys that were looked up, and ``hits`` those of them that were there at once; each of ``upqueries``
-    was for some keys, and ``evictions`` are keys that had to go.
+    was for some keys, and ``evictions`` are keys that were evicted.
     """
 
     name: str

@@ -157,9 +157,9 @@ class StepFailed(Exception):
             )
         elif closes:
             super().__init__(
-                f"step {step} of {of} cannot be computed: {why}. It closes windows. To continue with them open, run "
-                f"the query again with --skip-step {step} (nebuli run, nebuli start), with rows that bring it back, "
-                f"and then with --close"
+                f"step {step} of {of} cannot be computed: {why}. It closes windows. To continue with them "
+                f"open, run the query again with --skip-step {step} (nebuli run, nebuli start), with rows "
+                "that correct the result, and then with --close"
             )
         else:
             super().__init__(
@@ -189,9 +189,9 @@ class MembersEnd(MembersFailed):
         self.member = member
         last = "\n".join(said)
         super().__init__(
-            f"member {member} has ended {ends} times within {within_s:g} s, at last by {how}, and nothing "
-            f"was done in between: it is not started again. Fix that, and run the query again: it continues "
-            f"where it was" + (f"\n{last}" if last else "")
+            f"member {member} has ended {ends} times within {within_s:g} s, the last time by {how}, and "
+            "nothing was done in between: it is not started again. Fix that, and run the query again: it "
+            "continues where it was" + (f"\n{last}" if last else "")
         )
 
 
@@ -202,8 +202,8 @@ class StageEnds(MembersFailed):
         last = "\n".join(said)
         super().__init__(
             f"the Spark {what} of the members has ended {times} times within {within_s:g} s, and nothing was "
-            f"done in between: it is not started again. At last: {why}. Fix that, and run the query again: "
-            f"it continues where it was" + (f"\n{last}" if last else "")
+            f"done in between: it is not started again. The last time: {why}. Fix that, and run the query "
+            "again: it continues where it was" + (f"\n{last}" if last else "")
         )
 
 
@@ -213,8 +213,8 @@ class TooFewSlots(MembersFailed):
     def __init__(self, master: str, slots: int, members: int, waited_s: float) -> None:
         waited = f" after {waited_s:g} s" if waited_s else ""
         super().__init__(
-            f"{members} members hold {members} slots of Spark as long as they run, and {master} has {slots}{waited}: "
-            f"give the cluster more cores, end what runs on it, or take fewer --members"
+            f"{members} members hold {members} slots of Spark as long as they run, and {master} has "
+            f"{slots}{waited}: give the cluster more cores, end what runs on it, or use fewer --members"
         )
 
 
@@ -223,8 +223,8 @@ class SparkRefuses(MembersFailed):
 
     def __init__(self, master: str, why: str) -> None:
         super().__init__(
-            f"there is no session of Spark at {master}: {why}. See that the cluster runs, and that the master's "
-            f"address is as the cluster shows it; then run the query again"
+            f"there is no session of Spark at {master}: {why}. Check that the cluster runs, and that the "
+            "master's address is the one that it shows; then run the query again"
         )
 
 
@@ -260,7 +260,7 @@ class StateGone(MembersFailed):
 
     def __init__(self, folder: str, whose: str, rest: str, restart: str) -> None:
         super().__init__(
-            f"{folder}, with the state of {whose}, is missing or empty, and {rest} is there: nothing was "
+            f"{folder}, with the state of {whose}, is missing or empty, but {rest} is there: nothing was "
             f"opened. Restore it from a copy, or {restart}, where the query starts from scratch"
         )
 
@@ -292,8 +292,9 @@ class SourcesGone(MembersFailed):
     def __init__(self, member: int, sources: Sequence[str]) -> None:
         more = f", and {len(sources) - _NAMED} more" if len(sources) > _NAMED else ""
         super().__init__(
-            f"files are gone that have been read: member {member}, which was to read them on, does not find "
-            f"{', '.join(sources[:_NAMED])}{more} (each as its pattern's name and a digest of its path): put them back"
+            f"files that have been read are gone: member {member}, which was to continue them, does not find "
+            f"{', '.join(sources[:_NAMED])}{more} (each as its pattern's name and a digest of its path): put "
+            "them back"
         )
 
 
@@ -336,8 +337,8 @@ class FolderOfOthers(MembersFailed):
     def __init__(self, folder: str, others: Sequence[str]) -> None:
         more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
         super().__init__(
-            f"{folder} has other files in it ({', '.join(others[:_NAMED])}{more}), and the state of a query "
-            f"in steps needs a folder of its own: give --state one that is empty or does not exist yet, such "
+            f"{folder} has other files in it ({', '.join(others[:_NAMED])}{more}), but the state of a query "
+            "in steps needs a folder of its own: give --state one that is empty or does not exist yet, such "
             f"as {folder}/state"
         )
 

@@ -156,7 +156,7 @@ def _sources(there: Claim, here: Claim) -> str:
         f"{_some(names)} {'is' if len(names) == 1 else 'are'} {what}"
         for names, what in (
             (sorted(new.elements()), "new"),
-            (sorted(gone.elements()), "not among them any more"),
+            (sorted(gone.elements()), "no longer among them"),
         )
         if names
     ]

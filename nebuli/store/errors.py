@@ -99,8 +99,8 @@ class StoreBusy(StorageError):
     def __init__(self, where: str, waited_s: float) -> None:
         self.waited_s = waited_s
         super().__init__(
-            f"{where} was locked by others for {waited_s:g} s: try again; if it stays so, a process that has it "
-            f"open is stopped, which fuser {where} names"
+            f"{where} was locked by others for {waited_s:g} s: try again; if it stays locked, a process that "
+            f"has it open is suspended: fuser {where} names it"
         )
 
 
@@ -166,8 +166,8 @@ class EntryDamaged(Damaged):
         self.expected = expected
         self.found = found
         super().__init__(
-            f"entry {sequence} of {key} is damaged: its checksum is {found:016x}, it was written with {expected:016x}; "
-            f"restore the store's folder from a copy"
+            f"entry {sequence} of {key} is damaged: its checksum is {found:016x}, but it was written with "
+            f"{expected:016x}; restore the store's folder from a copy"
         )
 
 
@@ -176,8 +176,8 @@ class EntriesMissing(Damaged):
 
     def __init__(self, where: str, key: str, last: int, found: int) -> None:
         super().__init__(
-            f"{where} is damaged: {key} ends with entry {last}, and {found} of those that lead there can be found; "
-            f"restore the store's folder from a copy"
+            f"{where} is damaged: {key} ends with entry {last}, but {found} of those that lead there can be "
+            "found; restore the store's folder from a copy"
         )
 
 
@@ -186,8 +186,8 @@ class EndLost(Damaged):
 
     def __init__(self, where: str, key: str, noted: int, found: int) -> None:
         super().__init__(
-            f"{where} has lost its end: entry {noted} of {key} was acknowledged, and the last one there is {found}; "
-            f"restore the store's folder from a copy"
+            f"{where} has lost its end: entry {noted} of {key} was acknowledged, but the last one there is "
+            f"{found}; restore the store's folder from a copy"
         )
 
 
@@ -196,8 +196,8 @@ class BeyondEnd(Damaged):
 
     def __init__(self, what: str, at: int, log: str, end: int) -> None:
         super().__init__(
-            f"{what} is at {at:,}, and {log} ends at {end:,}: the end of the log is lost; restore the "
-            f"store's folder from a copy"
+            f"{what} is at {at:,}, but {log} ends at {end:,}: the end of the log is lost; restore the "
+            "store's folder from a copy"
         )
 
 
@@ -210,8 +210,9 @@ class BlobDamaged(Damaged):
         self.expected = expected
         self.found = found
         super().__init__(
-            f"blob {blob} of {owner} is damaged: its checksum is {found:016x}, it was written with {expected:016x}; "
-            f"restore this file from a copy of the store's folder, which never changes a blob"
+            f"blob {blob} of {owner} is damaged: its checksum is {found:016x}, but it was written with "
+            f"{expected:016x}; restore this file from a copy of the store's folder, which never changes a "
+            "blob"
         )
 
 
@@ -223,8 +224,8 @@ class BlobMissing(Damaged):
         self.blob = blob
         self.expected = expected
         super().__init__(
-            f"blob {blob} of {owner} is missing, which was written with the checksum {expected:016x}; restore this "
-            f"file from a copy of the store's folder, which never changes a blob"
+            f"blob {blob} of {owner}, which was written with the checksum {expected:016x}, is missing; "
+            "restore this file from a copy of the store's folder, which never changes a blob"
         )
 
 
@@ -288,8 +289,8 @@ class SinceMismatch(StorageError):
         self.asked = asked
         self.since = since
         super().__init__(
-            f"shard {shard} cannot be read at time {asked} any more, its since is {since}: read from {since} on, and "
-            f"keep a hold as long as you read"
+            f"shard {shard} cannot be read at time {asked} any more, as its since is {since}: read from "
+            f"{since} on, and keep a hold as long as you read"
         )
 
 
@@ -302,8 +303,8 @@ class NotYet(StorageError):
         self.upper = upper
         super().__init__(
             what
-            or f"shard {shard} is written below {upper} only, {asked} was asked for and did not come within "
-            f"{deadline_s:g} s: wait longer, or look whether its writer is alive"
+            or f"shard {shard} is written below {upper} only, and did not reach {asked} within "
+            f"{deadline_s:g} s: wait longer, or check that its writer is alive"
         )
 
 
@@ -334,9 +335,9 @@ class StepOutOfRange(StorageError):
         self.asked = asked
         self.first = first
         self.last = last
-        what = "has been forgotten" if asked < first else "cannot be before those below it are"
+        what = "has been forgotten" if asked < first else "needs the steps below it first"
         super().__init__(
-            f"step {asked} of {log} {what}: it has steps {first} up to {last}, {last} is the next"
+            f"step {asked} of {log} {what}: it has the steps from {first}, and the next is {last}"
         )
 
 
@@ -358,7 +359,7 @@ class LogTaken(StorageError):
 
     def __init__(self, log: str) -> None:
         super().__init__(
-            f"another member appends to {log} now: end this one, or open the log again if it is the right one"
+            f"another member appends to {log} now: end this member, or open the log again if it is the right one"
         )
 
 
@@ -370,8 +371,8 @@ class EpochTaken(StorageError):
         self.own = own
         self.found = found
         super().__init__(
-            f"epoch {found} of circuit {circuit} was claimed by another one, after {own}: leave the circuit to it, or "
-            f"claim again after {found} if this is the one to lead"
+            f"epoch {found} of circuit {circuit} was claimed by another coordinator, after {own}: leave the "
+            f"circuit to it, or claim again after {found} if this one is to lead"
         )
 
 
@@ -405,7 +406,7 @@ class SequenceError(StorageError):
         self.producer = producer
         self.expected = expected
         self.got = got
-        super().__init__(f"producer {producer} sent its number {got}, its next is {expected}: {what}")
+        super().__init__(f"producer {producer} sent its number {got}, but its next is {expected}: {what}")
 
 
 class SequenceGap(SequenceError):
@@ -431,7 +432,7 @@ class SequencePassed(SequenceError):
 
     def __init__(self, producer: str, expected: int, got: int) -> None:
         super().__init__(
-            producer, expected, got, "numbers may be left out, and only the last one may come again"
+            producer, expected, got, "numbers may be left out, but only the last one may be repeated"
         )
 
 

@@ -20,7 +20,7 @@ def checked(name: str) -> str:
         raise StorageError(f"{name!r} cannot be a name: use printable characters, one at least")
     if len(file_name(name)) > _MAX_BYTES:
         raise StorageError(
-            f"{name!r} cannot be a name: as a file's it has {len(file_name(name))} bytes, and the limit is "
-            f"{_MAX_BYTES}; use a shorter one"
+            f"{name!r} cannot be a name: as a file name it has {len(file_name(name))} bytes, and the limit "
+            f"is {_MAX_BYTES}; use a shorter one"
         )
     return name

@@ -91,7 +91,7 @@ def _parsed(text: str) -> StoreUrl:
         raise StoreUrlInvalid(f"{url.database} names no schema: add schema=NAME, an unused name")
     if not _SCHEMA.fullmatch(url.schema):
         raise StoreUrlInvalid(
-            f"schema={url.schema} cannot be a store's: take letters, digits and _, 40 at most, no digit first"
+            f"schema={url.schema} cannot be a store's: use letters, digits and _, 40 at most, no digit first"
         )
     if "blobs" not in own:
         raise StoreUrlInvalid(f"{url.database} names no blobs: add blobs=s3://BUCKET/PREFIX")
@@ -129,8 +129,8 @@ def _check_server(server: str, parameters: Sequence[str]) -> None:
         if each not in known:
             named = each if _PARAMETER.fullmatch(each) else "one"
             raise StoreUrlInvalid(
-                f"the URL of the store has a parameter that neither it nor libpq knows ({named}): take schema, blobs, "
-                f"and those of libpq (such as sslmode and connect_timeout)"
+                f"the URL of the store has a parameter that neither it nor libpq knows ({named}): use "
+                "schema, blobs, and those of libpq (such as sslmode and connect_timeout)"
             )
     try:
         ports = str(psycopg.conninfo.conninfo_to_dict(server).get("port", ""))

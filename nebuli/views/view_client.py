@@ -93,7 +93,7 @@ class Views:
 
     def __init__(self, url: str, *, tls: netchannel.Tls | None = None, secret: str | None = None) -> None:
         if not isinstance(url, str):
-            raise TypeError(f"url is {url!r}: expected a text, as in Views('127.0.0.1:7700')")
+            raise TypeError(f"url is {url!r}: expected a string, as in Views('127.0.0.1:7700')")
         self.url = url
         self._caller = netchannel.Caller(url, tls=tls, secret=secret)
         self._views: dict[str, _View] = {}
@@ -130,7 +130,7 @@ class Views:
         """
         _check(deadline)
         if isinstance(keys, str | bytes):
-            raise TypeError(f"keys is a text ({keys!r:.50}): expected a list of keys, as in [{keys!r:.50}]")
+            raise TypeError(f"keys is a string ({keys!r:.50}): expected a list of keys, as in [{keys!r:.50}]")
         loop = asyncio.get_running_loop()
         until, listed = loop.time() + deadline, [*keys]
         while True:
@@ -175,8 +175,8 @@ class Views:
             async for step, rows in changes:
                 if step == FREE:
                     raise RunsFree(
-                        f"view {name!r} at {self.url} is one of a query that runs free, and has no steps: watch its "
-                        f"rows with 'watch', or run its query in steps (nebuli run --stepped --state DIR)"
+                        f"view {name!r} at {self.url} belongs to a free query, which has no steps: watch its "
+                        "rows with 'watch', or run its query in steps (nebuli run --stepped --state DIR)"
                     )
                 yield [(step, rows)]
 
@@ -541,9 +541,8 @@ class _View:
         found = asked.lookup(self.schema)
         if missing := asked.missing:
             raise LookupTimedOut(
-                f"{len(missing)} of {len(asked.keys)} keys of view {self._name!r} were missing, and did not "
-                "arrive "
-                f"within {asked.deadline:g} s, {missing[0]} among them: {asked.why}",
+                f"{len(missing)} of {len(asked.keys)} keys of view {self._name!r} ({missing[0]} among them) "
+                f"were missing, and did not arrive within {asked.deadline:g} s: {asked.why}",
                 found,
                 missing,
             )

@@ -50,7 +50,7 @@ class Audit:
                 await self._output(store, member, needed)
         common = set.intersection(*kept)
         if not common:
-            raise Violation(f"no checkpoint is at all members: {kept}")
+            raise Violation(f"the members share no checkpoint: {kept}")
         step = max(common)[1]
         if any(not first <= step <= last for first, last in firsts):
             raise Violation(f"all go on at step {step}, and the logs have {firsts}")

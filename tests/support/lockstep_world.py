@@ -624,7 +624,7 @@ class World:
         kept = [set(disk.versions) for disk in self.disks]
         common = set.intersection(*kept)
         if not common:
-            raise Violation(f"no checkpoint is at all members: {kept}")
+            raise Violation(f"the members share no checkpoint: {kept}")
         for disk in self.disks:
             if not 1 <= len(disk.versions) <= 2:
                 raise Violation(f"{len(disk.versions)} versions")

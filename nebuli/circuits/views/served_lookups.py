@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nebuli.steps.coordinator.circuit_run import AnyRun
 
 _NO_MORE = (
-    "the query runs in steps, and has the views of its file: add it there, and run it with another --state"
+    "the query runs in steps, and has the views of its file only: add the view there, and use another --state"
 )
 
 

@@ -188,7 +188,7 @@ class ViewLookups:
     async def _get(self, view: _View, data: bytes, within_s: float, *, again: bool) -> bytes:
         keys = _keys(view, data)
         if distinct(keys).num_rows < keys.num_rows:
-            return bytes_of(Refused(f"{keys.num_rows} keys of which some are equal; give each once"))
+            return bytes_of(Refused(f"{keys.num_rows} keys, some of which are equal: give each once"))
         try:
             found = await self._look_up(view, keys, _until(within_s))
         except _NotInTime as error:
@@ -200,7 +200,7 @@ class ViewLookups:
     async def _watch(self, view: _View, data: bytes, version: int, within_s: float) -> bytes:
         keys = _keys(view, data)
         if keys.num_rows != 1:
-            return bytes_of(Refused(f"{keys.num_rows} keys are to be watched; give one"))
+            return bytes_of(Refused(f"expected one key to watch, got {keys.num_rows}"))
         until = _until(within_s)
         view.lookups += version == NEVER
         try:
@@ -243,14 +243,12 @@ class ViewLookups:
         """Return the members that have not answered, and the circuit's state."""
         members = self._run.plan.members
         coordinator = self._run.coordinator
-        named = ", ".join(map(str, sorted(asked)))
+        named = f"member{'s' * (len(asked) > 1)} {', '.join(map(str, sorted(asked)))}"
         what = (
-            f"{named} {'have' if len(asked) > 1 else 'has'} not answered"
-            if asked
-            else "not all were at one step"
+            f"no answer from {named} of {members}" if asked else f"not all {members} members were at one step"
         )
         return (
-            f"of the circuit's {members} members {what}; they may be restarting, as the circuit is "
+            f"{what}; they may be restarting, as the circuit is "
             f"{coordinator.phase.value}, in epoch {coordinator.epoch}"
         )
 

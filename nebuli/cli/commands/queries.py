@@ -236,7 +236,7 @@ def register(topology: str, query: str, settings: _Settings) -> int:
     "--skip-step",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Skip the rows of step N, at which the query ID in steps has failed, and write them to files.",
+    help="Skip the rows of step N, at which the query in steps has failed, and write them to files.",
 )
 def start(
     files: tuple[str, ...],
@@ -345,7 +345,7 @@ async def _left_out(query: DeployedQuery, workers: Workers, step: int) -> str:
     coordinator = query.plan[-1]
     if not isinstance(coordinator, CoordinatorPlacement):
         raise click.UsageError(
-            f"--skip-step applies to queries in steps only, and query {query.id} is none: remove it"
+            f"--skip-step applies to queries in steps only, but query {query.id} is free-running: remove it"
         )
     for status in await statuses_of(query.fragments, workers):
         if isinstance(status, WorkerUnreachable):
@@ -462,7 +462,8 @@ async def _stop_deployment(query: DeployedQuery, *, at_once: bool) -> int:
 @click.option(
     "--force",
     is_flag=True,
-    help="Remove it from the other workers if one does not answer. Repeat the command to remove it from this account.",
+    help="Remove the query from the other workers if one does not answer. Repeat the command to remove it from "
+    "this account.",
 )
 def unregister(id_: str, force: bool) -> int:
     """Remove a query from its workers.

@@ -178,8 +178,8 @@ def _run_to_end(model: Topology, plan: Query, options: _Options) -> int:
     )
     if of_late is Late.FAIL and (unknown := uncounted(fragments)):
         raise click.ClickException(
-            f"--late fail is not supported at {unknown}: Spark does not report the rows that it drops, as they are "
-            f"late or have no time; use --engine embedded, or --late warn"
+            f"--late fail is not supported at {unknown}: Spark does not report the late rows and rows "
+            "without a time that it drops; use --engine embedded, or --late warn"
         )
     given = {
         name: address

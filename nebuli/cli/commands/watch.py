@@ -44,7 +44,8 @@ def watch(id_: str, on_loss: str | None, patience: float, *, as_json: bool) -> i
     """Watch a query to its end and handle lost nodes.
 
     Applies the policy of the query ID when a node is lost. Without a watcher, workers wait for each other, and
-    fragments that can resume on their own do. A query has one watcher at most. Ctrl-C ends the watcher, not the query.
+    fragments that can resume do so on their own. A query has one watcher at most. Ctrl-C ends the watcher, not the
+    query.
 
     Exit codes: 0 the query has finished, 1 it has failed, 3 a worker does not answer and the policy is fail.
     """

@@ -122,7 +122,7 @@ def worker(
 
     Accepts fragments of queries over gRPC and runs them. Listens at --data and --grpc, or at the addresses of --node in
     --topology. TLS comes from the topology, a secret from the topology or --secret-file; addresses that other machines
-    can reach require one of both, or --insecure. Paths of sources and sinks are relative to the working directory.
+    can reach require either, or --insecure. Paths of sources and sinks are relative to the working directory.
     Prints a line to standard error when it is ready.
     """
     from nebuli.node.fragment.worker_template import SINGLE_THREADED

@@ -67,8 +67,8 @@ def columns_of(name: str, schema: pa.Schema) -> Schema:
     for field in schema:
         if field.type not in types:
             raise click.ClickException(
-                f"column {field.name} of collection {name} has the type {field.type}, which files cannot be read as: "
-                f"insert rows with a program"
+                f"column {field.name} of collection {name} has the type {field.type}, which cannot be read "
+                "from files: insert rows with a program"
             )
     return tuple(Column(name=field.name, type=types[field.type]) for field in schema)
 

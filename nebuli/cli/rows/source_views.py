@@ -113,7 +113,7 @@ def _instances(found: SourceStatus, now: int, start: str) -> Iterator[str]:
         why = f"and {found.replicas} should" if found.replicas else "as it was scaled to 0"
         yield f"no instance runs, {why}; start it with: {start}"
     if _running(found, now) and not found.supervisors:
-        yield f"no supervisor runs, which would restart an instance; start it with: {start}"
+        yield f"no supervisor runs to restart an instance; start one with: {start}"
     there = [each for each in found.instances if each.health != "ended"]
     if there:
         lines = [

@@ -176,7 +176,7 @@ class ProgressInSteps:
         )
         if not windows:
             return "done"
-        return f"done; open windows, which wait for rows of a further run, or for --close: {windows}"
+        return f"done; open windows wait for rows of a further run, or for --close: {windows}"
 
     def warnings(self) -> list[str]:
         """Return a sentence each for late rows and for rows without a time, if there are some."""
@@ -224,7 +224,7 @@ def _skipped(left_out: SkippedRows) -> str:
         f"step {left_out.step:,} skips {rows} of input {left_out.input}, by --skip-step: see {left_out.file}"
     )
     if left_out.outputs:
-        text += f"; {', '.join(left_out.outputs)} had results of them before, and keep these"
+        text += f"; {', '.join(left_out.outputs)} had results of these rows, and keep them"
     return text
 
 

@@ -123,8 +123,8 @@ def step_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 "--state",
                 type=FilePath(),
                 metavar="DIR|URL",
-                help="Place of a query's state in steps: a folder of its own, empty or missing at first; or "
-                "postgresql://USER@HOST/DATABASE?schema=NAME&blobs=s3://BUCKET/PREFIX.",
+                help="Place of the state of a query in steps: a folder of its own, empty or missing at "
+                "first; or postgresql://USER@HOST/DATABASE?schema=NAME&blobs=s3://BUCKET/PREFIX.",
             ),
             click.option(
                 "--checkpoint-every",

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["NEVER_CLOSED", "Quoted", "Quotes", "null_groups", "row_ends"]
 
 NEVER_CLOSED = (
-    "the quote that opens there is never closed: close it, or, where it is part of the text, put that in quotes and "
-    "write it twice"
+    "the quote that opens there is never closed: close it or, if it is part of the value, quote the value "
+    "and write the quote twice"
 )
 _QUOTE, _LINE_FEED = ord('"'), ord("\n")
 _BEFORE_VALUES = np.zeros(256, dtype=np.bool_)

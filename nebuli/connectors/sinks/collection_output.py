@@ -153,11 +153,7 @@ class CollectionOutput(Output):
         if not is_timed and (self._resumed is None or not self._resumed.startswith(_TIMES)):
             return None
         if not self._has_times:
-            what = (
-                f"rendition {rendition}"
-                if rendition
-                else "collection, to whose rows their writers give times,"
-            )
+            what = f"rendition {rendition}" if rendition else "collection whose writers assign the times"
             raise OutputError(
                 f"{self._place}: this query has no times at which to write a {what}: run it in steps "
                 f"(--stepped), or insert into a collection whose times the store assigns"
@@ -165,8 +161,7 @@ class CollectionOutput(Output):
         if self._resumed is not None:
             if not self._resumed.startswith(_TIMES) or not is_timed:
                 raise OutputGone(
-                    f"{self._place}: it is another collection than the one of this name that was written "
-                    "before"
+                    f"{self._place}: it is not the collection of this name that was written before"
                 )
             written, _, from_ = self._resumed.removeprefix(_TIMES).rpartition("/")
             return _AtTimes(name, written, int(from_))

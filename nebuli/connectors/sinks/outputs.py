@@ -217,7 +217,7 @@ class GrowingFile(_File):
             if self._begins_at is not None:
                 size = f"{self._begins_at.size:,}"
                 raise OutputChanged(
-                    str(self._path), f"is not a file, and {size} bytes had been written to one"
+                    str(self._path), f"is not a file, but {size} bytes had been written to one"
                 )
             return self._place.open("wb")
         if self._begins_at is None:
@@ -226,7 +226,7 @@ class GrowingFile(_File):
             file = OwnedFile(self._place, "r+b")
         except FileNotFoundError:
             raise OutputGone(
-                f"{self._path} is gone, and {self._begins_at.size:,} bytes had been written to it"
+                f"{self._path} is gone, but {self._begins_at.size:,} bytes had been written to it"
             ) from None
         try:
             self._begins_at.check(file.fileno(), self._path)
@@ -324,8 +324,8 @@ class WholeFile(_File):
     def _refuse_what_is_no_file(self) -> None:
         if self._path.exists() and not self._path.is_file():
             raise OutputError(
-                f"{self._path} is not a file, and a result that is published at its end would take its place: give "
-                "another path, or the sink mode append"
+                f"{self._path} is not a file, and a result published at the end would replace it: give "
+                "another path, or use mode append"
             )
 
     def write(self, batch: pa.RecordBatch) -> None:

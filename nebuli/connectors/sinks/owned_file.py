@@ -49,9 +49,9 @@ class FilePosition:
         """Raise OutputGone or OutputChanged where a file does not have what was synced; OSError."""
         there = os.fstat(descriptor).st_size
         if self.size and not there:
-            raise OutputGone(f"{path} is empty, and {self.size:,} bytes had been written to it")
+            raise OutputGone(f"{path} is empty, but {self.size:,} bytes had been written to it")
         if there < self.size:
-            raise OutputChanged(str(path), f"has {there:,} bytes, and {self.size:,} had been written to it")
+            raise OutputChanged(str(path), f"has {there:,} bytes, but {self.size:,} had been written to it")
         if _checksum(descriptor, self.size) != self.block:
             raise OutputChanged(
                 str(path), f"was changed: its first {self.size:,} bytes differ from the written ones"
@@ -110,8 +110,8 @@ class OwnedFile(io.FileIO):
             what = "cut" if own.st_size < self.size else "extended"
             raise OutputChanged(
                 name,
-                f"was {what} while it was written: it has {own.st_size:,} bytes, and {self.size:,} had been written "
-                f"to it",
+                f"was {what} while it was written: it has {own.st_size:,} bytes, but {self.size:,} had been "
+                "written to it",
                 _REMEDY,
             )
 

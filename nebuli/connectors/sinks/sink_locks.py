@@ -249,4 +249,4 @@ def _said(descriptor: int) -> str:
     try:
         return str(Holder.model_validate_json(os.pread(descriptor, _LARGEST_HOLDER, 0)))
     except (OSError, ValidationError):  # it has the lock, and has not written its name yet
-        return "another query, which began in this moment"
+        return "another query, which began at this moment"

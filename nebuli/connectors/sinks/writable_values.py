@@ -39,7 +39,7 @@ def check_texts(rows: pa.RecordBatch) -> None:
             except pa.ArrowInvalid:
                 row, text = _first_bad_text(column)
                 raise ValueUnwritable(
-                    row, field.name, f"{text} is not UTF-8: correct it where it comes from"
+                    row, field.name, f"{text} is not UTF-8: correct it at its origin"
                 ) from None
 
 
@@ -57,7 +57,7 @@ def check_times(rows: pa.RecordBatch | pa.Table) -> None:
             bad = pc.or_(pc.less(units, first), pc.greater(units, last)).fill_null(False)
             row = int(np.flatnonzero(bad.to_numpy(zero_copy_only=False))[0])
             raise ValueUnwritable(
-                row, field.name, f"{_shown(units[row].as_py(), field.type)} is outside of the years 1 to 9999"
+                row, field.name, f"{_shown(units[row].as_py(), field.type)} is outside the years 1 to 9999"
             )
 
 
@@ -72,4 +72,4 @@ def _first_bad_text(column: pa.StringArray) -> tuple[int, str]:
             (value.as_py() or b"").decode()
         except UnicodeDecodeError:
             return row, repr(short(value.as_py().decode(errors="backslashreplace")))
-    raise AssertionError("a text is not UTF-8")
+    raise AssertionError("a string is not UTF-8")

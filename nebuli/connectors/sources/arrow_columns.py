@@ -56,7 +56,7 @@ class ArrowColumns:
             type_ = found.field(wanted.name).type
             if not _holds(wanted.type, type_):
                 raise InputError(
-                    f"{self._place}: column {wanted.name} is {type_}, and {wanted.type} in {self._asker}"
+                    f"{self._place}: column {wanted.name} is {type_}, but {wanted.type} in {self._asker}"
                 )
 
     def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -151,8 +151,8 @@ class KeptChannelSource(Source):
         if last is Signal.END and stream.rows_to_skip:
             raise InputGone(
                 f"{self._place}: stream {stream.stream} ends {stream.rows_to_skip} rows before the place "
-                f"that the query had reached: it is another stream, or another beginning of it; restart the "
-                f"query from scratch"
+                "that the query had reached: it is another stream, or begins at another message; restart "
+                "the query from scratch"
             )
         return last if isinstance(last, Signal) else Signal.LATER
 

@@ -269,7 +269,7 @@ class _Following:
         found = await collections.describe(self._settings.collection)
         if found.timed == "store" and position < found.created:
             raise InputGone(
-                f"{self._settings.reads}: it was read up to {position}, and this collection of the same name "
+                f"{self._settings.reads}: it was read up to {position}, but this collection of the same name "
                 f"was created later, at {found.created}: restart the query from scratch"
             )
 

@@ -286,9 +286,7 @@ class CsvSource(Source):
         if found.column is None or (found.value is not None and "\n" in found.value):
             self._check_quotes()
         if _TOO_LONG.search(str(error)):
-            return InputError(
-                f"{self._path}: a row is longer than {_LONGEST_ROW:,} bytes, the most that is read"
-            )
+            return InputError(f"{self._path}: a row is longer than the limit of {_LONGEST_ROW:,} bytes")
         place = "" if found.row is None else f", {self._place(found.row)}"
         types = [self._types.get(name) for name in self._header]
         by = ": " if found.column is None else ", "
@@ -415,7 +413,7 @@ def _remedy(missing: Sequence[str], header: Sequence[str]) -> str:
     if len(header) == 1:
         for delimiter, name in {";": "semicolons", "\t": "tabs", "|": "bars"}.items():
             if {*missing} <= {*header[0].split(delimiter)}:
-                return f": its values are divided by {name}; divide them by commas"
+                return f": its values are separated by {name}; separate them by commas"
     if {*missing} <= {name.strip() for name in header}:
         return ": remove the spaces around them"
     if {name.lower() for name in missing} <= {name.lower() for name in header}:

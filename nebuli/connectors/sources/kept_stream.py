@@ -172,18 +172,18 @@ class KeptStream:
         if heads.stream != stream:
             there = f"stream {heads.stream}, up to message {heads.head}" if heads.stream else "no stream"
             raise InputGone(
-                f"{place}: message {number} of stream {stream} comes next, and its place has been taken by {there}; "
-                f"{self._advice()}"
+                f"{place}: message {number} of stream {stream} comes next, but the stream was replaced by "
+                f"{there}; {self._advice()}"
             )
         if number < heads.oldest:
             raise InputGone(
-                f"{place}: message {number} of stream {stream} comes next, and the oldest that is kept is "
+                f"{place}: message {number} of stream {stream} comes next, but the oldest that is kept is "
                 f"{heads.oldest}: earlier messages were acknowledged by all consumers, and deleted; "
                 f"{self._advice()}"
             )
         if number > heads.head:
             raise InputGone(
-                f"{place}: message {number} of stream {stream} comes next, and the stream has only "
+                f"{place}: message {number} of stream {stream} comes next, but the stream has only "
                 f"{heads.head}: the process that retains it has lost some; {self._advice()}"
             )
 
@@ -212,8 +212,9 @@ class KeptStream:
         number = heads.head if self._settings.begin == "latest" else heads.oldest
         if number and self.rows_to_skip:
             raise InputGone(
-                f"{self._settings.reads}: {self.rows_to_skip} rows of stream {heads.stream} were read already, and "
-                f"where from is not known, as message {number} is the first that would be read now; {self._advice()}"
+                f"{self._settings.reads}: {self.rows_to_skip} rows of stream {heads.stream} were read "
+                f"already, but the first of them is not known, as message {number} is the first that would "
+                f"be read now; {self._advice()}"
             )
         return await self._behind_rows(netchannel.Position(heads.stream, number))
 

@@ -77,9 +77,9 @@ class ParquetSource(Source):
             start = file.read(FIRST_BYTES)
         if start.startswith(_MAGIC):
             return InputError(
-                f"{self._path} is damaged, or was cut: write it again ({printable(str(error)).strip()})"
+                f"{self._path} is damaged or truncated: write it again ({printable(str(error)).strip()})"
             )
-        kind = kind_of_bytes(start) or "it does not begin with PAR1: is it of another type, such as CSV?"
+        kind = kind_of_bytes(start) or "it does not begin with PAR1: is it in another format, such as CSV?"
         return InputError(f"{self._path} is not a Parquet file: {kind}")
 
     @property

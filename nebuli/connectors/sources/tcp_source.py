@@ -135,8 +135,8 @@ class TcpSource(Source):
             size += len(data) - end
             if size > _LONGEST_LINE:
                 raise InputError(
-                    f"{self._name}, line {lines + 1}: a line is longer than {_LONGEST_LINE:,} bytes, the most that is "
-                    f"read{': is a quote in it never closed?' if self._is_csv and quotes.is_open else ''}"
+                    f"{self._name}, line {lines + 1}: a line is longer than the limit of {_LONGEST_LINE:,} "
+                    f"bytes{': is a quote in it never closed?' if self._is_csv and quotes.is_open else ''}"
                 )
         rest = b"".join(begun)
         if self._is_csv and quotes.is_open:

@@ -98,7 +98,7 @@ class Driven:
             if found is Signal.END:
                 break
             if found is Signal.LATER:
-                assert self.woken.wait(self._limit_s), "it returned LATER, and did not wake the fragment"
+                assert self.woken.wait(self._limit_s), "it returned LATER, but did not wake the fragment"
             elif isinstance(found, pa.RecordBatch):
                 batches.append(found)
         return pa.Table.from_batches(batches) if batches else pa.table({})
@@ -121,7 +121,7 @@ def nothing_held(limit_s: float) -> Iterator[None]:
     while (more := held() - before) and time.monotonic() < deadline:
         gc.collect()
         time.sleep(0.01)
-    assert not more, f"not let go of: {', '.join(more)}"
+    assert not more, f"not released: {', '.join(more)}"
 
 
 def held() -> Counter[str]:

@@ -181,7 +181,7 @@ class SourceConformance:
             assert poll.done(), f"a poll took more than {self.longest_poll_s:g} s to return without rows"
             assert poll.result() is Signal.LATER
             supply()
-            assert driven.woken.wait(self.limit_s), "there is something, and it did not wake the fragment"
+            assert driven.woken.wait(self.limit_s), "there is something, but it did not wake the fragment"
             assert driven.read(1).num_rows >= 1
             driven.call("close", "the test is over")
 

@@ -151,7 +151,7 @@ def _split(keys: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
     if size <= most:
         yield keys
     elif keys.num_rows == 1:
-        raise DataflowError(f"a key has {size} bytes, and at most {most} can be asked for over a network")
+        raise DataflowError(f"a key has {size} bytes, but the limit is {most} for requests over a network")
     else:
         half = keys.num_rows // 2
         yield from _split(_apart(keys.slice(0, half)), most)

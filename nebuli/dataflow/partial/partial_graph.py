@@ -137,7 +137,7 @@ class PartialGraph:
             groups = self.nodes.get(place.node)
             if place in before.partial or (isinstance(groups, GroupingNode) and not groups.full):
                 raise DataflowError(
-                    f"{in_words(place, plan.nodes)} would have to be full, and is partial: {why}"
+                    f"{in_words(place, plan.nodes)} would have to be full, but is partial: {why}"
                 )
         fresh = [id_ for id_ in plan.nodes if id_ not in before.nodes]
         mine = fresh if self._here is None else here
@@ -452,8 +452,8 @@ def _to_keep_less(node: PartialNode) -> str:
     match node:
         case Base():
             return (
-                "raise --max-state-bytes of its worker; or keep less: read fewer of its columns, or ask it by fewer "
-                "sets of columns, for each of which it has an index: nebuli place shows them"
+                "raise --max-state-bytes of its worker; or keep less: read fewer of its columns, or look it "
+                "up by fewer sets of columns, each of which has an index: nebuli place shows them"
             )
         case JoinOperator() | AggregateOperator() | DistinctOperator():
             raised = "max_state_bytes of the operator, or of its worker (--max-state-bytes)"

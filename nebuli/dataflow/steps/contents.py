@@ -54,7 +54,7 @@ class Contents:
         self._state.insert(run)
         if self._max_bytes is not None and self._state.nbytes > self._max_bytes:
             _log.warning(
-                "the contents of output %s have grown to %d bytes, and at most %d are kept: from now on "
+                "the contents of output %s have grown to %d bytes, but at most %d are kept: from now on "
                 "queries cannot read them; --max-state-bytes sets the limit",
                 self._name,
                 self._state.nbytes,

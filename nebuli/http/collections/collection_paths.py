@@ -65,13 +65,13 @@ def collection_paths(stores: ServedStores) -> dict[str, Any]:
     if not stores.names:
         return {}
     has_one = len(stores.names) == 1
-    store = query("store", one_of(stores.names), "Which of the stores.", required=not has_one)
+    store = query("store", one_of(stores.names), "The store.", required=not has_one)
     own = [path("name", _NAME), store]
     rendition = query("rendition", _NAME, "Its name.", required=True)
     return {
         "/collections": {
             "get": call(
-                "All collections, of all stores or of one.",
+                "The collections of all stores, or of one.",
                 object_of(
                     stores={"type": "array", "items": _TEXT},
                     collections={
@@ -83,7 +83,7 @@ def collection_paths(stores: ServedStores) -> dict[str, Any]:
             ),
             "post": {
                 **call(
-                    "Make a collection, which is empty.",
+                    "Create an empty collection.",
                     object_of(name=_TEXT, durable=_DURABLE),
                     [store],
                     code="201",
@@ -94,7 +94,7 @@ def collection_paths(stores: ServedStores) -> dict[str, Any]:
         "/collections/{name}": {
             "get": call("A collection: its columns, renditions, frontiers and holds.", _COLLECTION, own),
             "delete": call(
-                "Drop a collection, also for its readers.",
+                "Drop a collection; its readers then fail.",
                 object_of(name=_TEXT, durable=_DURABLE),
                 own,
             ),
@@ -105,19 +105,19 @@ def collection_paths(stores: ServedStores) -> dict[str, Any]:
                 {LINES: _TEXT, EVENTS: _TEXT, ARROW: BYTES},
                 [
                     *own,
-                    query("as_of", NUMBER, "The time of the rows, in milliseconds; the last one without."),
-                    query("from", NUMBER, "Changes alone, from this time on."),
+                    query("as_of", NUMBER, "The time of the rows, in milliseconds [default: the last]."),
+                    query("from", NUMBER, "Only changes, from this time on."),
                     query("follow", {"type": "boolean"}, "Continue with later changes."),
                 ],
             ),
             "post": {
                 **call(
-                    "Insert rows: the time at which all are there.",
+                    "Insert rows; the answer is the time of all.",
                     object_of(time=_WHOLE, rows=_WHOLE, durable=_DURABLE),
                     [
                         *own,
                         query("producer", _NAME, "The writer's name, unique to it."),
-                        query("sequence", NUMBER, "The producer's number for these rows, which ascend."),
+                        query("sequence", NUMBER, "The producer's number for these rows; numbers ascend."),
                     ],
                 ),
                 "requestBody": {
@@ -135,19 +135,19 @@ def collection_paths(stores: ServedStores) -> dict[str, Any]:
         },
         "/collections/{name}/renditions": {
             "post": call(
-                "Make another rendition, empty, which programs write from scratch.",
+                "Create an empty rendition, which programs write from scratch.",
                 object_of(rendition=_TEXT, durable=_DURABLE),
                 [
                     *own,
                     rendition,
-                    query("shards", _SHARDS, "Parts that are written side by side; 1 without."),
+                    query("shards", _SHARDS, "Parts that are written in parallel [default: 1]."),
                 ],
                 code="201",
             )
         },
         "/collections/{name}/renditions/{rendition}": {
             "delete": call(
-                "Drop a rendition that the collection is not, and was not.",
+                "Drop a rendition that is active at no readable time.",
                 object_of(rendition=_TEXT, durable=_DURABLE),
                 [*own, path("rendition", _NAME)],
             )
@@ -162,9 +162,9 @@ def collection_paths(stores: ServedStores) -> dict[str, Any]:
                     query(
                         "built_from",
                         NUMBER,
-                        "It was made of the rows at this time; later insertions are added.",
+                        "It was built from the rows at this time; later insertions are added.",
                     ),
-                    query("at", NUMBER, "The time from which it is; one to come is waited for."),
+                    query("at", NUMBER, "The time from which it is active, which may be in the future."),
                 ],
             )
         },
@@ -180,11 +180,11 @@ def collection_paths(stores: ServedStores) -> dict[str, Any]:
                 [
                     *own,
                     query("hold", _NAME, "The name of the hold.", required=True),
-                    query("at", NUMBER, "From when on.", required=True),
+                    query("at", NUMBER, "The time of the hold.", required=True),
                     query(
                         "lease_s",
                         {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_LEASE_S},
-                        "For how long; until it is released without.",
+                        "Seconds until it expires [default: never].",
                     ),
                 ],
                 code="201",
@@ -192,7 +192,7 @@ def collection_paths(stores: ServedStores) -> dict[str, Any]:
         },
         "/collections/{name}/holds/{hold}": {
             "delete": call(
-                "Let a hold go, whether it is there or not.",
+                "Release a hold, if there is one.",
                 object_of(hold=_TEXT, durable=_DURABLE),
                 [*own, path("hold", _NAME)],
             )

@@ -47,7 +47,7 @@ def _lines(found: Sequence[tuple[str, SourceStatus]], now: int) -> Iterator[str]
     )
     yield from _gauge(
         "lag_seconds",
-        "how long ago the time was below which the collection is complete",
+        "age of the time below which the collection is complete",
         [(at, each.lag_ms / 1000) for at, each in labelled if each.lag_ms is not None],
     )
     yield from _gauge(
@@ -62,12 +62,12 @@ def _lines(found: Sequence[tuple[str, SourceStatus]], now: int) -> Iterator[str]
     )
     yield from _gauge(
         "replicas",
-        "how many instances there are to be on each host",
+        "how many instances each host should have",
         [(at, each.replicas) for at, each in labelled],
     )
     yield from _gauge(
         "instances",
-        "how many instances there are, by how they fare",
+        "how many instances there are, by health",
         [
             ({**at, "health": health}, number)
             for at, each in labelled
@@ -91,12 +91,12 @@ def _lines(found: Sequence[tuple[str, SourceStatus]], now: int) -> Iterator[str]
     )
     yield from _gauge(
         "error_age_seconds",
-        "how long ago the last error was met, also where it is over",
+        "how long ago the last error occurred, even if it is resolved",
         [(at, (now - each.last_error_at) / 1000) for at, each in labelled if each.last_error_at is not None],
     )
     yield from _gauge(
         "hold_age_seconds",
-        "how old the time is from which on a hold keeps a collection",
+        "age of the time from which a hold keeps a collection",
         [
             ({**at, "collection": hold.collection, "hold": hold.name}, (now - hold.time) / 1000)
             for at, each in labelled

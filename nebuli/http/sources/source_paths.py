@@ -64,13 +64,13 @@ _SOURCE = object_of(
 
 def source_paths(stores: ServedStores) -> dict[str, Any]:
     """The paths."""
-    store = query("store", one_of(stores.names), "Which of the stores.", required=len(stores.names) != 1)
+    store = query("store", one_of(stores.names), "The store.", required=len(stores.names) != 1)
     name = path("name", {"type": "string", "minLength": 1, "maxLength": 256})
     sources = {"type": "array", "items": object_of(store=_TEXT, **_IN_SHORT)}
     return {
         "/sources": {
             "get": call(
-                "All sources, of all stores or of one, and how far each is.",
+                "The sources of all stores, or of one, with their progress.",
                 object_of(stores={"type": "array", "items": _TEXT}, sources=sources),
                 [{**store, "required": False}],
             )

@@ -77,7 +77,7 @@ def view_paths(places: ViewPlaces) -> dict[str, Any]:
         },
         "/views/{name}/watch": {
             "get": given(
-                "The rows of one key, now and whenever they are others.",
+                "The rows of one key, now and after each change.",
                 {LINES: _TEXT, EVENTS: _TEXT},
                 [name, key, deadline],
             )

@@ -92,7 +92,7 @@ class _Endpoints:
         if not isinstance(said, list):
             raise parts.wrong_body("a list 'keys'", _EXAMPLE)
         if len(said) > MAX_KEYS:
-            what = f"these are {len(said)} keys, and {MAX_KEYS} are accepted at once"
+            what = f"these are {len(said)} keys, but at most {MAX_KEYS} are accepted at once"
             raise Problem(413, "too_large", what, "read them with several requests")
         asked = await self._asked(request)
         found = await asked.look_up(await asyncio.to_thread(asked.keys_of, said))
@@ -273,9 +273,9 @@ _COUNTED: dict[str, tuple[Kind, str]] = {
     "keys": ("gauge", "keys that a partial view has now"),
     "bytes": ("gauge", "memory of the keys that it has"),
     "lookups": ("counter", "keys that were looked up"),
-    "hits": ("counter", "of these, keys that were there at once"),
-    "upqueries": ("counter", "how often keys were asked for where the rows come from"),
-    "evictions": ("counter", "keys that had to go"),
+    "hits": ("counter", "looked-up keys that were in memory"),
+    "upqueries": ("counter", "upqueries that it has made, each for some keys"),
+    "evictions": ("counter", "keys that were evicted"),
 }
 """The counters of a view, since its fragment's process began."""
 

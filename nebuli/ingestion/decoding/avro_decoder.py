@@ -113,8 +113,8 @@ class AvroDecoder(Decoder):
             ) from None
         if body.tell() != len(payload):
             raise Unfit(
-                f"has {len(payload):,} bytes, and schema {number} reads {body.tell():,}; it was written with "
-                f"another schema"
+                f"has {len(payload):,} bytes, but schema {number} reads {body.tell():,}; it was written with "
+                "another schema"
             )
         return record, written.converts
 

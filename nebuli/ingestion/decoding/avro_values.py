@@ -43,7 +43,7 @@ def converts_record(writer: Any, schema: pa.Schema, names: Mapping[str, Any]) ->
     """By the columns that records of this type have, how a value of it is one. Raises Unfit."""
     kind = _named(writer, names)
     if not isinstance(kind, dict) or kind.get("type") != "record":
-        raise Unfit(f"its schema is of {_said(writer)}; expected a record")
+        raise Unfit(f"its schema is {_said(writer)}; expected a record")
     written = {each["name"]: each["type"] for each in kind["fields"]}
     return {
         field.name: converts(written[field.name], field.type, names, field.name)

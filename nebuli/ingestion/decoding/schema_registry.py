@@ -63,7 +63,7 @@ class SchemaRegistry:
     def _text(self, found: dict[str, Any], what: str) -> str:
         kind, text = found.get("schemaType", "AVRO"), found.get("schema")
         if kind != "AVRO" or not isinstance(text, str):
-            raise SourceUnusable(f"{self._source}: {what} of {self._url} is of type {kind}; expected AVRO")
+            raise SourceUnusable(f"{self._source}: {what} of {self._url} has the type {kind}; expected AVRO")
         return text
 
     def _get(self, path: str, place: str, deadline: float) -> dict[str, Any]:
@@ -89,7 +89,7 @@ class SchemaRegistry:
             if code < _SERVER_ERRORS and code != _TOO_MANY_REQUESTS:
                 raise self._unusable(path, f"status {code}") from None
             raise SourceAway(
-                f"{self._source}: the registry answers {self._url}{path} by status {code}"
+                f"{self._source}: the registry answers {self._url}{path} with status {code}"
             ) from None
         except (OSError, HTTPException) as error:
             raise SourceAway(

@@ -30,7 +30,7 @@ class TypedColumns(Decoder):
         for field in self.schema:
             if rows.schema.get_field_index(field.name) == -1:
                 raise MessageInvalid(
-                    f"{self._source}: its messages have the columns {', '.join(rows.schema.names)}, and no "
+                    f"{self._source}: its messages have the columns {', '.join(rows.schema.names)}, but no "
                     f"{field.name}: use these in the schema"
                 )
             try:
@@ -38,7 +38,7 @@ class TypedColumns(Decoder):
             except pa.ArrowException as error:
                 raise MessageInvalid(
                     f"{self._source}: column {field.name} of the message at {messages.lower} or later is "
-                    f"{rows.schema.field(field.name).type}, and the schema has {field.type} ({error}): make "
-                    f"their types agree"
+                    f"{rows.schema.field(field.name).type}, but the schema has {field.type} ({error}): make "
+                    "their types agree"
                 ) from error
         return messages.made_of(pa.RecordBatch.from_arrays(columns, schema=self.schema))

@@ -96,8 +96,8 @@ class Debezium(Envelope):
             op = ops[int(row)].as_py()
             said = "neither op nor status" if op is None else f"op {op!r}"
             raise MessageInvalid(
-                f"{arrived.place(int(row), self._source)}: {said}; expected an op of c, r, u, d or t, or the status of "
-                "a transaction (of Debezium's JSON, value.converter.schemas.enable=false)"
+                f"{arrived.place(int(row), self._source)}: {said}; expected an op of c, r, u, d or t, or the "
+                "status of a transaction (in Debezium's JSON, value.converter.schemas.enable=false)"
             )
         for image, wanted in (("after", _PUTS), ("before", (_DELETES,))):
             has_to = pc.is_in(ops, value_set=pa.array(wanted))
@@ -105,8 +105,8 @@ class Debezium(Envelope):
             for row in _where(pc.and_(has_to, pc.invert(there)))[:1]:
                 raise MessageInvalid(
                     f"{arrived.place(int(row), self._source)}: op {ops[int(row)].as_py()!r} has no {image}, "
-                    f"which identifies its row; configure the database to send it (of Postgres: REPLICA "
-                    f"IDENTITY)"
+                    "which identifies its row; configure the database to send it (in Postgres: REPLICA "
+                    "IDENTITY)"
                 )
             is_used = pc.and_(there, pc.or_(has_to, pc.equal(ops, "u")))
             places = _where(is_used)
@@ -199,9 +199,9 @@ class Debezium(Envelope):
             for name in missing.get(change, ()):
                 if old is None:
                     raise MessageInvalid(
-                        f"{arrived.place(change, self._source)}: column {name} is left out as unchanged, "
-                        "and no earlier row of this key has it; begin with a snapshot, or set REPLICA "
-                        "IDENTITY FULL"
+                        f"{arrived.place(change, self._source)}: column {name} is left out as unchanged, but "
+                        "no earlier row of this key has it; begin with a snapshot, or set REPLICA IDENTITY "
+                        "FULL"
                     )
                 now[name] = sources[name][change] = old[name]
             current[group] = now

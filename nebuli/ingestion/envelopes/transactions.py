@@ -146,7 +146,7 @@ class Transactions(Envelope):
             fresh.end = (self._next + row, count)
         elif end[1] != count:
             raise MessageInvalid(
-                f"{arrived.place(row, self._source)}: transaction {name} ends with event_count {count}, and "
+                f"{arrived.place(row, self._source)}: transaction {name} ends with event_count {count}, but "
                 f"has ended with {end[1]} before; its metadata belongs to different transactions"
             )
 
@@ -180,9 +180,9 @@ class Transactions(Envelope):
         if count > end[1] and fresh is not None:
             row = fresh.rows[-1] if fresh.rows else end[0] - self._next
             raise MessageInvalid(
-                f"{arrived.place(row, self._source)}: transaction {name} has {count} rows, and its END "
+                f"{arrived.place(row, self._source)}: transaction {name} has {count} rows, but its END "
                 f"announces {end[1]}; expected no more (with the rows of one table, an event_count of that "
-                f"table)"
+                "table)"
             )
         return end[0] if count == end[1] else None
 

@@ -284,7 +284,7 @@ class KeptChannel(SourceReader):
             self._reading = None
             raise SourceUnusable(
                 f"{self.reads}: stream {self._stream} has the columns ({_one_line(there)}) from message "
-                f"{self._number} on, and before it they were ({_one_line(self.schema)})"
+                f"{self._number} on, but before it they were ({_one_line(self.schema)})"
             )
         return found[0].batch if len(found) == 1 else pa.concat_batches([each.batch for each in found])
 
@@ -311,8 +311,8 @@ class KeptChannel(SourceReader):
             raise self._gone(there)
         if not self._has_ended:
             raise SourceAway(
-                f"{self.reads}: stream {self._stream} was read up to message {self._number}, and {there} before its "
-                f"end was seen: a new reader sees whether all of it is ingested"
+                f"{self.reads}: the end of stream {self._stream} was not seen: it was read up to message "
+                f"{self._number}, and {there}; a new reader checks whether all of it is ingested"
             )
         self._before = {**self._before, self._stream: self._number}
         self._stream, self._number = heads.stream, 0
@@ -338,7 +338,7 @@ class KeptChannel(SourceReader):
 
     def _gone(self, why: str) -> AddressGone:
         return AddressGone(
-            f"{self.reads}: message {self._number} of stream {self._stream} comes next, and {why}; start "
+            f"{self.reads}: message {self._number} of stream {self._stream} comes next, but {why}; start "
             f"from scratch, and let no other process acknowledge as {self._origin.consumer!r}, or forget it"
         )
 
@@ -357,7 +357,7 @@ class KeptChannel(SourceReader):
     def _is_in_use(self, error: Exception) -> None:
         if not self._is_told_in_use:
             self._is_told_in_use = True
-            _log.warning("%s: %s; until then it releases nothing", self.reads, _one_line(error))
+            _log.warning("%s: %s; it releases nothing until it has the name", self.reads, _one_line(error))
 
 
 def _one_line(text: object) -> str:

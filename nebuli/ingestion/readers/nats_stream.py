@@ -82,17 +82,19 @@ class NatsStream(SourceReader):
             )
         if config.max_msgs_per_subject > 0:
             raise self._unusable(
-                f"it keeps {config.max_msgs_per_subject} messages of each subject (max_msgs_per_subject), so that "
-                "some between others are gone; expected a limit for all subjects: max_msgs, max_bytes or max_age"
+                f"it keeps {config.max_msgs_per_subject} messages of each subject (max_msgs_per_subject), "
+                "which leaves gaps; expected a limit for all subjects: max_msgs, max_bytes or max_age"
             )
         drops = {"allow_rollup_hdrs": config.allow_rollup_hdrs, "allow_msg_ttl": config.allow_msg_ttl}
         if allowed := [name for name, is_allowed in drops.items() if is_allowed]:
             raise self._unusable(
                 f"its messages can cause the deletion of others or of themselves ({' and '.join(allowed)}), "
-                "so that some between others are gone; expected a stream that does not allow it"
+                "which leaves gaps; expected a stream that does not allow it"
             )
         if self._origin.purge and (config.deny_purge or config.sealed):
-            raise self._unusable("it cannot be purged (deny_purge, or sealed); expected no purge")
+            raise self._unusable(
+                "it cannot be purged (deny_purge, or sealed); expected a source without purge"
+            )
 
     def _kept(self, info: StreamInfo) -> None:
         """Raise AddressGone where the stream does not have what is at our address, or is another one."""

@@ -151,7 +151,7 @@ class ParquetFiles(PolledFiles[_File]):
 
     def _is_another(self, part: _File, what: str) -> str:
         return (
-            f"{self._name}: {part.path} was read up to row {part.at}, and {what} now: another file has "
+            f"{self._name}: {part.path} was read up to row {part.at}, but {what} now: another file has "
             "replaced it; put the first one back, or start from scratch"
         )
 

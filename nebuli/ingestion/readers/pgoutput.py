@@ -213,7 +213,7 @@ class _Reading:
             elif kind == _SAME:
                 found.append(UNCHANGED)
             else:
-                raise ValueError(f"a value of the kind {chr(kind)!r}, which is not asked for")
+                raise ValueError(f"a value of the kind {chr(kind)!r}, which was not requested")
         self.at = at
         return tuple(found)
 

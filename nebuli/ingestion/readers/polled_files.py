@@ -200,7 +200,7 @@ class PolledFiles(SourceReader, Generic[PartT]):
         """Log missing files in one line: they may be many, and each new reader logs them."""
         if gone:
             _log.warning(
-                "%s: files that were read are not there any more (%d), and are taken as done; one is %s, which was "
+                "%s: files that were read no longer exist (%d), and count as done; one is %s, which was "
                 "read up to %s %d",
                 *(self._name, len(gone), gone[-1].path, self.unit[:-1], gone[-1].at),
             )
@@ -309,8 +309,8 @@ class PolledFiles(SourceReader, Generic[PartT]):
             self._tell_gone([part] if self._is_gone(part) else [])
         elif part.at:
             raise AddressGone(
-                f"{self._name}: {part.path} was read up to {self.unit[:-1]} {part.at}, and is gone: put it "
-                f"back, or start from scratch"
+                f"{self._name}: {part.path} was read up to {self.unit[:-1]} {part.at}, but is gone: put it "
+                "back, or start from scratch"
             ) from error
         else:
             raise SourceAway(f"{self._name}: {part.path} is not there; waiting for it") from error

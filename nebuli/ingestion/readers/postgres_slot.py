@@ -126,7 +126,7 @@ class PostgresSlot:
         if not may_replicate:
             raise self._unusable(f"{user} may not replicate: ALTER ROLE {_quoted(user)} REPLICATION")
         if origin.two_phase and version < 150_000:
-            raise self._unusable(f"two_phase needs PostgreSQL 15 or later, and this is {version // 10_000}")
+            raise self._unusable(f"two_phase needs PostgreSQL 15 or later, but this is {version // 10_000}")
         table = await self._table_name()
         await self._check_publication(*table)
         await self._check_identity(*table, key)
@@ -137,7 +137,7 @@ class PostgresSlot:
         try:
             ((parts,),) = await self._ask("select parse_ident(%s)", (text,))
         except SourceUnusable as error:
-            raise self._unusable(f"{text!r} is not a name of a table, as public.orders is") from error
+            raise self._unusable(f"{text!r} is not a name of a table, such as public.orders") from error
         if len(parts) != 2:
             raise self._unusable(f"expected a table with its schema, as in public.orders, got {text!r}")
         return parts[0], parts[1]
@@ -200,9 +200,9 @@ class PostgresSlot:
         )
         if strange := [name for name in columns if name not in published]:
             raise self._unusable(
-                f"the schema has the column {strange[0]}, and the publication {self._origin.publication} has of "
-                f"{table} {', '.join(published)}: use only these, or publish that column, too (generated "
-                "columns are not published)"
+                f"the schema has the column {strange[0]}, but the publication {self._origin.publication} has "
+                f"of {table} only {', '.join(published)}: use only these, or publish that column, too "
+                "(generated columns are not published)"
             )
 
     # -- the slot
@@ -228,7 +228,7 @@ class PostgresSlot:
             )
         if two_phase != self._origin.two_phase:
             raise self._unusable(
-                f"the slot was made with two_phase {str(two_phase).lower()}, and the definition has "
+                f"the slot was made with two_phase {str(two_phase).lower()}, but the definition has "
                 f"{str(self._origin.two_phase).lower()}: it is set when a slot is made; name another slot"
             )
         return SlotState(of_lsn(confirmed), of_lsn(flushed), bool(is_lost))
@@ -243,8 +243,8 @@ class PostgresSlot:
             )
         except SourceAway as error:
             raise SourceAway(
-                f"{error}; a slot is made once all transactions have ended that are open now: "
-                "see pg_stat_activity and pg_prepared_xacts"
+                f"{error}; a slot can be made once all transactions that are open now have ended: see "
+                "pg_stat_activity and pg_prepared_xacts"
             ) from error
         except _AsSaid as error:
             if error.state == _NO_SLOT_LEFT:

@@ -139,7 +139,7 @@ class _Peek:
         """True if a change is needed: it is of the table, and was not read yet."""
         begun = self._begun
         if begun is None:
-            raise MessageInvalid("a change is outside of a transaction")
+            raise MessageInvalid("a change is outside a transaction")
         if isinstance(begun, Begin) and begun.lsn < self._at:
             return False
         return data[:1] == b"T" or int.from_bytes(data[1:5]) in self._tables
@@ -208,7 +208,7 @@ class _Peek:
     def _ended(self, lsn: int) -> Begin | BeginPrepare:
         begun, self._begun = self._begun, None
         if begun is None or begun.lsn != lsn:
-            raise MessageInvalid(f"a transaction ends at {lsn}, and {begun} has begun")
+            raise MessageInvalid(f"a transaction ends at {lsn}, but {begun} has begun")
         return begun
 
     def _payloads(self, key: str) -> list[bytes]:
@@ -295,7 +295,7 @@ class _Table:
             }
         except ValueError as error:
             raise MessageInvalid(
-                f"a value of {self._relation.schema}.{self._relation.name} is not of its column's type: {error}"
+                f"a value of {self._relation.schema}.{self._relation.name} does not have its column's type: {error}"
             ) from error
 
 

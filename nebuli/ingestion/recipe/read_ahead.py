@@ -151,8 +151,8 @@ class ReadAhead:
             if read < address and end < address:
                 raise AddressGone(
                     f"{self.reader.reads}: messages up to {address}{f' of {part}' if part else ''} are "
-                    f"recorded as available, and it has them only up to {end}: it has lost some, or is "
-                    f"another one; restore it, or drop the source and create it again"
+                    f"recorded as available, but it has them only up to {end}: it has lost some, or is "
+                    "another one; restore it, or drop the source and create it again"
                 )
 
     def _below(self, part: str, address: int) -> list[Messages]:

@@ -112,7 +112,7 @@ class ReaderConformance:
         waiting = asyncio.create_task(reader.next())
         await asyncio.wait([waiting], timeout=self.idle_s)
         if waiting.done():
-            pytest.fail(f"there is nothing, and next does not wait: {waiting.result()}")
+            pytest.fail(f"there is nothing, but next does not wait: {waiting.result()}")
         return waiting
 
     # -- what it must do
@@ -325,7 +325,7 @@ class ReaderConformance:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.limit_s
         while more := [*(held() - before[0]), *map(str, asyncio.all_tasks() - before[1])]:
-            assert loop.time() < deadline, f"not let go of: {', '.join(more)}"
+            assert loop.time() < deadline, f"not released: {', '.join(more)}"
             gc.collect()
             await asyncio.sleep(_STEP_S)
 

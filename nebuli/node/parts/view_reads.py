@@ -167,7 +167,7 @@ class ViewReads:
         if sendable(keys).num_rows < keys.num_rows:
             return bytes_of(_too_large(keys))
         if distinct(keys).num_rows < keys.num_rows:
-            return bytes_of(Refused(f"{keys.num_rows} keys of which some are equal; give each once"))
+            return bytes_of(Refused(f"{keys.num_rows} keys, some of which are equal: give each once"))
         reading = self._read(view, keys)
         missing = reading.missing.num_rows
         if not again:
@@ -216,7 +216,7 @@ class ViewReads:
     async def _watch(self, view: _View, data: bytes, version: int, within_s: float) -> bytes:
         keys = with_one_zero_each(batch_of(data, view.key_schema))
         if keys.num_rows != 1:
-            return bytes_of(Refused(f"{keys.num_rows} keys are to be watched; give one"))
+            return bytes_of(Refused(f"expected one key to watch, got {keys.num_rows}"))
         if not sendable(keys).num_rows:
             return bytes_of(_too_large(keys))
         until = asyncio.get_running_loop().time() + min(max(within_s, 0.0), _LONGEST_S)

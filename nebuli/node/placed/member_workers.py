@@ -119,7 +119,7 @@ class MemberWorkers:
                     return
                 await asyncio.sleep(_LOOK_S)
         except (WorkerRefused, WorkerUnreachable) as error:
-            _log.info("%s at %s is not ended yet: %s", place.id, place.node, error)
+            _log.info("%s at %s has not ended yet: %s", place.id, place.node, error)
 
     async def forget(self, place: MemberPlace) -> None:
         """Have a member ended and forgotten, with what it keeps, however long its worker is away."""
@@ -135,7 +135,7 @@ class MemberWorkers:
                     return
             except WorkerUnreachable as error:
                 if not said:
-                    _log.warning("%s is taken away once its worker is back: %s", place.id, error)
+                    _log.warning("%s is removed once its worker is back: %s", place.id, error)
                 said = True
             else:
                 return

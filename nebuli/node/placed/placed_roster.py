@@ -200,6 +200,4 @@ class PlacedRoster:
                 for each in self.notes.whose.leaving:
                     group.create_task(one(each))
         except* OSError as errors:
-            _log.warning(
-                "members that have left are looked for again by the next process: %s", errors.exceptions[0]
-            )
+            _log.warning("the next process looks again for members that have left: %s", errors.exceptions[0])

@@ -30,14 +30,14 @@ _COUNTERS = {
     "rows_out": "Rows that its sink has sent or written.",
     "bytes_in": "Bytes, in memory, of the fragment's input.",
     "bytes_out": "Bytes, in memory, of the fragment's output.",
-    "late_rows": "Rows that came when their window was over, and were dropped.",
+    "late_rows": "Rows that came after their window was over, and were dropped.",
     "rows_without_time": "Rows whose time was null at a window, and were dropped.",
 }
 _VIEW_COUNTERS = {
     "lookups": "Keys that were looked up.",
     "hits": "Keys that were there when they were looked up; the others are misses.",
     "upqueries": "Upqueries that the view has made, each for some keys.",
-    "evictions": "Keys that had to go.",
+    "evictions": "Keys that were evicted.",
 }
 _VIEW_GAUGES = {
     "keys": "Keys that the view has, if it is partial.",

@@ -58,8 +58,8 @@ class Inserting:
             found = collections.describe(place.collection)
         if found.timed != "store":
             raise CollectionStreamError(
-                f"{place} has times assigned by its writers, and Spark has none: write a collection whose "
-                f"times the store assigns, which is the default"
+                f"{place} has times assigned by its writers, but Spark has none: write a collection whose "
+                "times the store assigns, which is the default"
             )
         target = written_as(str(place), found.schema, schema)
         settle()

@@ -112,6 +112,6 @@ class TimeReader:
             row = without_weight(net).slice(int(np.argmax(weights < 0)), 1).to_pylist()[0]
             raise RowTakenBack(
                 f"{self.options.place} retracts {row} at {at}, which cannot be read as plain rows: read with "
-                f"changes=true, and have {WEIGHT} and {TIME}"
+                f"changes=true, to get {WEIGHT} and {TIME}"
             )
         return without_weight(net).take(pa.array(np.repeat(np.arange(net.num_rows), weights)))

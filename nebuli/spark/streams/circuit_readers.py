@@ -58,8 +58,8 @@ class CircuitBatchReader(_ReadsSteps, DataSourceReader):
         if not start <= end <= there:
             raise OptionError(
                 f"circuit {options.place.address}, output {options.output}: steps from {start} up to {end} "
-                f"are requested, and only those below {there} are computed: give startingStep and "
-                f"endingStep in this order, up to {there}"
+                f"are requested, but only those below {there} are computed: give startingStep and endingStep "
+                f"in this order, up to {there}"
             )
         return [StepsPartition(each) for each in Steps(start, end).cut(options.min_partitions)]
 
@@ -147,7 +147,9 @@ class CircuitStreamReader(_ReadsSteps, DataSourceStreamReader, SupportsTriggerAv
             return
         self._behind_since = self._behind_since or now
         if now - self._behind_since > options.place.timeout_s:
-            there = f"for {options.place.timeout_s:g} s the circuit has made those below {self._there} only"
+            there = (
+                f"within {options.place.timeout_s:g} s the circuit has made those below {self._there} only"
+            )
             raise StepsReplaced(_replaced(options, first, there))
 
 
@@ -162,7 +164,7 @@ def _step(offset: dict[str, Any]) -> int:
 def _replaced(options: ReadOptions, first: int, there: str) -> str:
     return (
         f"circuit {options.place.address}, output {options.output}: the query has read all steps below "
-        f"{first}, and {there}: the circuit was started from scratch, or is another one; start with a new "
+        f"{first}, but {there}: the circuit was started from scratch, or is another one; start with a new "
         "checkpoint"
     )
 

@@ -90,7 +90,7 @@ class Staged:
             if any(each.known for each in staged) and expected <= work.number:
                 raise CircuitStreamError(
                     f"circuit {options.place.address}, {self._what(work)}: the circuit reported this batch "
-                    "to a task as pushed, and does not have it: was the circuit started from scratch?"
+                    "to a task as pushed, but does not have it: was the circuit started from scratch?"
                 )
             circuit.push_staged(options.input, names, producer=work.producer, sequence=work.number)
 

@@ -54,12 +54,11 @@ def complete_steps(options: ReadOptions) -> int:
         if status.caught_up:
             return status.complete
         if time.monotonic() > until:
-            paused = ", and is paused: start it" if status.paused else ": see that all of its members run"
+            paused = ", and is paused: start it" if status.paused else ": check that all of its members run"
             raise CircuitAway(
                 f"circuit {options.place.address}, output {options.output}: the circuit was restarted, and "
-                "within "
-                f"{options.place.timeout_s:g} s (the option timeout) has not caught up with its earlier "
-                f"steps{paused}"
+                f"has not caught up with its earlier steps within {options.place.timeout_s:g} s (the option "
+                f"timeout){paused}"
             )
         pause()
 
@@ -134,7 +133,7 @@ class StepReader:
             row = without_weight(net).slice(int(np.argmax(weights < 0)), 1).to_pylist()[0]
             raise RowTakenBack(
                 f"circuit {self.options.place.address}, output {self.options.output}: step {step} retracts "
-                f"{row}, and appendOnly=true reads rows that are only added: read changes, with {WEIGHT} and "
+                f"{row}, but appendOnly=true reads rows that are only added: read changes, with {WEIGHT} and "
                 f"{STEP}"
             )
         return without_weight(net).take(pa.array(np.repeat(np.arange(net.num_rows), weights)))

@@ -336,7 +336,7 @@ class CallConnection:
                 finally:
                     found.leave_s = _LEAVE_S if self._left else 0.0
         except NetChannelError as error:
-            _log.info("%s is asked nothing any more: %s", sender, error)
+            _log.info("%s gets no more requests: %s", sender, error)
 
     async def _next(self, to_send: asyncio.Queue[_Question]) -> bytes:
         """The next question that is not answered, or given up, before it is sent."""

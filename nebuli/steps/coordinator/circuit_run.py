@@ -40,7 +40,7 @@ _PUSH_S = 10.0
 """How long pushes that are on their way are waited for: by members that are to follow, and by the end."""
 _LOOK_S = 0.05
 _ENDING = "the query is ending"
-_UNKNOWN = "it is not known whose it is"
+_UNKNOWN = "it is not known which members have it"
 _Wanted = TypeVar("_Wanted")
 
 

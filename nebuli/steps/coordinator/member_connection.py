@@ -134,7 +134,7 @@ class MemberConnection:
         except (NetChannelError, MalformedMessage) as error:
             return str(error)
         except TimeoutError:
-            return f"it was greeted at {address}, and does not answer"
+            return f"it was greeted at {address}, but does not answer"
 
     async def _greet(self, address: str, session: str) -> None:
         """Greet the member, and wait until it has received that: without a deadline, as it may come at any time."""

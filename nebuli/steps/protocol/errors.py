@@ -45,9 +45,9 @@ class Fenced(CoordinationError):
         self.own = own
         self.greater = greater
         super().__init__(
-            f"another coordinator has taken over with epoch {greater}, this one has {own}, and ends: the "
-            f"query continues with the other one. If that should not be there, end it, and start the query "
-            f"again"
+            f"another coordinator has taken over with epoch {greater}; this one has {own}, and ends: the "
+            "query continues with the other one. If that one should not exist, end it, and start the query "
+            "again"
         )
 
 
@@ -62,9 +62,9 @@ class NoCommonCheckpoint(CoordinationError):
             for member, found in sorted(steps.items())
         )
         super().__init__(
-            f"no checkpoint is at all members: {each}. Nothing was opened: restore the folders of the "
-            f"members with older state from copies as new as the others', or start the query from scratch, "
-            f"without the state of any member"
+            f"the members share no checkpoint: {each}. Nothing was opened: restore the folders of the "
+            "members with older state from copies as new as the others', or start the query from scratch, "
+            "without the state of any member"
         )
 
 
@@ -125,9 +125,9 @@ class NothingToSave(CoordinationError):
         self.step = step
         match step:
             case None:
-                last = "at which step its last checkpoint is, is not known"
+                last = "the step of its last checkpoint is not known"
             case 0:
                 last = "it has no checkpoint yet"
             case _:
                 last = f"its last checkpoint is at step {step:,}"
-        super().__init__(f"{happened}, and nothing is to be saved: {last}{then}")
+        super().__init__(f"{happened}, and there is nothing to save: {last}{then}")

@@ -43,13 +43,13 @@ class SparkHome:
             return
         if master.startswith("sc://"):
             raise HomeUnfit(
-                f"{_NEEDS} a Spark whose driver is here, and {master} is a server of Spark Connect, which has its own: "
-                f"give the master of its cluster (spark://HOST:PORT)"
+                f"{_NEEDS} a Spark whose driver is here, but {master} is a server of Spark Connect, which "
+                "has its own: give the master of its cluster (spark://HOST:PORT)"
             )
         if isinstance(state, Path):
             raise HomeUnfit(
-                f"the members run on the machines of {master}, and these do not have the folder {state}: give --state "
-                f"postgresql://USER@HOST/DATABASE?schema=NAME&blobs=s3://BUCKET/PREFIX"
+                f"the members run on the machines of {master}, which do not have the folder {state}: give "
+                "--state postgresql://USER@HOST/DATABASE?schema=NAME&blobs=s3://BUCKET/PREFIX"
             )
         try:
             self.host = address_towards(master)
@@ -76,7 +76,7 @@ def master_of(topology: Topology) -> str | None:
     if len(nodes) > 1:
         names = ", ".join(node.address for node in nodes)
         raise HomeUnfit(
-            f"members live in one Spark, and the topology has {len(nodes)} nodes with the engine spark ({names}): "
-            f"leave it with one of them"
+            f"members live in one Spark, but the topology has {len(nodes)} nodes with the engine spark "
+            f"({names}): keep it for one of them"
         )
     return nodes[0].master if nodes else None

@@ -121,7 +121,7 @@ class SparkMembers:
                 return
             if ends.are_too_many():
                 raise StageEnds("driver", ATTEMPTS, WITHIN_S, why, self._said)
-            _log.warning("the members' Spark has ended (%s); it is begun again", why)
+            _log.warning("the members' Spark has ended (%s); it is started again", why)
 
     async def _drive(self) -> str | None:
         """One driver, from its start to its end: why it has ended, None if all members were dismissed."""
@@ -192,7 +192,7 @@ class SparkMembers:
                     self._drop(report.text)
                     if ends.are_too_many():
                         raise StageEnds("stage", ATTEMPTS, WITHIN_S, report.text)
-                    _log.warning("Spark has ended the members' stage (%s): it is begun again", report.text)
+                    _log.warning("Spark has ended the members' stage (%s): it is started again", report.text)
                     await self._begin(process)
                 case Happened.SHORT:
                     raise TooFewSlots(self._master, int(report.text), len(self._orders), self._slots_s)

@@ -72,8 +72,8 @@ class Reader:
                 name = self._collection.name
                 raise NotYet(
                     name, hold.at, error.upper, deadline_s,
-                    f"collection {name} is complete below {error.upper} only, and {hold.at} did not come within "
-                    f"{deadline_s:g} s: read at an earlier time, or wait longer",
+                    f"collection {name} is complete below {error.upper} only, and did not reach {hold.at} "
+                    f"within {deadline_s:g} s: read at an earlier time, or wait longer",
                 ) from None  # fmt: skip
 
     async def snapshot_of(self, rendition: str, at: int, deadline_s: float) -> pa.Table:
@@ -259,8 +259,8 @@ def rows_of(collection: str, at: int, contents: pa.Table) -> pa.Table:
         )
     if (count := times.sum(dtype=float)) > MOST_ROWS:
         raise CollectionError(
-            f"collection {collection} has {count:.0f} rows at {at}, {MOST_ROWS} at most can be read as single ones: "
-            f"read each once, with its weight"
+            f"collection {collection} has {count:.0f} rows at {at}, but at most {MOST_ROWS} can be read as "
+            "single ones: read each once, with its weight"
         )
     several = np.flatnonzero(times > 1)
     return pa.concat_tables([rows, rows.take(pa.array(np.repeat(several, times[several] - 1)))])

@@ -473,7 +473,7 @@ class _Entered:
                 await self.keep_house(names)
             except StorageError as error:
                 self._written |= {*names}
-                _log.warning("collections were not looked after, which is tried again later: %s", error)
+                _log.warning("the maintenance of collections failed, and is retried later: %s", error)
         self._house = None
 
     async def keep_house(self, names: Sequence[str]) -> None:
@@ -495,7 +495,7 @@ class _Entered:
             async with asyncio.timeout(_HOUSE_S):
                 await self.controller.compact_overdue(sorted(self._written))
         except (StorageError, TimeoutError) as error:
-            _log.warning("collections were not compacted, which is tried again later: %s", error)
+            _log.warning("the compaction of collections failed, and is retried later: %s", error)
 
 
 def _zset(collection: Collection, rows: Rows) -> pa.RecordBatch:

@@ -368,7 +368,7 @@ def _rendition(rendition: Rendition, rows: pa.Schema) -> list[Create]:
 def _check_name(what: str, name: str) -> None:
     if not _NAME.fullmatch(name):
         raise CollectionMisused(
-            f"{name!r} cannot be the name of {what}: take letters, digits, _, . and -, 100 at most, a letter or _ first"
+            f"{name!r} cannot be the name of {what}: use letters, digits, _, . and -, 100 at most, a letter or _ first"
         )
 
 

@@ -89,9 +89,9 @@ class ConflictingWrite(CollectionError):
         self.rendition = rendition
         self.time = time
         super().__init__(
-            f"rendition {rendition} of collection {name} has other rows at time {time} than this writer: "
-            f"there alone is {there}, and here alone {here}. Its writers have to write the same: find the "
-            f"difference between them, write a new rendition from scratch, and hand over to it"
+            f"rendition {rendition} of collection {name} has other rows at time {time} than this writer "
+            f"(only there: {there}; only here: {here}). Its writers have to write the same: find the "
+            "difference between them, write a new rendition from scratch, and hand over to it"
         )
 
 
@@ -113,8 +113,9 @@ class RenditionOver(CollectionError):
         self.name = name
         self.rendition = rendition
         super().__init__(
-            f"this client writes rendition {rendition} of collection {name}, which is {now} from {begin}: if "
-            f"its rows are also right for that one, continue with rendition={now!r}; otherwise end it"
+            f"this client writes rendition {rendition} of collection {name}, whose rendition is {now} from "
+            f"{begin} on: if its rows are also right for that one, continue with rendition={now!r}; "
+            "otherwise end it"
         )
 
 
@@ -142,8 +143,8 @@ class TooLate(CollectionError):
         self.asked = asked
         self.since = since
         super().__init__(
-            f"collection {name} cannot be read at {asked} any more, but from {since} on: read at a later time, keep a "
-            f"hold as long as you read, or create collections with a longer history"
+            f"collection {name} cannot be read at {asked} any more, only from {since} on: read at a later "
+            "time, keep a hold as long as you read, or create collections with a longer history"
         )
 
 

@@ -91,8 +91,9 @@ async def _wait_for(space: Space, order: Order, at: int) -> None:
     to_come_s = (at - space.clock.now()) / 1000
     if to_come_s > order.deadline_s:
         raise RenditionRefused(
-            f"collection {order.name} is to become rendition {order.rendition} at {at}, which is {to_come_s:.3f} s "
-            f"from now, and the deadline is {order.deadline_s:g} s: give an earlier time, or a longer deadline"
+            f"collection {order.name} is to become rendition {order.rendition} at {at}, which is "
+            f"{to_come_s:.3f} s from now, but the deadline is {order.deadline_s:g} s: give an earlier time, "
+            "or a longer deadline"
         )
     await asyncio.sleep(max(0.0, to_come_s - _AHEAD_S))
 
@@ -160,8 +161,8 @@ class _Handover:
             written = max(self.uppers[each] for each in self._new)
             if written > at + (self.order.at is None):
                 raise RenditionRefused(
-                    f"rendition {self.order.rendition} of collection {self.order.name} is written below {written}, and "
-                    f"it is {at}: hand over once that time has come"
+                    f"rendition {self.order.rendition} of collection {self.order.name} is written below "
+                    f"{written}, but the time is {at}: hand over once {written} has come"
                 )
             at = max(at, written)
             # A shard without a row until then has none: from here on the clock shows how far it is written. All of its
@@ -266,8 +267,8 @@ class _Handover:
         written = min(self.uppers[each] for each in self._new)
         if written <= built_from:
             raise RenditionRefused(
-                f"rendition {rendition} of collection {name} is written below {written} only, and was to be built from "
-                f"it as of {built_from}: write it up to {built_from + 1} first, even without rows"
+                f"rendition {rendition} of collection {name} is written below {written} only, but was to be "
+                f"built from it as of {built_from}: write it up to {built_from + 1} first, even without rows"
             )
 
     def _check_same(self, built_from: int) -> None:

@@ -312,7 +312,7 @@ def _check_numbered(collection: Collection, producer: str, sequence: int) -> Non
     if not is_whole:
         raise CollectionMisused(
             f"rows for collection {collection.name} cannot be those of producer {producer!r} with sequence "
-            f"{sequence!r}: take a name of Unicode text, and a whole number of 64 bits, with its sign"
+            f"{sequence!r}: use a Unicode string, and a signed integer of 64 bits"
         )
 
 

@@ -143,7 +143,7 @@ class _Part:
                 given.lower,
                 there,
                 f"rendition {given.rendition} of collection {given.collection.name} is written below "
-                f"{there}, and this writer continues at {given.lower}: the times between them are missing; "
+                f"{there}, but this writer continues at {given.lower}: the times between them are missing; "
                 f"write from {there}",
             )
 

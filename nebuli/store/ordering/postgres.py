@@ -181,7 +181,7 @@ class PostgresOrdering:
             (version,) = connection.execute(self._sql("select format from {schema}.store")).fetchone() or (0,)
             if version != FORMAT:
                 raise StoreUnusable(
-                    f"{self._where} is of format {version}, this program reads format {FORMAT}: use a "
+                    f"{self._where} has format {version}, but this program reads format {FORMAT}: use a "
                     "program of that version, or another schema (schema=NAME)"
                 )
             (self.blobs,) = connection.execute(self._sql("select blobs from {schema}.store")).fetchone() or (
@@ -189,8 +189,8 @@ class PostgresOrdering:
             )
         if not self.blobs.startswith(self._below_blobs):
             raise StoreUnusable(
-                f"{self._where} has its blobs at {self.blobs}, and the URL has blobs={self._place.blobs}: "
-                f"give the one that it was created with, or another schema (schema=NAME)"
+                f"{self._where} has its blobs at {self.blobs}, but the URL has blobs={self._place.blobs}: "
+                "give the one that it was created with, or another schema (schema=NAME)"
             )
 
     @property

@@ -196,8 +196,8 @@ class SqliteOrdering:
         (version,) = connection.execute("pragma user_version").fetchone()
         if (application, version) not in ((0, 0), (APPLICATION, FORMAT)):
             raise StoreUnusable(
-                f"{self._path} is of format {version} (application {application:#x}), this program reads format "
-                f"{FORMAT} ({APPLICATION:#x}): use a program of that version, or another folder"
+                f"{self._path} has format {version} (application {application:#x}), but this program reads "
+                f"format {FORMAT} ({APPLICATION:#x}): use a program of that version, or another folder"
             )
         if not version:
             _check(self._path, noted, {})

@@ -338,7 +338,7 @@ class ShardAccess:
         except ShardUnknown:
             pass  # it was dropped: nothing is left to be compacted
         except StorageError as error:
-            _log.warning("shard %s was not compacted, which is tried again later: %s", shard.name, error)
+            _log.warning("the compaction of shard %s failed, and is retried later: %s", shard.name, error)
 
     async def compact_overdue(self, shards: Sequence[ShardTracker]) -> None:
         """Compact those whose log is long, and return when it is done."""

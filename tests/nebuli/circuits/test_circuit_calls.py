@@ -29,7 +29,7 @@ async def test_who_stages_too_much_for_one_push_is_told_to_stage_less_and_not_to
         calls=SimpleNamespace(to=lambda *_: nullcontext(MemberConnection()), closed=False),
     )
     calls = CircuitCalls(run)
-    with pytest.raises(CircuitFailed, match="2147483648 bytes are staged, and 1073741824 at most") as raised:
+    with pytest.raises(CircuitFailed, match="2147483648 bytes are staged, but at most 1073741824") as raised:
         await calls.push_staged("a", "spark query 7", 3, ["piece"], 1.0)
     await calls.close()
     assert "bound its batches (maxFilesPerTrigger, maxBytesPerTrigger" in str(raised.value)

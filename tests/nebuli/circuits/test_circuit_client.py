@@ -162,7 +162,7 @@ async def test_a_number_that_is_not_the_next_one_is_refused(serve: Serve) -> Non
     """DBSP-REQ-8: a producer learns which number the circuit has recorded last."""
     async with serve(members=1) as here, Circuit(here.address) as circuit:
         await circuit.push("a", batch(("x", 1)), producer="p", sequence=0)
-        with pytest.raises(circuits.SequenceGap, match="number 2 for input a, its next is 1") as gap:
+        with pytest.raises(circuits.SequenceGap, match="number 2 for input a, but its next is 1") as gap:
             await circuit.push("a", batch(("x", 1)), producer="p", sequence=2)
         assert gap.value.expected == 1
         with pytest.raises(circuits.SequenceReused, match="kept with other rows") as reused:
@@ -246,7 +246,7 @@ async def test_output_that_is_not_kept_any_more_is_said_with_the_first_that_is(s
         forgotten = await until_async(lambda: refusal(circuit), "a step that is forgotten")
         first = forgotten.bound
         assert str(forgotten).startswith(
-            f"step 0 of this output is no longer kept, {first} is the first that is: read from there"
+            f"step 0 of this output is no longer kept, and the first kept step is {first}: read from there"
         )
         assert first <= older, "a step that may be repeated is compared with what is there"
         await read_until(circuit, "rows", Counter({("x", 3): 1}), step)

@@ -60,7 +60,9 @@ async def test_a_circuit_that_comes_later_is_waited_for(face: str) -> None:
 async def test_one_that_does_not_come_is_an_error_at_the_deadline() -> None:
     (address,) = free_addresses(1)
     began = time.monotonic()
-    with pytest.raises(CircuitUnreachable, match=f"is 'nebuli run --stepped --serve {address}' running, and"):
+    with pytest.raises(
+        CircuitUnreachable, match=f"check that 'nebuli run --stepped --serve {address}' is running, and"
+    ):
         await nebuli.Circuit(address, deadline_s=0.5).__aenter__()
     assert time.monotonic() - began > 0.3  # and a pause less
 

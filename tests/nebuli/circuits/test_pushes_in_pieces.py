@@ -45,7 +45,7 @@ async def test_pieces_count_for_one_step_once_they_are_pushed(serve: Serve) -> N
         assert await circuit.push_staged("a", [lost], producer="p", sequence=4) > step  # type: ignore[list-item]
         assert await circuit.stage("a", batch(("more", 1)), producer="p", sequence=4) is None
         await circuit.push_staged("a", [], producer="p", sequence=9)
-        with pytest.raises(SequencePassed, match="its number 4 for input a, and its next is 10"):
+        with pytest.raises(SequencePassed, match="its number 4 for input a, but its next is 10"):
             await circuit.push_staged("a", all_but_one, producer="p", sequence=4)  # type: ignore[list-item]
         await circuit.push("b", batch(("end", 1)), producer="q", sequence=1)
         await read_until(circuit, "rows", Counter({("end", 1): 1}), steps[-1][0] + 1)

@@ -193,7 +193,7 @@ async def test_who_follows_has_the_rows_and_each_change_once(service: Service) -
                     "error": "collection_dropped",
                     "what": "collection sales was dropped with its rows while in use "
                     "here: stop using it, or create another one of its name",
-                    "do": "ask no more, or make another one of its name",
+                    "do": "stop using it, or create another one of its name",
                 }
             ]
 
@@ -307,7 +307,7 @@ REFUSED: dict[str, tuple[Ask, int, str, str]] = {
         lambda client: client.post(
             ROWS, params={"producer": "till", "sequence": 3}, content=lines(("a", 1)), headers=LINES
         ),
-        *(409, "sequence_passed", "producer till sent its number 3, its next is 5"),
+        *(409, "sequence_passed", "producer till sent its number 3, but its next is 5"),
     ),
     "a time that is forgotten": (
         lambda client: client.get("/collections/short/rows", params={"as_of": 1, "follow": "true"}),

@@ -395,7 +395,7 @@ async def test_a_message_that_can_be_mended_nowhere_is_passed_over(
     def it_is_told_by(rendition: str) -> Callable[[], Awaitable[bool]]:
         async def told() -> bool:
             found = await sources.describe("orders")
-            said = f"pass over it: 'nebuli source skip orders {size} --part {lines}'"
+            said = f"skip it: 'nebuli source skip orders {size} --part {lines}'"
             return found.rendition == rendition and said in str(found.last_error)
 
         return told
@@ -617,7 +617,7 @@ async def test_what_cannot_be_is_refused_and_nothing_happens(sources: Sources, l
     await sources.drop("kept")
     await sources.collections.create("typed", definition(lines).schema)
     with pytest.raises(
-        SourceRefused, match="columns id, amount, and none payload of bytes: leave out the format"
+        SourceRefused, match="columns id, amount, and no payload of bytes: leave out the format"
     ):
         await sources.create(
             parse_definition(

@@ -336,7 +336,7 @@ def test_a_worker_that_everybody_could_use_does_not_start(option: str, host: str
     assert ended.error == (
         f"--{option} {host}:0 can be reached from other machines, and without TLS and a secret any client "
         "can read and write files as this worker does: name tls or a secret in the topology, or give "
-        "--secret-file FILE; --insecure starts it all the same"
+        "--secret-file FILE; --insecure starts it anyway"
     )
     secret = kept_secret(tmp_path)["file"]
     for more in (["--insecure"], ["--secret-file", str(tmp_path / secret)]):

@@ -118,7 +118,7 @@ def test_entries_can_be_looked_at_by_their_keys(database: StoreUrl, ordering: Po
 
 def test_a_schema_of_another_format_is_left_alone(database: StoreUrl, ordering: PostgresOrdering) -> None:
     execute(database, f"update {named(database)}.store set format = 7")
-    with pytest.raises(StoreUnusable, match=r"is of format 7, this program reads format 1: .*schema=NAME"):
+    with pytest.raises(StoreUnusable, match=r"has format 7, but this program reads format 1: .*schema=NAME"):
         PostgresOrdering(database).open()
 
 
@@ -158,7 +158,7 @@ def test_a_store_is_not_opened_with_other_blobs_than_it_was_made_with(
 ) -> None:
     other = PostgresOrdering(replace(database, blobs="s3://none/other"))
     with pytest.raises(
-        StoreUnusable, match=r"has its blobs at s3://none/test_\d+/[0-9a-f]{8}, and the URL has"
+        StoreUnusable, match=r"has its blobs at s3://none/test_\d+/[0-9a-f]{8}, but the URL has"
     ):
         other.open()
 

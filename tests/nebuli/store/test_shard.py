@@ -489,7 +489,7 @@ async def test_below_its_since_a_shard_keeps_its_contents(shard: Shard, other: S
             assert weights(await each.snapshot(time)) == before[time]
         for time in range(6):
             with pytest.raises(
-                SinceMismatch, match=f"cannot be read at time {time} any more, its since is 6"
+                SinceMismatch, match=f"cannot be read at time {time} any more, as its since is 6"
             ):
                 await each.snapshot(time)
         with pytest.raises(SinceMismatch):

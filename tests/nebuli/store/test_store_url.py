@@ -64,7 +64,7 @@ def test_a_url_is_shown_without_its_password() -> None:
         ),
         (
             "postgresql://host/db?schema=a-b&blobs=s3://b",
-            r"schema=a-b cannot be a store's: take letters, digits",
+            r"schema=a-b cannot be a store's: use letters, digits",
         ),
         (f"postgresql://host/db?schema={'a' * 41}&blobs=s3://b", r"40 at most"),
         ("postgresql://host/db?schema=a&blobs=gs://b", r"blobs= must be s3://BUCKET/PREFIX"),

@@ -215,7 +215,7 @@ async def test_of_many_keys_the_wrong_one_is_named() -> None:
             match=r"9\.5 is not a valid hour in key 4 of 5, \(9\.5, 'a'\): 9\.5 is not a whole number",
         ):
             await views.get("hours", [*((hour, "a") for hour in range(3)), (9.5, "a"), (4, "a")])
-    with pytest.raises(TypeError, match="expected a text, as in Views"):
+    with pytest.raises(TypeError, match="expected a string, as in Views"):
         Views(7700)  # type: ignore[arg-type] # a mistake
     with pytest.raises(TypeError, match="text is dict: expected JSON"):
         await views.add({})  # type: ignore[arg-type] # a mistake

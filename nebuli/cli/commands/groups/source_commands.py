@@ -48,7 +48,7 @@ def source() -> None:
     type=click.IntRange(1, _MOST),
     default=1,
     show_default=True,
-    help="Number of instances that ingest it at once, so that it survives the end of one.",
+    help="Number of parallel instances of the source, so that it survives the end of one.",
 )
 @click.option(
     "--no-start", is_flag=True, help="Do not start a supervisor; use 'nebuli source serve' for that."
@@ -137,7 +137,7 @@ def serve(store: str, *, until_idle: bool) -> int:
     """Run all sources of a store in the foreground.
 
     Runs as many instances of each source as its scale sets, each in its own process, and restarts instances that end.
-    Sources are created, scaled and dropped meanwhile. One such supervisor runs on a host. Interrupted or terminated,
+    Sources can be created, scaled and dropped meanwhile. A host runs one supervisor only. Interrupted or terminated,
     it ends its instances; killed, it leaves them running, and the next one adopts them.
     """
     log_to_stderr("%(asctime)s %(message)s")
@@ -153,7 +153,7 @@ def serve(store: str, *, until_idle: bool) -> int:
         match why:
             case "idle":
                 again = _command("scale", "NAME", "N", store)
-                click.echo(f"no source is to run; run one again with: {again}", err=True)
+                click.echo(f"no source needs an instance; run one again with: {again}", err=True)
             case "store deleted":
                 click.echo("all sources have stopped, as their store was deleted", err=True)
 
@@ -248,7 +248,7 @@ def rebuild(name: str, file: str | None, store: str) -> int:
 def skip(name: str, address: int, part: str, raw_source: str, store: str) -> int:
     """Skip a message that cannot be ingested.
 
-    Skips the message at ADDRESS, which blocks later messages, until the source is rebuilt. 'nebuli source show'
+    Skips the blocking message at ADDRESS until the source is rebuilt. 'nebuli source show'
     prints the address.
     """
 

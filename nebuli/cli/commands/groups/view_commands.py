@@ -91,8 +91,8 @@ def get(
 ) -> int:
     """Print the rows of a view with a key.
 
-    KEY is a word for each key column of the view NAME. Prints to standard error whether the key was a hit, in memory
-    already, and the step of the rows if the query runs in steps.
+    KEY is a word for each key column of the view NAME. Prints to standard error whether the key was a hit (in memory
+    already) and, if the query runs in steps, the step of the rows.
     """
     import pyarrow as pa
 

@@ -80,7 +80,7 @@ class CallInbox:
 
                 await found.talk(answers.get, heard)
         except* NetChannelError as errors:
-            _log.info("member %d is asked nothing any more: %s", member.number, errors.exceptions[0])
+            _log.info("member %d gets no more requests: %s", member.number, errors.exceptions[0])
         finally:
             await self._take_back(session)
 
@@ -104,7 +104,7 @@ class CallInbox:
         try:
             answer = ask.encode_answer(number, await self._answered(session, asked, reading))
         except Exception as error:  # noqa: BLE001 - any error: all others have their answers
-            _log.exception("member %d cannot answer to %s", self._member.number, type(asked).__name__)
+            _log.exception("member %d cannot answer %s", self._member.number, type(asked).__name__)
             answer = ask.encode_answer(number, ask.CouldNot(f"{type(error).__name__}: {error}"))
         answers.put_nowait(answer)
 

@@ -261,7 +261,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class LetGo:
-    """Take rows for an input again."""
+    """Accept rows for an input again."""
 
     handle: str
 
@@ -326,7 +326,7 @@ class Reused:
 
 @dataclass(frozen=True, slots=True)
 class Full:
-    """So many rows wait for a step, and none was made in time; nothing happened."""
+    """So many rows wait for a step, but no step was made in time; nothing happened."""
 
     waiting: int
 

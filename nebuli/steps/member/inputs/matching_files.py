@@ -121,7 +121,7 @@ class NewFiles:
         self._said.update(new)
         more = f", and {len(new) - _NAMED} more" if len(new) > _NAMED else ""
         _log.warning(
-            "%s: files match that came after the query had begun, and are not read: %s%s; register the query "
+            "%s: matching files that came after the query had begun are not read: %s%s; register the query "
             "again to read all files, or append to those that it reads",
             pattern,
             ", ".join(new[:_NAMED]),

@@ -140,7 +140,7 @@ class _Taking:
     async def hear(self, before: int, inbox: ReceiverChannel) -> _Standing:
         """All that one member gives."""
         heard = _Standing()
-        sender = f"member {before} of those before"
+        sender = f"previous member {before}"
         while heard.step is None:
             data, note, sequence, _ = await inbox.recv_message()
             given = say.read_header(note, sender)
@@ -211,7 +211,7 @@ class _Taking:
         steps = {each.step for each in standings}
         if len(steps) != 1 or None in steps:
             raise MalformedMessage(
-                "the members before", f"stand at different steps: {sorted(map(str, steps))}"
+                "the previous members", f"are at different steps: {sorted(map(str, steps))}"
             )
         addresses: dict[str, Address] = {}
         for each in standings:

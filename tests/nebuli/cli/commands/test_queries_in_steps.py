@@ -118,7 +118,7 @@ def test_what_was_stopped_goes_on_when_it_is_started_again(fleet: Fleet) -> None
     again = fleet.run("checkpoint", id_)
     assert again.exit_code == 1
     assert again.error == (
-        f"query {id_} was stopped, and nothing is to be saved: its last checkpoint is at step {last:,}; "
+        f"query {id_} was stopped, and there is nothing to save: its last checkpoint is at step {last:,}; "
         f"'nebuli start {id_}' continues there"
     )
     assert not fleet.out.exists()
@@ -269,7 +269,7 @@ def test_what_has_failed_goes_on_when_it_is_started_again(make_fleet: MakeFleet)
     ended = fleet.run("checkpoint", id_)
     assert ended.exit_code == 1
     assert ended.error == (
-        f"query {id_} has finished, and nothing is to be saved: its last checkpoint is at step {step}, with "
+        f"query {id_} has finished, and there is nothing to save: its last checkpoint is at step {step}, with "
         f"all that was read"
     )
     file.write_text("n\n1\n2\nthree\n", "utf-8")
@@ -285,7 +285,7 @@ def test_what_has_failed_goes_on_when_it_is_started_again(make_fleet: MakeFleet)
     assert failed["checkpoint"] == step
     ended = fleet.run("checkpoint", id_)
     assert ended.error == (
-        f"query {id_} has failed, and nothing is to be saved: its last checkpoint is at step {step}; 'nebuli "
+        f"query {id_} has failed, and there is nothing to save: its last checkpoint is at step {step}; 'nebuli "
         f"status {id_}' shows why, and 'nebuli start {id_}' continues there"
     )
     file.write_text("n\n1\n2\n3\n", "utf-8")
@@ -437,7 +437,7 @@ def test_what_has_no_checkpoint_yet_is_said_to_begin(fleet: Fleet) -> None:
     ended = fleet.run("checkpoint", id_)
     assert ended.exit_code == 1
     assert ended.error == (
-        f"query {id_} was not started, and nothing is to be saved: it has no checkpoint yet; 'nebuli start "
+        f"query {id_} was not started, and there is nothing to save: it has no checkpoint yet; 'nebuli start "
         f"{id_}' begins it"
     )
     file = fleet.directory / "numbers.csv"

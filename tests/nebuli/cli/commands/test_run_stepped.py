@@ -270,7 +270,7 @@ def test_late_rows_go_to_the_place_that_the_query_has_for_them(case: Case, membe
 def test_a_late_row_fails_the_query_if_it_is_to(case: Case) -> None:
     ended = with_windows(case).run("--late", "fail")
     assert ended.exit_code == 1
-    assert "rows came when their window was over: 2 at operator hours" in ended.error
+    assert "rows came after their window was over: 2 at operator hours" in ended.error
     assert case.run().exit_code == 0, "told otherwise, it goes on"
 
 
@@ -341,7 +341,7 @@ def test_a_folder_that_is_not_this_querys_is_left_as_it_is(case: Case) -> None:
     case.sources[1]["path"] = "c.csv"
     sources = case.run()
     assert "another list of sources" in sources.error
-    assert "another list of sources: c.csv is new; b.csv is not among them any more. Run" in sources.error
+    assert "another list of sources: c.csv is new; b.csv is no longer among them. Run" in sources.error
     assert (case.directory / "state" / "query.json").read_bytes() == claim
 
 
@@ -451,7 +451,7 @@ def test_a_folder_with_other_files_is_left_as_it_is(case: Case) -> None:
     ended = case.run(state=".")
     assert ended.exit_code == 2
     assert ended.error == (
-        f"{case.directory} has other files in it (a.csv, b.csv, query.json and 2 more), and the state of a "
+        f"{case.directory} has other files in it (a.csv, b.csv, query.json and 2 more), but the state of a "
         f"query in steps needs a folder of its own: give --state one that is empty or does not exist yet, "
         f"such as {case.directory}/state"
     )
@@ -506,9 +506,9 @@ def test_a_file_that_is_gone_on_with_has_to_be_the_one_that_was_read(case: Case)
     assert case.run().exit_code == 0
     assert case.totals == {'"x",19900'}
     for other, says in (
-        (rows[:150], "a.csv: its first 200 rows are in steps, and now it has 150: it was replaced"),
-        ([], "its first 200 rows are in steps, and now it has 0"),
-        ([*reversed(rows), *rows], "its first 200 rows are in steps, and now the last of these are others"),
+        (rows[:150], "a.csv: its first 200 rows are in steps, but now it has 150: it was replaced"),
+        ([], "its first 200 rows are in steps, but now it has 0"),
+        ([*reversed(rows), *rows], "its first 200 rows are in steps, but now the last of them differ"),
     ):
         case.write("a.csv", *other)
         ended = case.run()
@@ -538,7 +538,7 @@ def test_half_of_a_last_line_is_an_error_where_it_is_no_row_or_its_other_half_co
     file.write_text(f"{whole}2024-01-01T00:00:00,y,42\n", "utf-8")
     ended = case.run()
     assert ended.exit_code == 2
-    assert "its first 2 rows are in steps, and now the last of these are others" in ended.error
+    assert "its first 2 rows are in steps, but now the last of them differ" in ended.error
 
 
 def test_a_pattern_without_a_file_is_bad_input(case: Case) -> None:

@@ -96,7 +96,7 @@ def daily(tmp_path: Path) -> Daily:
 def open_windows(first: int, last: int, operator: str = "counts") -> str:
     begin, end = (f"2024-01-01T{hour:02}:00:00Z" for hour in (first, last))
     return (
-        f"done; open windows, which wait for rows of a further run, or for --close: {begin} to {end} at operator "
+        f"done; open windows wait for rows of a further run, or for --close: {begin} to {end} at operator "
         f"{operator}"
     )
 

@@ -200,7 +200,7 @@ def test_a_growing_file_that_is_not_as_it_was_is_left_alone(case: Case) -> None:
     assert case.run().exit_code == 0
     whole = case.out.read_bytes()
     for there, said in (
-        (whole[:-10], f"has {len(whole) - 10:,} bytes, and {len(whole):,} had been written to it"),
+        (whole[:-10], f"has {len(whole) - 10:,} bytes, but {len(whole):,} had been written to it"),
         (
             whole[:-3] + b"?" + whole[-2:],
             f"was changed: its first {len(whole):,} bytes differ from the written ones",
@@ -242,7 +242,7 @@ def test_a_growing_file_that_is_emptied_behind_its_end_is_written_anew_while_mem
     case.out.write_bytes(b"")
     ended = case.run("--checkpoint-every", "0.3")
     assert ended.exit_code == 0, ended.stderr
-    why = r"rows\.csv is empty, and [0-9,]+ bytes had been written to it"
+    why = r"rows\.csv is empty, but [0-9,]+ bytes had been written to it"
     assert re.search(f"{why}: it is written from scratch, as all steps are kept", ended.stderr)
     assert "done" in ended.stderr.split()
     assert sorted(case.out.read_text("utf-8").splitlines()) == whole

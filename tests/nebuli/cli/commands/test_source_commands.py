@@ -373,7 +373,7 @@ def test_a_supervisor_runs_what_comes_and_goes_until_nothing_is_left(site: Site)
     wait_for(is_gone(apart), "it has ended")
     log = (site.store / "supervisor.log").read_text("utf-8")
     again = f"nebuli source scale NAME N --store {site.store}"
-    assert log.splitlines()[-1] == f"no source is to run; run one again with: {again}"
+    assert log.splitlines()[-1] == f"no source needs an instance; run one again with: {again}"
 
 
 @pytest.mark.long

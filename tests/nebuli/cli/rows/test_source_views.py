@@ -94,7 +94,7 @@ def test_what_is_not_known_is_a_dash() -> None:
     assert lines[8].split() == ["/in/0.csv", "100", "-"]
     assert lines[-1] == "no holds"
     alone = shown(replace(STATUS, supervisors=[]), NOW, START)
-    assert f"\nno supervisor runs, which would restart an instance; start it with: {START}\n" in alone
+    assert f"\nno supervisor runs to restart an instance; start one with: {START}\n" in alone
     assert listed([new], NOW).splitlines()[2].split() == (
         ["sales", "2", "r1", "there", "1", "of", "2", "-", "-", "-", "running"]
     )

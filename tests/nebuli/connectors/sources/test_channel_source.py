@@ -381,7 +381,7 @@ def test_a_place_below_what_is_kept_is_named_with_both_numbers(keeper: Keeper) -
         with reading(keeper, seek=f"{keeper.heads.stream}/5") as other, pytest.raises(InputGone) as caught:
             other.rest()
     stream = keeper.heads.stream
-    assert f"message 5 of stream {stream} comes next, and the oldest that is kept is 7" in str(caught.value)
+    assert f"message 5 of stream {stream} comes next, but the oldest that is kept is 7" in str(caught.value)
 
 
 def test_rows_are_not_counted_from_another_beginning(keeper: Keeper) -> None:
@@ -407,7 +407,7 @@ def test_a_stream_with_fewer_rows_than_were_read_is_another(keeper: Keeper) -> N
 
 def test_a_place_behind_the_last_message_is_named(keeper: Keeper) -> None:
     keeper.send(numbers(0, 1))
-    said = r"message 3 of stream \w+ comes next, and the stream has only 1"
+    said = r"message 3 of stream \w+ comes next, but the stream has only 1"
     with (
         reading(keeper, seek=f"{keeper.heads.stream}/3") as found,
         pytest.raises(InputGone, match=said),

@@ -133,7 +133,7 @@ def test_a_pattern_is_said_to_be_for_steps_alone(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         read_path("*.csv")
     assert str(caught.value) == (
-        f"*.csv: no such file in {tmp_path}; a pattern stands for files in steps alone (--stepped)"
+        f"*.csv: no such file in {tmp_path}; patterns apply to queries in steps only (--stepped)"
     )
 
 
@@ -252,7 +252,7 @@ def test_a_row_longer_than_a_block_is_read_and_one_beyond_the_longest_is_refused
         assert read(rows).column("origin").to_pylist() == ["EWR", long, "JFK"]
     monkeypatch.setattr(csv_source, "_LONGEST_ROW", 1 << 22)
     said = message(f"origin,delay\n{'x' * 10_000_000},1\n")
-    assert said == "in.csv: a row is longer than 4,194,304 bytes, the most that is read"
+    assert said == "in.csv: a row is longer than the limit of 4,194,304 bytes"
 
 
 ONE = (Column(name="origin", type=DataType.STRING),)
@@ -317,8 +317,8 @@ def test_a_line_break_in_quotes_is_whole_where_a_block_ends_in_it(monkeypatch: p
 @pytest.mark.parametrize(
     ("header", "remedy"),
     [
-        (b"origin;delay", "origin;delay: its values are divided by semicolons; divide them by commas"),
-        (b"delay|x|origin", "delay|x|origin: its values are divided by bars; divide them by commas"),
+        (b"origin;delay", "origin;delay: its values are separated by semicolons; separate them by commas"),
+        (b"delay|x|origin", "delay|x|origin: its values are separated by bars; separate them by commas"),
         (b"origin , delay", "origin ,  delay: remove the spaces around them"),
         (b"Origin,DELAY", "Origin, DELAY: upper and lower case differ"),
         (b"a,b", "a, b"),

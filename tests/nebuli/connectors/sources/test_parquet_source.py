@@ -152,7 +152,7 @@ def test_an_empty_file_and_one_that_was_cut_are_named() -> None:
     for size in (4, 12, len(whole) // 2, len(whole) - 1):
         Path("in.parquet").write_bytes(whole[:size])
         with pytest.raises(
-            InputError, match=r"^in.parquet is damaged, or was cut: write it again \("
+            InputError, match=r"^in.parquet is damaged or truncated: write it again \("
         ) as caught:
             read()
         assert str(caught.value).isprintable()

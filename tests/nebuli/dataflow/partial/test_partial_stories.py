@@ -491,7 +491,7 @@ def test_what_the_graph_cannot_do_is_said() -> None:
         library.add([View("more", "counts", ("x",))])
     with pytest.raises(UnfitNodes, match="operator more: it reads 'nobody'; expected"):
         library.add([View("more", "nobody", ("n",))])
-    with pytest.raises(DataflowError, match="counts by genre would have to be full, and is partial"):
+    with pytest.raises(DataflowError, match="counts by genre would have to be full, but is partial"):
         library.add([View("more", "per_genre", ("n",))])
     with pytest.raises(UnfitNodes, match="two nodes have this id"):
         library.add([Base("books", ())])

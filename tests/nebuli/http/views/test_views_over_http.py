@@ -268,7 +268,7 @@ def test_other_requests_that_cannot_be_answered_say_why(client: httpx.Client) ->
     assert told(client.get("/views/words?key=odd&deadline=soon"))[:2] == (400, "wrong_parameter")
     assert told(client.post("/views/words/get", content="[" * 100_000))[:2] == (400, "wrong_body")
     many = told(client.post("/views/words/get", json={"keys": ["odd"] * 65_537}))
-    assert many == (413, "too_large", "these are 65537 keys, and 65536 are accepted at once")
+    assert many == (413, "too_large", "these are 65537 keys, but at most 65536 are accepted at once")
     assert told(client.get("/views/words/watch?key=1&key=2"))[:2] == (400, "wrong_key")
     by_column = told(client.get("/views/words?word=odd"))
     assert by_column[:2] == (400, "wrong_parameter")
@@ -278,7 +278,7 @@ def test_other_requests_that_cannot_be_answered_say_why(client: httpx.Client) ->
     assert told(client.get("/views/words/get?key=odd")) == (
         405,
         "wrong_method",
-        "GET /views/words/get: it is asked with POST",
+        "GET /views/words/get: expected POST",
     )
     beyond = '{"keys": [["odd", 1, 1e400, true, null, null, null]]}'
     assert told(client.post("/views/things/get", content=beyond))[:2] == (400, "wrong_key")

@@ -142,7 +142,7 @@ async def test_a_registry_that_is_not_there_or_slow_is_away(
         (401, b"", "gives status 401; expected a registry"),
         (200, b"<html>", "gives something other than JSON"),
         (200, b"[]", "gives JSON that is not an object"),
-        (200, b'{"schema":"x","schemaType":"PROTOBUF"}', "is of type PROTOBUF; expected AVRO"),
+        (200, b'{"schema":"x","schemaType":"PROTOBUF"}', "has the type PROTOBUF; expected AVRO"),
         (200, b"{}", "expected AVRO"),
     ],
 )
@@ -263,11 +263,11 @@ GOOD = message(1, WRITER, {"a": 1, "s": "abc"})
         (b'{"a":1}', "begins with 7b 22"),
         (GOOD[:-1], "was not written with schema 1: EOFError"),
         (GOOD[:5], "was not written with schema 1"),
-        (GOOD + b"x", "has 11 bytes, and schema 1 reads 10"),
+        (GOOD + b"x", "has 11 bytes, but schema 1 reads 10"),
         (GOOD[:-1] + b"\xff", "was not written with schema 1: UnicodeDecodeError"),
         (b"\0\0\0\0\2" + GOOD[5:], "schema 2 is not recorded"),
         (b"\0\0\0\0\3", "schema 3 cannot be used: UnknownType"),
-        (b"\0\0\0\0\4\0", "schema 4: its schema is of long; expected a record"),
+        (b"\0\0\0\0\4\0", "schema 4: its schema is long; expected a record"),
     ],
 )
 async def test_what_was_not_written_so_is_blamed_by_its_address(payload: bytes, complaint: str) -> None:

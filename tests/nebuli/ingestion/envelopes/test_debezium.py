@@ -73,8 +73,8 @@ def test_what_comes_twice_changes_nothing() -> None:
         (delete(1) | {"before": None}, "op 'd' has no before"),
         (put("u", row(None)), "column k of the key is null"),
         (put("u", row(1), {"s": "x"}), "column k of the key is null"),
-        (put("u", row(5), unchanged=["s"]), "column s is left out as unchanged, and no earlier row"),
-        (put("u", row(5), row(4), unchanged=["s"]), "column s is left out as unchanged, and no earlier row"),
+        (put("u", row(5), unchanged=["s"]), "column s is left out as unchanged, but no earlier row"),
+        (put("u", row(5), row(4), unchanged=["s"]), "column s is left out as unchanged, but no earlier row"),
     ],
 )
 def test_a_change_that_does_not_say_all_is_refused_and_changes_nothing(event: Event, complaint: str) -> None:

@@ -183,11 +183,11 @@ def test_those_that_are_over_are_forgotten_after_a_while(monkeypatch: pytest.Mon
             {"status": "END", "id": "a"},
             "with event_count None; expected BEGIN, ABORT, or END with an event_count",
         ),
-        (end("a", 3), "transaction a ends with event_count 3, and has ended with 2 before"),
+        (end("a", 3), "transaction a ends with event_count 3, but has ended with 2 before"),
         (of("a", 2, put("c", {"k": None})), "column k of the key is null"),
         (of("a", 1, {"op": "x"}), "op 'x'"),
-        (of("b", 2, put("c", row(4))), "transaction b has 2 rows, and its END announces 1; expected no more"),
-        (end("c", 0), "transaction c has 1 rows, and its END announces 0"),
+        (of("b", 2, put("c", row(4))), "transaction b has 2 rows, but its END announces 1; expected no more"),
+        (end("c", 0), "transaction c has 1 rows, but its END announces 0"),
     ],
 )
 def test_what_does_not_go_together_is_refused_and_changes_nothing(event: Event, complaint: str) -> None:

@@ -166,11 +166,11 @@ def test_the_slot_is_kept_for_as_long_as_an_end_has_to_be_counted() -> None:
 
 def test_what_the_server_would_not_write_is_refused() -> None:
     for written, said in (
-        ((RELATION, INSERT), "outside of a transaction"),
+        ((RELATION, INSERT), "outside a transaction"),
         ((COMMIT,), "ends at 22207560"),
         ((BEGIN_PREPARE, COMMIT), "ends at 22207560"),
         ((BEGIN, RELATION, INSERT[:10] + "4e0001740000000131", COMMIT), "expected 7 columns"),
-        ((BEGIN, RELATION, INSERT.replace("31740", "79740", 1), COMMIT), "not of its column's type"),
+        ((BEGIN, RELATION, INSERT.replace("31740", "79740", 1), COMMIT), "does not have its column's type"),
     ):
         with pytest.raises(MessageInvalid, match=said):
             read(*written)

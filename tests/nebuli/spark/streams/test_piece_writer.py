@@ -94,6 +94,6 @@ def test_a_task_that_fails_leaves_nothing_and_so_does_a_batch_that_is_given_up(
 def test_what_tasks_were_told_is_not_believed_if_the_circuit_has_begun_anew(writer: Staged) -> None:
     """Else the rows of those who staged nothing would be missing."""
     with pytest.raises(
-        CircuitStreamError, match="the circuit reported this batch to a task as pushed, and does not have it"
+        CircuitStreamError, match="the circuit reported this batch to a task as pushed, but does not have it"
     ):
         writer.push(batch(0), [Pieces(known=True), writer.stage(batch(0), rows(1))])

@@ -46,7 +46,7 @@ async def test_holds_are_listed_moved_and_released(collections: Collections, oth
     await other.hold("sales", "report", times[4])
     assert await since() == times[3]
     for who, hold, at in ((other, "copy", times[2]), (collections, "new", times[1])):
-        with pytest.raises(TooLate, match=rf"cannot be read at {at} any more, but from {times[3]} on"):
+        with pytest.raises(TooLate, match=rf"cannot be read at {at} any more, only from {times[3]} on"):
             await who.hold("sales", hold, at)
     await collections.release("sales", "copy")
     await collections.release("sales", "copy")
@@ -251,7 +251,7 @@ async def test_a_reader_that_was_away_for_longer_than_its_lease_is_told(
         await metadata.hold("history", over + 1)
         if is_whole:
             await collections.keep_house()
-        with pytest.raises(TooLate, match=rf"sales cannot be read at {start} any more, but from \d+ on"):
+        with pytest.raises(TooLate, match=rf"sales cannot be read at {start} any more, only from \d+ on"):
             await anext(readers.pop())
     assert (await collections.describe("sales")).since > over
 

@@ -135,12 +135,12 @@ async def test_a_time_to_come_is_waited_for(collections: Collections) -> None:
     at = await collections.insert("sales", batch(("a", 1)))
     assert counted(await collections.snapshot("sales", at + 150)) == Counter({("a", 1): 1})
     with pytest.raises(
-        NotYet, match=rf"sales is complete below \d+ only, and {at + 60_000} did not come within 0.1 s"
+        NotYet, match=rf"sales is complete below \d+ only, and did not reach {at + 60_000} within 0.1 s"
     ):
         await collections.snapshot("sales", at + 60_000, deadline_s=0.1)
     await collections.insert("sales", batch(("b", 2)))
     await collections.keep_house()
-    with pytest.raises(TooLate, match=rf"sales cannot be read at {at} any more, but from \d+ on"):
+    with pytest.raises(TooLate, match=rf"sales cannot be read at {at} any more, only from \d+ on"):
         await collections.snapshot("sales", at)
     for early in (collections.snapshot("sales", 5), collections.hold("sales", "mine", 5)):
         with pytest.raises(TooLate, match=r"sales cannot be read at 5 any more"):
@@ -158,7 +158,7 @@ async def test_a_producer_may_say_it_again(collections: Collections, other: Coll
         )
     )
     assert len(set(both)) == 1
-    with pytest.raises(SequencePassed, match="sent its number 4, its next is 6"):
+    with pytest.raises(SequencePassed, match="sent its number 4, but its next is 6"):
         await collections.insert("sales", batch(("a", 1)), producer="p", sequence=4)
     await other.insert("sales", batch(("a", 1)), producer="q", sequence=0)
     assert counted(await collections.snapshot("sales")) == Counter({("a", 1): 2, ("b", 2): 1})

@@ -159,7 +159,7 @@ async def test_a_rendition_is_built_from_what_was_there_and_is_written_up_to_tha
     await collections.create("sales", SCHEMA, shards=2)
     at = await collections.insert("sales", batch(("a", 1)))
     await collections.new_rendition("sales", rendition="r2")
-    with pytest.raises(RenditionRefused, match=f"is written below 0 only, and was to be built .* as of {at}"):
+    with pytest.raises(RenditionRefused, match=f"is written below 0 only, but was to be built .* as of {at}"):
         await collections.handover("sales", "r2", built_from=at)
     await collections.write("sales", [(at, batch(("a", 1)))], 0, at + 1, rendition="r2")
     await collections.insert("sales", batch(("b", 1)))

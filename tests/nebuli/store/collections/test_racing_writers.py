@@ -52,7 +52,7 @@ async def _race(store: SimulatedStore, draw: Random, rounds: int) -> tuple[Count
                     assert isinstance(answer, ConflictingWrite), answer
                     assert (answer.rendition, answer.time) == ("r1", at)
                     assert (
-                        f"there alone is ('writer {winner}', {at}), and here alone ('writer {number}', {at})"
+                        f"only there: ('writer {winner}', {at}); only here: ('writer {number}', {at})"
                         in str(answer)
                     )
                     told += 1

@@ -120,14 +120,12 @@ async def test_writers_that_differ_are_told_where(
     before = state(collections)
     with pytest.raises(
         ConflictingWrite,
-        match=rf"rendition r1 of collection sales has other rows at time 7 .* there alone is {there}, and "
-        rf"here alone {here}\. ",
+        match=rf"rendition r1 of collection sales has other rows at time 7 .* only there: {there}; "
+        rf"only here: {here}\)\. ",
     ) as raised:
         await other.write(sales, [(3, batch(("z", 0))), (7, batch(*rows)), (12, batch(("x", 1)))], 0, 20)
     assert (raised.value.name, raised.value.rendition, raised.value.time) == ("sales", "r1", 7)
-    with pytest.raises(
-        ConflictingWrite, match=r"at time 5 .* there alone is nothing, and here alone \('y', 1\)"
-    ):
+    with pytest.raises(ConflictingWrite, match=r"at time 5 .* only there: nothing; only here: \('y', 1\)"):
         await other.write(sales, [(5, batch(("y", 1)))], 5, 6)
     await collections.describe(sales)
     assert state(collections) == before
@@ -179,7 +177,7 @@ async def test_of_two_that_differ_and_race_one_is_told(
 async def test_a_writer_that_goes_on_too_far_on_is_told(collections: Collections, sales: str) -> None:
     """ST-SH-5: times are of the write, and what lies before it is written."""
     await collections.write(sales, [], 0, 10)
-    with pytest.raises(UpperMismatch, match="is written below 10, and this writer continues at 12"):
+    with pytest.raises(UpperMismatch, match="is written below 10, but this writer continues at 12"):
         await collections.write(sales, [(12, batch(("a", 1)))], 12, 13)
     for at in (9, 12):
         with pytest.raises(CollectionMisused, match=f"are at time {at}, and must be from 10 to 11"):
