@@ -541,8 +541,8 @@ class _View:
         found = asked.lookup(self.schema)
         if missing := asked.missing:
             raise LookupTimedOut(
-                f"{len(missing)} of {len(asked.keys)} keys of view {self._name!r} ({missing[0]} among them) "
-                f"were missing, and did not arrive within {asked.deadline:g} s: {asked.why}",
+                f"{len(missing)} of {len(asked.keys)} keys of view {self._name!r} were missing, and "
+                f"did not arrive within {asked.deadline:g} s, such as {missing[0]}: {asked.why}",
                 found,
                 missing,
             )

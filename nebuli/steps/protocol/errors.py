@@ -6,7 +6,7 @@
     ├── ProtocolViolated       one side sent a message that is not allowed
     │   └── MalformedMessage     malformed bytes
     ├── Fenced                 another coordinator has taken over
-    ├── NoCommonCheckpoint     no checkpoint is at all members
+    ├── NoCommonCheckpoint     the members share no checkpoint
     ├── LogIncomplete          a member's input log does not continue where the checkpoint ends
     ├── MembersDiffer          members do not run the same circuit, or not the same number of them
     ├── MemberFailed           a member cannot do it, and could not if it tried again

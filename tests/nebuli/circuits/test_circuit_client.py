@@ -265,10 +265,10 @@ async def test_a_checkpoint_is_made_when_somebody_asks(serve: Serve) -> None:
         assert found.checkpoints == (first, second)
         assert (found.phase, found.next_step, len(found.members)) == ("running", second, 2)
         await circuit.checkpoint()
-        with pytest.raises(circuits.StepForgotten, match="it is known from 1 on") as forgotten:
+        with pytest.raises(circuits.StepForgotten, match="they are known from 1 on") as forgotten:
             await circuit.offsets(0)
         assert forgotten.value.bound == 1
-        with pytest.raises(circuits.StepNotThere, match="step 9 is not there yet") as early:
+        with pytest.raises(circuits.StepNotThere, match="step 9 has not been made yet") as early:
             await circuit.offsets(9)
         assert early.value.bound == second
 

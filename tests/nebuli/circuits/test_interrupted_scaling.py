@@ -36,7 +36,7 @@ GIVES_UP_S = 7.0
 """Longer than who gives tries to reach one that does not answer."""
 BRIEF_S = 6.0
 """Longer than it takes members to come to rest."""
-ASKED_NOTHING = "is asked nothing any more"
+ASKED_NOTHING = "gets no more requests"
 
 
 class Pushing:

@@ -264,7 +264,7 @@ def test_ports_of_fragments_that_the_other_worker_cannot_reach(make_fleet: MakeF
         code, checks = diagnosed(fleet)
     edge = red(checks)[f"edge {fleet.nodes[0]} -> {address}", "channel"]
     assert f"named by {address}" in edge["found"]
-    assert "let the first reach all ports of the second that processes are given" in edge["remedy"]
+    assert "let the first reach the ephemeral ports of the second" in edge["remedy"]
     assert code == 3
 
 

@@ -16,7 +16,7 @@ def test_another_version_is_red() -> None:
     assert judgement.version("w", "0.1.0", "3.11.2", "0.1.0").ok
     check = judgement.version("w", "0.2.0", "3.11.2", "0.1.0")
     assert (check.found, check.remedy.startswith("install one version everywhere")) == (
-        "nebuli 0.2.0, and 0.1.0 here",
+        "nebuli 0.2.0, but 0.1.0 here",
         True,
     )
 
@@ -94,7 +94,7 @@ def test_a_link_without_limits_is_not_judged_by_them() -> None:
         ({"error": "connection refused"}, "let the first reach port 9001 of the second"),
         ({"reached": True, "error": "the secret is another"}, "the same secret"),
         ({"reached": True, "error": "TLS with it failed"}, "certificates of one authority"),
-        ({"reached": True, "error": "nothing happened"}, "see both workers' standard error"),
+        ({"reached": True, "error": "nothing happened"}, "read both workers' standard error"),
     ],
 )
 def test_each_way_that_a_channel_fails_has_its_remedy(reply: dict[str, object], remedy: str) -> None:

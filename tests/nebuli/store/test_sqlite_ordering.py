@@ -65,7 +65,7 @@ def test_an_entry_that_is_not_as_it_was_written_is_found(
         writer.execute(f"update entries set {column}")
     writer.close()
     with pytest.raises(
-        EntryDamaged, match=r"of a in .*/ordering\.db is damaged: its checksum is [0-9a-f]{16}, it was"
+        EntryDamaged, match=r"of a in .*/ordering\.db is damaged: its checksum is [0-9a-f]{16}, but it was"
     ) as raised:
         ordering.scan("a", 0)
     assert raised.value.expected != raised.value.found
@@ -135,7 +135,7 @@ def test_entries_that_are_gone_from_the_middle_are_missed(tmp_path: Path, orderi
     with sqlite3.connect(tmp_path / "store" / FILE) as writer:
         writer.execute("delete from entries where data = x'32' and id > (2 << 40)")
     writer.close()
-    with pytest.raises(EntriesMissing, match="b ends with entry 3, and 2 of those"):
+    with pytest.raises(EntriesMissing, match="b ends with entry 3, but 2 of those"):
         ordering.scan("b", 0)
 
 
@@ -150,7 +150,7 @@ def test_entries_can_be_looked_at_by_their_keys(tmp_path: Path, ordering: Sqlite
 
 @pytest.mark.parametrize(
     ("statement", "said"),
-    [("pragma user_version = 7", "is of format 7"), ("pragma application_id = 1", "application 0x1")],
+    [("pragma user_version = 7", "has format 7"), ("pragma application_id = 1", "application 0x1")],
 )
 def test_a_file_of_another_format_is_left_alone(
     tmp_path: Path, ordering: SqliteOrdering, statement: str, said: str

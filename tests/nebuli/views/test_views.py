@@ -319,7 +319,7 @@ async def test_a_view_of_a_query_that_runs_free_has_no_steps() -> None:
     async with served() as (_, url), Views(url) as views:
         assert (await views.get("shops", ["a"])).step is None
         assert not (await views.describe("shops")).in_steps
-        with pytest.raises(RunsFree, match=r"view 'shops' .* is one of a query that runs free"):
+        with pytest.raises(RunsFree, match=r"view 'shops' .* belongs to a free query"):
             await anext(views.watch_steps("shops", "a"))
 
 

@@ -166,7 +166,7 @@ def test_what_is_appended_to_a_file_comes_into_the_collection_whoever_is_killed(
     supervisor = site.supervisor
     os.kill(supervisor, signal.SIGKILL)
     wait_for(is_gone(supervisor), "the supervisor has ended")
-    assert "no supervisor runs, which would restart an instance" in site.done("show", "sales")
+    assert "no supervisor runs to restart an instance" in site.done("show", "sales")
     os.kill(second["1"], signal.SIGKILL)
     wait_for(is_gone(second["1"]), "its instance has ended")
     site.add(("Aachen", 4))

@@ -46,7 +46,7 @@ class Reading:
             if isinstance(found, pa.RecordBatch):
                 assert found.column("_weight").to_pylist() == [1] * found.num_rows
                 return list(found.column("n").to_pylist())
-            assert self._woken.wait(30), "it returned LATER, and did not wake"
+            assert self._woken.wait(30), "it returned LATER, but did not wake"
 
     def take(self, count: int) -> list[int]:
         """So many numbers or more; all that come with the last of them."""
@@ -435,7 +435,7 @@ def test_an_aborted_stream_fails_with_the_producers_words_behind_its_rows(keeper
     ("batch", "said"),
     [
         ({"m": [1]}, "no column n, which the logical source has; the channel's columns are m"),
-        ({"n": ["x"]}, "column n is string, and int64 in the logical source"),
+        ({"n": ["x"]}, "column n is string, but int64 in the logical source"),
         ({"n": [1], "_weight": [1]}, "a column _weight, so it contains changes"),
     ],
 )

@@ -110,7 +110,7 @@ def test_a_column_of_nulls_alone_is_one_of_any_type(name: str) -> None:
 def test_another_type_is_an_error_that_names_both() -> None:
     pq.write_table(table(pa.array(["7"]), pa.array(["EWR"]), pa.array([AT])), "in.parquet")
     with pytest.raises(
-        InputError, match=r"^in.parquet: column delay is string, and int64 in the logical source$"
+        InputError, match=r"^in.parquet: column delay is string, but int64 in the logical source$"
     ):
         read()
 

@@ -46,7 +46,7 @@ def test_all_rows_of_a_message_have_its_address() -> None:
         (stream(pa.record_batch({"id": [1]})), "no column shop, which source orders has"),
         (
             stream(pa.record_batch({"id": ["1"], "shop": ["a"]})),
-            "column id is string, and int64 in source orders",
+            "column id is string, but int64 in source orders",
         ),
     ],
 )

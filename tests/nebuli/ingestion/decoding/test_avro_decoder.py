@@ -117,7 +117,9 @@ async def test_a_number_that_the_registry_does_not_have_is_the_messages_fault(re
 @pytest.mark.parametrize("status", [429, 500, 503])
 async def test_a_registry_that_fails_is_away(registry: Registry, status: int) -> None:
     registry.status = status
-    with pytest.raises(SourceAway, match=f"orders: the registry answers .*/schemas/ids/1 by status {status}"):
+    with pytest.raises(
+        SourceAway, match=f"orders: the registry answers .*/schemas/ids/1 with status {status}"
+    ):
         await decoder(pa.schema([("a", pa.int64())]), registry.url).facts(payloads([b"\0\0\0\0\1"]), {})
 
 

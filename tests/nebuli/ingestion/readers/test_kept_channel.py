@@ -204,7 +204,7 @@ async def test_a_keeper_that_has_lost_all_is_not_read_on(keeper: Keeper) -> None
     with pytest.raises(AddressGone, match="possibly after other streams"):
         async with opened(keeper, {first: 2}):
             pass
-    with pytest.raises(AddressGone, match=r"message 5 of stream .* and the stream has only 1"):
+    with pytest.raises(AddressGone, match=r"message 5 of stream .* but the stream has only 1"):
         async with opened(keeper, {keeper.heads.stream: 5}):
             pass
 

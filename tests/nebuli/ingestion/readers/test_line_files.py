@@ -313,9 +313,9 @@ async def test_one_file_that_is_not_there_may_come_and_is_missed_once_it_was_rea
     async with opened(path) as reader:
         await reader.next()
         path.unlink()
-        with pytest.raises(AddressGone, match="up to byte 2, and is gone"):
+        with pytest.raises(AddressGone, match="up to byte 2, but is gone"):
             await asyncio.wait_for(reader.next(), 10)
-    with pytest.raises(AddressGone, match="up to byte 2, and is gone"):
+    with pytest.raises(AddressGone, match="up to byte 2, but is gone"):
         async with opened(path, {str(path): 2}):
             pass
 

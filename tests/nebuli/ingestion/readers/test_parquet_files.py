@@ -128,8 +128,8 @@ async def test_columns_are_found_by_name_and_others_are_passed_over(tmp_path: Pa
     ("columns", "said"),
     [
         ({"id": [1]}, "no column name, which the source has; the file's columns are id"),
-        ({"id": [1], "name": [5]}, "column name is int64, and string in the source"),
-        ({"id": pa.array([1], pa.uint64()), "name": ["a"]}, "column id is uint64, and int64 in the source"),
+        ({"id": [1], "name": [5]}, "column name is int64, but string in the source"),
+        ({"id": pa.array([1], pa.uint64()), "name": ["a"]}, "column id is uint64, but int64 in the source"),
     ],
 )
 async def test_a_file_of_other_columns_is_refused(tmp_path: Path, columns: dict[str, Any], said: str) -> None:
@@ -180,11 +180,11 @@ async def test_another_file_in_its_place_is_not_read_on(
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(reader.next(), 0.1)
         publish(path, named(range(5)))
-        with pytest.raises(AddressGone, match="up to row 3, and has another footer, and 5 rows now"):
+        with pytest.raises(AddressGone, match="up to row 3, but has another footer, and 5 rows now"):
             await asyncio.wait_for(reader.next(), 10)
     publish(path, named(range(1, 4)))
     for _ in range(2):
-        with pytest.raises(AddressGone, match="up to row 3, and has another footer, and 3 rows now"):
+        with pytest.raises(AddressGone, match="up to row 3, but has another footer, and 3 rows now"):
             async with opened(path, {str(path): 3}, seen=seen):
                 pass
     async with opened(path, seen=seen) as reader:

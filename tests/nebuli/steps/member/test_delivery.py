@@ -96,7 +96,7 @@ async def test_a_sink_is_left_as_it_is_until_it_is_known_where_members_go_on(
     delivery = Delivery("out", growing(file))
     await delivery.begin(log, SCHEMA)
     await write(log, 0)
-    await delivery.abort("no checkpoint is at all members")
+    await delivery.abort("the members share no checkpoint")
     assert numbers(file) == [0, 1]
     again = await begun(log, growing(file))
     await again.finish(1)
@@ -108,7 +108,7 @@ async def test_a_sink_that_has_more_than_the_log_is_left_as_it_is(log: OutputLog
     await (await log.delivered("out")).keep(SinkPosition(2, "CSV in mode append", "", 2))
     file.write_text('"n"\n0\n1\n', "utf-8")
     with pytest.raises(
-        BeyondEnd, match="the sink of out is at 2, and output log m ends at 1: the end of the log is lost"
+        BeyondEnd, match="the sink of out is at 2, but output log m ends at 1: the end of the log is lost"
     ):
         await begun(log, growing(file))
     assert numbers(file) == [0, 1]
@@ -368,7 +368,7 @@ async def test_a_lost_file_whose_steps_are_forgotten_is_an_error(
     lose(file)
     with pytest.raises(
         OutputGone,
-        match=rf"{file} is (empty|gone), and {len(there)} bytes had been written to it, the only output of "
+        match=rf"{file} is (empty|gone), but {len(there)} bytes had been written to it, the only output of "
         "the "
         r"steps below 3, which are no longer kept .*: put it back unchanged, or start again with another "
         f"state folder",

@@ -233,7 +233,7 @@ async def test_what_fails_in_one_call_is_its_answer_and_others_go_on(
             patched.setattr(log, "push", broken)
             found = await line.push("a", "p", 0, data, 60.0)
         assert found == ask.CouldNot("FileNotFoundError: nobody expects this")
-        assert "member 0 cannot answer to Push" in caplog.text
+        assert "member 0 cannot answer Push" in caplog.text
         assert "Traceback" in caplog.text
         assert await line.push("a", "p", 0, data, 60.0) == ask.Logged(0)
 

@@ -110,7 +110,7 @@ def test_a_file_that_comes_later_is_warned_of_once(tmp_path: Path, caplog: pytes
     (tmp_path / "b.csv").touch()
     (warning,) = warnings()
     assert warning.startswith(
-        "*.csv: files match that came after the query had begun, and are not read: b.csv; "
+        "*.csv: matching files that came after the query had begun are not read: b.csv; "
     )
     assert warnings() == []
     for number in range(30):

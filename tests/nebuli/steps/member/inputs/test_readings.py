@@ -227,8 +227,8 @@ async def test_rows_are_not_logged(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("now", "message"),
     [
-        ("n\n0\n1\n2\n77\n4\n5\n6\n7\n", r"there are others"),
-        ("n\n0\n1\n2\n", r"8 rows from row 1 .* now there are 3 of them"),
+        ("n\n0\n1\n2\n77\n4\n5\n6\n7\n", r"other rows are there"),
+        ("n\n0\n1\n2\n", r"8 rows from row 1 .* now only 3 of them are there"),
         ("m\n0\n", "no column n"),
         (None, "numbers.csv"),
     ],
