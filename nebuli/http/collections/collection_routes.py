@@ -145,7 +145,10 @@ class _Endpoints:
         if follows and (last := parts.last_event(request)) is not None:
             as_of, first = None, last + 1
         if follows and as_of is not None and first is not None:
-            raise parts.wrong("from", "the answer begins with the rows at as_of, or with changes from here")
+            raise parts.wrong(
+                "from",
+                "give as_of or from, not both, with follow: the answer begins with rows or with changes",
+            )
         schema = weighted((await collections.describe(name)).schema)
         form, until = streams.form_of(request, "time", schema), None
         if first is None:

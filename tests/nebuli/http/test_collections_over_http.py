@@ -318,7 +318,7 @@ REFUSED: dict[str, tuple[Ask, int, str, str]] = {
         *(
             400,
             "wrong_parameter",
-            "the parameter from: the answer begins with the rows at as_of, or with changes",
+            "the parameter from: give as_of or from, not both, with follow",
         ),
     ),
     "no such rendition": (
