@@ -81,11 +81,11 @@ class BufferPolicy:
         if self.directory is not None and self.when_full in ("drop_oldest", "spill"):
             raise ValueError(
                 f"when_full={self.when_full!r} does not go with a directory ({self.directory}): a durable buffer keeps "
-                f"all of its messages on disk; use 'block' or 'fail', or leave the directory away"
+                f"all of its messages on disk; use 'block' or 'fail', or omit the directory"
             )
         if self.max_disk_bytes is not None and self.directory is None and self.when_full != "spill":
             raise ValueError(
-                f"max_disk_bytes={self.max_disk_bytes} bounds files, and this buffer has none: give a directory, or "
+                f"max_disk_bytes={self.max_disk_bytes} bounds files, but this buffer has none: give a directory, or "
                 f"when_full='spill'"
             )
 

@@ -72,7 +72,7 @@ _OF_CHANNELS = (
         attrgetter("buffered_bytes"),
     ),
     Metric("reconnects", COUNTER, "Attachments after the first.", attrgetter("reconnects")),
-    Metric("dropped", COUNTER, "Messages that drop_oldest gave up.", attrgetter("dropped")),
+    Metric("dropped", COUNTER, "Messages dropped by drop_oldest.", attrgetter("dropped")),
     Metric("shared_bytes", COUNTER, "Bytes that went through shared memory.", attrgetter("shared_bytes")),
     Metric(
         "starved",
@@ -89,11 +89,11 @@ SENDER_CHANNELS = (
     Metric(
         "in_flight_messages", GAUGE, "Buffered messages that are on the connection.", attrgetter("in_flight")
     ),
-    Metric("upqueries", COUNTER, "Upqueries that have come.", attrgetter("upqueries")),
+    Metric("upqueries", COUNTER, "Upqueries received.", attrgetter("upqueries")),
     Metric(
         "upqueries_dropped",
         COUNTER,
-        "Upqueries that were too many to be kept for the producer.",
+        "Upqueries dropped because too many waited for the producer.",
         attrgetter("upqueries_dropped"),
     ),
     *_OF_CHANNELS,
@@ -103,7 +103,7 @@ RECEIVER_CHANNELS = (
     Metric(
         "buffered_messages", GAUGE, "Messages received and not yet read.", attrgetter("buffered_messages")
     ),
-    Metric("upqueries", COUNTER, "Upqueries that went out.", attrgetter("upqueries")),
+    Metric("upqueries", COUNTER, "Upqueries sent.", attrgetter("upqueries")),
     *_OF_CHANNELS,
 )
 PEERS = (
@@ -114,13 +114,13 @@ PEERS = (
     Metric(
         "control_round_trip_seconds",
         GAUGE,
-        "Round trips of heartbeats, smoothed; event loops included.",
+        "Smoothed round-trip time of heartbeats, including event loops.",
         attrgetter("round_trip_smoothed_s"),
     ),
     Metric(
         "control_round_trip_min_seconds",
         GAUGE,
-        "The smallest round trip of this connection.",
+        "Smallest round-trip time of this connection.",
         attrgetter("round_trip_min_s"),
     ),
     Metric(
@@ -133,11 +133,11 @@ SERVERS = (
     Metric(
         "network_received_bytes", COUNTER, "All bytes received, as on the wire.", attrgetter("bytes_received")
     ),
-    Metric("event_loop_lag_seconds", GAUGE, "How late the event loop was last.", attrgetter("loop_lag_s")),
+    Metric("event_loop_lag_seconds", GAUGE, "Latest lag of the event loop.", attrgetter("loop_lag_s")),
     Metric(
         "event_loop_lag_max_seconds",
         GAUGE,
-        "The greatest lag of the last minute, two at most.",
+        "Greatest lag of the event loop in the last one to two minutes.",
         attrgetter("loop_lag_max_s"),
     ),
 )
@@ -150,7 +150,7 @@ NODES = (
     Metric(
         "node_up",
         GAUGE,
-        "1 if the process that has the node's address is connected; of its members only.",
+        "1 if the process that has the node's address is connected; only from its members.",
         lambda all_: None if all_.node is None else all_.node.state == "up",
     ),
 )
@@ -197,7 +197,7 @@ class ChannelCollector:
         self._servers = [(_side(server), server) for server in servers]
         if len(self._servers) != len({side.prefix for side, _ in self._servers}):
             raise TypeError(
-                f"{len(servers)} servers, of which two are of the same kind: give one sender, one receiver or both, "
+                f"{len(servers)} servers, two of the same kind: give one sender, one receiver or both, "
                 f"and further ones to a ChannelCollector of another registry"
             )
 

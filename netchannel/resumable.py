@@ -59,7 +59,7 @@ class Resumable(AsyncGenerator[Item, None]):
         if step.cancelled():
             raise RuntimeError(
                 "the task that waited for the next item was cancelled from elsewhere, as an event loop does when it "
-                "ends: make another iterator, from the last item on"
+                "ends: make another iterator, which continues after the last item"
             )
         self._step, self._items = None, iter(step.result())
 

@@ -78,7 +78,7 @@ class Credentials:
             try:
                 self._context = _load(self.tls, self._role)
             except CertificateError as error:
-                log.warning("%s; the files as read before stay in use", error)
+                log.warning("%s; the files read before stay in use", error)
             else:
                 log.info("the %s's certificate %s was read again", self._role, self.tls.certificate)
         return self._context
@@ -168,8 +168,8 @@ def _with_certificate(tls: Tls, role: Role) -> ssl.SSLContext:
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise CertificateError(
-                f"the key {tls.key} does not belong to the certificate {tls.certificate}: give the one that it was "
-                f"made with"
+                f"the key {tls.key} does not belong to the certificate {tls.certificate}: give the key that the "
+                f"certificate was made with"
             ) from error
         _trust(context, "certificate", tls.certificate)  # shows if it is this one that is damaged
         raise CertificateError(f"the key {tls.key} is damaged: {error}") from error
@@ -187,7 +187,7 @@ def _check_authorities(context: ssl.SSLContext, tls: Tls) -> None:
     """Raise CertificateError if none of them is valid any more."""
     ends = [str(authority["notAfter"]) for authority in context.get_ca_certs()]
     if ends and all(time.time() >= ssl.cert_time_to_seconds(end) for end in ends):
-        raise CertificateError(f"the authority {tls.authority} has expired on {ends[-1]}: renew it")
+        raise CertificateError(f"the authority {tls.authority} expired on {ends[-1]}: renew it")
 
 
 def _check_own(tls: Tls, role: Role) -> None:
@@ -204,11 +204,10 @@ def _check_own(tls: Tls, role: Role) -> None:
         raise CertificateError(f"the certificate {tls.certificate} cannot be used: {error}") from error
     begins, ends = str(shown["notBefore"]), str(shown["notAfter"])
     if time.time() >= ssl.cert_time_to_seconds(ends):
-        raise CertificateError(f"the certificate {tls.certificate} has expired on {ends}: renew it")
+        raise CertificateError(f"the certificate {tls.certificate} expired on {ends}: renew it")
     if time.time() < ssl.cert_time_to_seconds(begins):
         raise CertificateError(
-            f"the certificate {tls.certificate} is valid from {begins} on, which has not come yet: is this "
-            f"machine's clock right?"
+            f"the certificate {tls.certificate} is not valid before {begins}: is this machine's clock right?"
         )
 
 

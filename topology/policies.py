@@ -53,8 +53,8 @@ class BufferSettings(_AsGiven):
             )
         if self.max_disk_bytes is not None and self.directory is None and self.when_full != "spill":
             raise ValueError(
-                f"max_disk_bytes {self.max_disk_bytes} bounds files, and this buffer has none; expected directory, or "
-                f"when_full spill"
+                f"max_disk_bytes {self.max_disk_bytes} bounds files, but this buffer has none; expected "
+                f"directory, or when_full spill"
             )
         return self
 

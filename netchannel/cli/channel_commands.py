@@ -135,7 +135,10 @@ def _parser() -> argparse.ArgumentParser:
         "file", metavar="FILE", help=".csv, .jsonl, .parquet, .arrow or .arrows; - is CSV on standard input"
     )
     send.add_argument(
-        "to", metavar="HOST:PORT/CHANNEL", type=Place.of, help="channel of a receiver, which may start later"
+        "to",
+        metavar="HOST:PORT/CHANNEL",
+        type=Place.of,
+        help="a receiver's channel; the receiver may start later",
     )
     recv = command("recv", _recv, "Receive one stream: listen at an address, and write its rows.")
     recv.add_argument(
@@ -144,7 +147,7 @@ def _parser() -> argparse.ArgumentParser:
     recv.add_argument(
         "--out", metavar="FILE", default="-", help="File for the rows.  [default: CSV on standard output]"
     )
-    tail = command("tail", _tail, "Follow a channel that is kept, until its stream ends.")
+    tail = command("tail", _tail, "Follow a retained channel until its stream ends.")
     tail.add_argument(
         "of",
         metavar="HOST:PORT/CHANNEL",
@@ -289,7 +292,7 @@ async def _recv(given: argparse.Namespace, secret: str | None) -> int:
                 counted = channel.statistics()
             except netchannel.StreamReplaced as error:
                 raise netchannel.StreamReplaced(
-                    "send was started again, and its stream is another one: start recv again to receive it whole"
+                    "send was started again with a new stream: start recv again to receive it whole"
                 ) from error
             except BaseException as error:
                 # Acknowledged rows come to no other receiver. Without any, the next one gets the whole stream.
@@ -301,7 +304,7 @@ async def _recv(given: argparse.Namespace, secret: str | None) -> int:
         output.publish()
     except BaseException:
         if (part := output.keep_part()) is not None:
-            sys.stderr.write(f"{given.out} is not complete: {part} has the {rows:,} rows that came\n")
+            sys.stderr.write(f"{given.out} is not complete: {part} has the {rows:,} received rows\n")
         raise
     sys.stderr.write(f"{rows:,} rows received\n")
     return _DONE

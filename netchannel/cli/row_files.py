@@ -54,7 +54,7 @@ class _JsonLines:
     def __init__(self, file: IO[bytes], schema: pa.Schema) -> None:
         if repeated := [name for name, count in Counter(schema.names).items() if count > 1]:
             raise pa.ArrowInvalid(
-                f"a JSON object has each name once, and column {repeated[0]!r} comes several times; "
+                f"a JSON object has each name once, but column {repeated[0]!r} occurs several times; "
                 f"write .csv or .arrow"
             )
         self._file = file

@@ -390,7 +390,7 @@ class ClientPeer(Peer["ClientControl"]):
         if (address := self.elsewhere(port)) is not None:
             self._move(channel, self.core.peer(address, self.node), now)
             return
-        channel.unreachable(f"{self.address} sent it on to port {port}, where it cannot be asked for", now)
+        channel.unreachable(f"{self.address} redirected it to port {port}, where it cannot be requested", now)
         if channel.error is None:
             channel.ask_the_node(now)
 
@@ -398,7 +398,7 @@ class ClientPeer(Peer["ClientControl"]):
         if peer is self:
             return
         self.leave(channel, now)
-        channel.on_lost("another process of the node is asked", now)
+        channel.on_lost("it is requested from another process of the node", now)
         peer.join(channel)
         for question in list(channel.questions.values()):
             peer.ask(question, now)
@@ -419,7 +419,7 @@ class ClientPeer(Peer["ClientControl"]):
                 channel.ask_the_node(now)
         if self.channels and (failing_s := self._episode.failed(now)) is not None:
             log.warning(
-                "%s: %s is not reached for %.0f s: %s; %d clients of its channels wait; still trying",
+                "%s: %s has not been reached for %.0f s: %s; %d clients of its channels wait; still trying",
                 self.core.name, self.address, failing_s, printable(reason), len(self.channels),
             )  # fmt: skip
         self.redial(now)

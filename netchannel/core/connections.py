@@ -84,7 +84,7 @@ class Connections:
         oldest.abort()
         text = (
             "%s: %d connections are open, %d of them have not identified themselves; the limits are %d and "
-            "%d: the oldest of these are dropped, starting with %s"
+            "%d: the oldest unidentified ones are dropped, starting with %s"
         )
         counts = (len(self.links) + 1, strangers, self.limit, STRANGERS)
         self._core.complain("", now, text, self._core.name, *counts, oldest.remote)
@@ -120,7 +120,7 @@ class Connections:
             return False
         self._lines[link.line] = link
         if known is not None:
-            known.abort(f"{link.peer} has come by a newer connection")
+            known.abort(f"{link.peer} has connected again")
         return True
 
     def outlived(self, link: AcceptedControl, now: float) -> None:
@@ -160,7 +160,7 @@ class IncomingConnection(Link):
         if self._greeting[: len(TLS_HANDSHAKE)] == TLS_HANDSHAKE:
             # Not closed here: what is on its way would make that a reset, which could overtake the answer.
             self.send(TLS_ALERT)
-            self._warn("it speaks TLS, and this receiver has no tls=: give it to both, or to neither", now)
+            self._warn("it speaks TLS, but this receiver has no tls=: give it to both, or to neither", now)
             return
         magic, lowest, highest, purpose, _ = GREETING.unpack(self._greeting)
         good = with_check(bytes(self._greeting)) == self._greeting
@@ -209,7 +209,7 @@ class AcceptedControl(ControlLink):
     def established(self, now: float) -> None:
         self.connections.proven(self)
         if not self.connections.is_newest(self):
-            self.abort(f"{self.peer} has come by a newer connection before this one was established")
+            self.abort(f"{self.peer} connected again before this connection was established")
             return
         log.info("%s: control connection with %s is up", self.core.name, self.peer)
 

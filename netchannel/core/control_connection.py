@@ -170,7 +170,7 @@ class ControlLink(Link):
         if not hmac.compare_digest(mac, expected):
             if self.core.secret is None:
                 raise ProtocolError(f"{self.peer} sent its proof before it had read this side's hello")
-            raise HandshakeError(f"{self.peer} has another secret than this side: give both the same secret=")
+            raise HandshakeError(f"{self.peer} has a different secret: give both sides the same secret=")
         self._establish(now)
 
     def _establish(self, now: float) -> None:

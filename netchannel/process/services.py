@@ -212,8 +212,8 @@ class Services:
         for name, given in settings.given().items():
             if given != used[name]:
                 raise NetChannelError(
-                    f"this process' {role} is running already, "
-                    f"{'without a' if used[name] is None else 'with another'} {name}: the first call of "
+                    f"this process' {role} is already running, "
+                    f"{'without' if used[name] is None else 'with another'} {name}: the first call of "
                     f"{role}_server() determines it; start your own server for another {name}"
                 )
 
@@ -229,7 +229,7 @@ class Services:
                 self._settings["receiver"] = DEFAULTS._replace(**settings.given())
             elif address not in (None, self._listen, self._receiver.address):
                 raise NetChannelError(
-                    f"this process receives at {self._receiver.address} already, not at {address}: the first call of "
+                    f"this process already receives at {self._receiver.address}, not at {address}: the first call of "
                     f"receiver_server() binds; start a ReceiverServer of your own for another address"
                 )
             self._check("receiver", settings)

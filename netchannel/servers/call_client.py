@@ -72,7 +72,7 @@ class Caller:
 
     async def __aenter__(self) -> Self:
         if self._runner is not None or self._closed:
-            raise NetChannelError(f"this caller of {self.address} was entered already: make another one")
+            raise NetChannelError(f"this caller of {self.address} was already entered: make a new one")
         self._client.check_address(self.address)
         if self._own_client:
             await self._client.__aenter__()

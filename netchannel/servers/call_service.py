@@ -86,7 +86,7 @@ class Service:
 
     async def detach(self) -> None:
         """Answer no more; callers that wait for an answer ask again, possibly a successor."""
-        self._end("unregistered", f"service {self.id!r} is there no more")
+        self._end("unregistered", f"service {self.id!r} is no longer there")
         await self._ended()
 
     @property
@@ -112,7 +112,7 @@ class Service:
         _, left = await asyncio.wait(self._tasks, timeout=leave_s)
         if left:
             log.warning(
-                "service %s: %d answers do not end, %.0f s after they were cancelled",
+                "service %s: %d answers have not ended %.0f s after they were cancelled",
                 self.id, len(left), leave_s,
             )  # fmt: skip
         return left
@@ -120,7 +120,7 @@ class Service:
     def _taken(self, message: str) -> None:
         """Another process of the node has it."""
         self._error = ChannelInUse(message)
-        log.error("service %s answers no more here: %s", self.id, message)
+        log.error("service %s no longer answers here: %s", self.id, message)
         self._end("closed", message)
 
     def _begin(self, call: IncomingCall) -> None:

@@ -369,8 +369,8 @@ def open_attempt(
     check_group(group)
     if policy.directory is not None or policy.when_full == "drop_oldest":
         raise ValueError(
-            f"an attempt of a group has no successor, and loses nothing: its buffer cannot be {policy}; leave "
-            f"directory= and when_full='drop_oldest' away"
+            f"an attempt of a group has no successor, and must lose nothing: its buffer cannot be {policy}; omit "
+            f"directory= and when_full='drop_oldest'"
         )
     opened = open_buffer(policy, channel_id, codec, schema, None)
     encoder = RowsEncoder(opened.encoder)

@@ -108,7 +108,7 @@ class ChannelReader:
 
     async def __aenter__(self) -> Self:
         if self._entered:
-            raise NetChannelError(f"this reader of channel {self.id!r} was entered already: make another one")
+            raise NetChannelError(f"this reader of channel {self.id!r} was already entered: make a new one")
         if self._own_client:
             await self._client.__aenter__()
         try:
@@ -149,7 +149,7 @@ class ChannelReader:
 
     def _pushed(self, answer: messages.Heads, now: float) -> None:
         if answer.codec != self._codec:
-            text = f"channel {self.id!r} has the codec {answer.codec!r} at {self.to}, {self._codec!r} was asked for"
+            text = f"channel {self.id!r} has the codec {answer.codec!r} at {self.to}, but {self._codec!r} was requested"
             self._failed(SchemaMismatch(text), now)
             return
         heads = Heads(*(getattr(answer, name) for name in Heads._fields))
@@ -157,7 +157,7 @@ class ChannelReader:
             try:
                 self.decoder(heads.stream).learn(answer.schema)
             except NetChannelError as error:
-                text = f"channel {self.id!r} at {self.to}: stream {heads.stream!r} is not as it was: {error}"
+                text = f"channel {self.id!r} at {self.to}: stream {heads.stream!r} has changed: {error}"
                 self._failed(type(error)(text), now)
                 return
         self._heads = heads

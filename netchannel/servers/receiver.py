@@ -140,7 +140,7 @@ class ReceiverServer:
     async def __aenter__(self) -> Self:
         if self._runner is not None:
             raise NetChannelError(
-                f"this ReceiverServer is running already, at {self.address}: make another one"
+                f"this ReceiverServer is already running, at {self.address}: make a new one"
             )
         self._core = ReceiverCore(
             node_name("receiver"),
@@ -194,7 +194,7 @@ class ReceiverServer:
         for channel in list(self._core.channels.values()):
             if len(channel.queue) and not (channel.explicit or channel.unsettled):
                 log.warning(
-                    "channel %s: left with %d messages acknowledged and not read, from number %d on",
+                    "channel %s: left with %d messages acknowledged but not read, from number %d on",
                     channel.id, len(channel.queue), channel.position,
                 )  # fmt: skip
             channel.detach(runner.clock())
@@ -488,7 +488,7 @@ def _check_node(listen: str, advertise: str | None, members: str | None, node: s
         for other in (listen, advertise or listen):
             _port(other)
     if members is not None and node is not None:
-        raise ValueError("a process has members, or is a member of a node: give members= or node=")
+        raise ValueError("a process has members or is a member of a node, not both: give members= or node=")
 
 
 def _port(address: str) -> int:
@@ -496,7 +496,7 @@ def _port(address: str) -> int:
     port = address.rpartition(":")[2]
     if scheme_of(address) in ("unix", "mem") or not (port.isascii() and port.isdigit()):
         raise ValueError(
-            f"processes of a node are distinguished by their ports, and {address} has none: listen on "
+            f"processes of a node are distinguished by their ports, but {address} has none: listen on "
             f"host:port"
         )
     return int(port)

@@ -185,14 +185,14 @@ def offer_stream(
         if stream not in (None, history.stream):
             raise NetChannelError(
                 f"the history of channel {channel_id!r} in {policy.directory} is stream {history.stream!r}, "
-                f"and {stream!r} was requested: omit stream= to continue it, or use another directory"
+                f"but {stream!r} was requested: omit stream= to continue it, or use another directory"
             )
         if history.schema is not None and codec == "arrow":
             kept = pa.ipc.read_schema(pa.py_buffer(history.schema))
             if schema is not None and not schema.equals(kept):
                 raise SchemaMismatch(
-                    f"the history of channel {channel_id!r} has the schema ({kept}), and the channel was "
-                    f"registered with ({schema}): use the first schema, or another directory"
+                    f"the history of channel {channel_id!r} has the schema ({kept}), but the channel was registered "
+                    f"with ({schema}): use the first schema, or another directory"
                 )
             schema = kept
         encoder = make_encoder(codec, schema)

@@ -105,7 +105,7 @@ class SenderServer:
 
     async def __aenter__(self) -> Self:
         if self._runner is not None:
-            raise NetChannelError("this SenderServer is running already: make another one")
+            raise NetChannelError("this SenderServer is already running: make a new one")
         self._core = SenderCore(
             node_name("sender"), self._timing, wall_us, secrets.token_bytes, encoded(self._secret)
         )
@@ -168,7 +168,7 @@ class SenderServer:
         policy = buffer or BufferPolicy()
         if replayable and policy.directory is not None:
             raise ValueError(
-                f"replayable=True does not go with a durable buffer ({policy.directory}): that continues "
+                f"replayable=True does not go with a durable buffer ({policy.directory}): such a buffer continues "
                 f"automatically"
             )
         opened = open_buffer(policy, channel_id, codec, schema, stream)
@@ -222,7 +222,7 @@ class SenderServer:
         check_channel_id(channel_id)
         if self._listening is None:
             raise ValueError(
-                f"channel {channel_id!r} is retained for readers, and this server does not listen: make it "
+                f"channel {channel_id!r} is retained for readers, but this server does not listen: make it "
                 "with "
                 f"SenderServer('host:port')"
             )
@@ -375,8 +375,8 @@ def _tell_of_loss(core: OutboundChannel) -> None:
     """Warn of messages that did not arrive: a program that leaves without `close` would not notice."""
     if core.durable is None and core.acknowledged < core.head:
         log.warning(
-            "channel %s to %s: left without close(); of its %d messages those from number %d on were not acknowledged, "
-            "and are dropped here: close() and flush() wait for that",
+            "channel %s to %s: left without close(); of its %d messages, those from number %d on were not "
+            "acknowledged and are dropped: close() and flush() wait for acknowledgements",
             core.id, core.to, core.head, core.acknowledged,
         )  # fmt: skip
 

@@ -234,7 +234,7 @@ class SenderChannel:
                 raise BufferFull(
                     f"channel {self.id!r} keeps {core.kept_bytes} bytes in memory and {core.disk_bytes} on disk, in "
                     f"{core.head - core.kept_from} messages, and {size} more do not fit ({core.buffer}): wait "
-                    f"with flush(), or let it block"
+                    f"with flush(), or use when_full='block'"
                 )
             if core.make_room(size):
                 break
@@ -387,7 +387,7 @@ class SenderChannel:
         if core.state is SenderState.ATTACHED and core.acknowledged < core.received == core.head:
             log.warning(
                 "channel %s to %s: close() waits for %d messages, from number %d on, that its consumer has received "
-                "and not acknowledged: it registered with ack='explicit', and is to call ack()",
+                "but not acknowledged: it registered with ack='explicit', and must call ack()",
                 core.id, core.to, core.head - core.acknowledged, core.acknowledged,
             )  # fmt: skip
 

@@ -26,7 +26,8 @@ def check_loop(loop: asyncio.AbstractEventLoop) -> None:
     if here is not loop:
         raise NetChannelError(
             "a channel was used from another event loop than its server's, or another thread: use the services of "
-            "netchannel.aio, or of netchannel for threads, which serve all of them, or a server of this loop's own"
+            "netchannel.aio, or of netchannel for threads, which serve all loops and threads, or a server of this "
+            "loop"
         )
 
 

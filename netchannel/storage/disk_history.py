@@ -83,7 +83,8 @@ def read_state(files: FileSystem, segment_log: SegmentLog, *, is_new: bool) -> C
             consumers={name: each._replace(position=start) for name, each in consumers.items()}
         )
     if not segment_log.acknowledged <= state.base[0] <= segment_log.durable:
-        text = f"it begins at number {state.base[0]}, the log has {segment_log.acknowledged} to {segment_log.durable}"
+        kept = f"{segment_log.acknowledged} to {segment_log.durable}"
+        text = f"it begins at number {state.base[0]}, but the log has {kept}"
         raise damaged(path, 0, text)
     return state
 
@@ -295,7 +296,7 @@ class _Appender(JobOwner):
         self.request()
 
     def _done_leaving(self, now: float) -> None:
-        closed = ChannelClosed(f"stream {self.history.stream!r} is kept here no more")
+        closed = ChannelClosed(f"stream {self.history.stream!r} is no longer kept here")
         for then in self._settling:
             then(closed, now)
         self.closed = True

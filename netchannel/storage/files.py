@@ -119,7 +119,7 @@ def write_all(file: File, buffers: Sequence[Buffer], offset: int) -> None:
     while left:
         written = file.pwritev(left[:_BUFFERS_PER_WRITE], offset)
         if not written:
-            raise OSError(errno.EIO, "a write took nothing")
+            raise OSError(errno.EIO, "a write wrote nothing")
         offset += written
         done = 0
         while done < len(left) and written >= len(left[done]):

@@ -93,7 +93,7 @@ def claim(folder: Folder, channel_id: str, codec: str, create_stream: Callable[[
 def _checked(path: Path, manifest: Manifest, channel_id: str, codec: str) -> Manifest:
     if manifest.channel_id != channel_id:
         raise damaged(
-            path / MANIFEST, 0, f"the folder is that of channel {manifest.channel_id!r}, not {channel_id!r}"
+            path / MANIFEST, 0, f"the folder belongs to channel {manifest.channel_id!r}, not {channel_id!r}"
         )
     if manifest.codec != codec:
         raise SchemaMismatch(

@@ -291,7 +291,7 @@ class SegmentLog:
         beyond what is durable.
         """
         if acknowledged > self.durable:
-            raise ValueError(f"{acknowledged} messages are acknowledged, and only {self.durable} are durable")
+            raise ValueError(f"{acknowledged} messages are acknowledged, but only {self.durable} are durable")
         if acknowledged <= self.acknowledged:
             return
         self._kept.acknowledged = acknowledged

@@ -77,12 +77,12 @@ class LogReader:
             raise self._lost(sequence)
         if sequence > self._kept.durable:
             raise ValueError(
-                f"number {sequence} was requested, and only {self._kept.durable} are durable in {self._path}"
+                f"number {sequence} was requested, but only {self._kept.durable} are durable in {self._path}"
             )
 
     def _lost(self, sequence: int) -> PositionLost:
         return PositionLost(
-            f"number {sequence} of stream {self._stream!r} was requested, and the messages in {self._path} "
+            f"number {sequence} of stream {self._stream!r} was requested, but the messages in {self._path} "
             f"start at {self._kept.acknowledged}"
         )
 

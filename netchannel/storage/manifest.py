@@ -77,7 +77,7 @@ def read_manifest(files: FileSystem, folder: Path) -> Manifest:
         raise damaged(path, 0, "its checksum does not match")
     values = json.loads(line)
     if values["format"] != FORMAT:
-        raise damaged(path, 0, f"its format is {values['format']}, this version reads {FORMAT}")
+        raise damaged(path, 0, f"its format is {values['format']}, but this version reads {FORMAT}")
     return Manifest(values["channel"], values["stream"], values["codec"])
 
 

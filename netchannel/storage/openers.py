@@ -78,8 +78,8 @@ def _open_durable(
     try:
         if stream not in (None, log.stream):
             raise NetChannelError(
-                f"the buffer of channel {channel_id!r} in {log.path} holds stream {log.stream!r}, and "
-                f"{stream!r} was requested: omit stream= to continue with its messages, or use another "
+                f"the buffer of channel {channel_id!r} in {log.path} holds stream {log.stream!r}, but {stream!r} "
+                f"was requested: omit stream= to continue with its messages, or use another "
                 f"directory"
             )
         encoder = make_encoder(codec, _stored_schema(log, codec, schema))
@@ -97,7 +97,7 @@ def _stored_schema(log: SegmentLog, codec: str, schema: pa.Schema | None) -> pa.
     if schema is not None and not schema.equals(stored):
         raise SchemaMismatch(
             f"the buffer in {log.path} holds {log.head - log.acknowledged} messages of the schema "
-            f"({stored.to_string(show_schema_metadata=False)}), and the channel was registered with "
+            f"({stored.to_string(show_schema_metadata=False)}), but the channel was registered with "
             f"({schema.to_string(show_schema_metadata=False)}): register it with the first schema until "
             "they are delivered"
         )
@@ -200,8 +200,8 @@ class HistoryOpener:
             state = read_state(self._files, log, is_new=bool(created))
             if stream and log.stream != stream:
                 raise NetChannelError(
-                    f"channel {self._channel_id!r}: another process has left stream {log.stream!r} in "
-                    f"{log.path} meanwhile, and {stream!r} came: register the channel again to continue with "
+                    f"channel {self._channel_id!r}: another process has meanwhile left stream {log.stream!r} in "
+                    f"{log.path}, but {stream!r} came: register the channel again to continue with "
                     f"its messages"
                 )
             history = DiskHistory(

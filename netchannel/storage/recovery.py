@@ -69,7 +69,7 @@ def recover(files: FileSystem, folder: Path, stream: str, mark: Mark) -> Recover
                 folder,
                 mark.acknowledged,
                 None,
-                f"{segment_name(mark.base)} was recorded, and all segments are missing now",
+                f"{segment_name(mark.base)} was recorded, but all segments are missing now",
             )
         return recovery.result  # the mark shows where numbers continue: `SegmentLog._start_over`
     for base in bases:
@@ -80,7 +80,7 @@ def recover(files: FileSystem, folder: Path, stream: str, mark: Mark) -> Recover
         recovery.sealed(base, following)
     if mark.offset and mark.base > bases[-1]:
         recovery.sealed(bases[-1], mark.base)
-        raise lost(folder, mark.base, None, f"{segment_name(mark.base)} was recorded, and is missing now")
+        raise lost(folder, mark.base, None, f"{segment_name(mark.base)} was recorded, but is missing now")
     recovery.last(bases[-1])
     head = recovery.result.segments[-1].end if recovery.result.segments else mark.acknowledged
     if mark.acknowledged > head:
@@ -225,7 +225,7 @@ class _Recovery:
         if self.result.ending is not None:
             raise damaged(segment.path, offset, "an entry follows the end of the stream")
         if entry.kind != BLOB and entry.first != segment.end:
-            raise damaged(segment.path, offset, f"number {entry.first} is in place of {segment.end}")
+            raise damaged(segment.path, offset, f"number {entry.first} was found where {segment.end} is due")
         if payload is None:
             return
         if entry.kind == BLOB:

@@ -199,7 +199,7 @@ class Establishment(Suite):
     @pytest.mark.parametrize(
         ("ours", "theirs", "reason"),
         [
-            ("open sesame", "open barley", "another secret"),
+            ("open sesame", "open barley", "different secret"),
             ("open sesame", None, "asks for"),
             (None, "open sesame", "has no secret"),
         ],

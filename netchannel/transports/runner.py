@@ -290,7 +290,7 @@ class Runner:
     def _executed(self, job: Job, future: Future[None]) -> None:
         self._jobs -= 1
         if (error := future.exception()) is not None:
-            log.error("%s: a job of the disk failed", self.core.name, exc_info=error)
+            log.error("%s: a disk job failed", self.core.name, exc_info=error)
         job.done(self.clock())
         self.check_done()
 

@@ -38,7 +38,7 @@ def unregister(scheme: str) -> None:
 def scheme_of(address: str) -> str:
     """Return the scheme that ``address`` begins with; ``tcp`` if that is not a known one."""
     if not isinstance(address, str):
-        raise TypeError(f"an address is {address!r}: expected text, such as 'host:port'")
+        raise TypeError(f"an address is {address!r}: expected a string, such as 'host:port'")
     scheme = address.partition(":")[0]
     return scheme if scheme in _table else "tcp"
 

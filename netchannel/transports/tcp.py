@@ -32,7 +32,8 @@ def check(address: str) -> None:
     """Raise ValueError if ``address`` is not host:port, or has port 0."""
     if parse_address(address).port == 0:
         raise ValueError(
-            f"the address {address!r} has port 0, which only a receiver can listen on: give its real one"
+            f"the address {address!r} has port 0, which only a receiver can listen on: give the receiver's actual "
+            f"port"
         )
 
 

@@ -23,8 +23,8 @@ UNKNOWN_AUTHORITY = {2, 7, 18, 19, 20, 21, 24, 30}
 
 ALERTS = {
     "UNKNOWN_CA": "{refused}, whose authority it does not know: give both sides certificates of one authority",
-    "CERTIFICATE_EXPIRED": "{refused}, as expired: renew it here, or look at that machine's clock",
-    "CERTIFICATE_REQUIRED": "it asks for a certificate, and got none that it can use: {certificate}",
+    "CERTIFICATE_EXPIRED": "{refused}, as expired: renew it here, or check that machine's clock",
+    "CERTIFICATE_REQUIRED": "it asks for a certificate, but got none that it can use: {certificate}",
     "BAD_CERTIFICATE": "{refused}: not for the host that was dialed, or not valid yet; see its error or log",
     "UNSUPPORTED_CERTIFICATE": "{refused}, whose extended key usage lacks the needed one",
     "CERTIFICATE_REVOKED": "{refused}, as revoked",
@@ -75,7 +75,7 @@ def _of_certificate(code: int, message: str, tls: Tls) -> str:
             "check this machine's clock"
         )
     if code == NOT_YET_VALID:
-        return "its certificate, or its authority's, is not valid yet: look at the clocks of both machines"
+        return "its certificate, or its authority's, is not valid yet: check the clocks of both machines"
     if code in UNKNOWN_AUTHORITY:
         return (
             f"its certificate is not signed by an authority in {tls.authority}: give both sides certificates of one "
@@ -93,11 +93,12 @@ def of_names(host: str, names: Sequence[str] | None) -> str:
     """Return the error for a certificate that is for other hosts, which are named if they are known."""
     if names is not None and not names:
         return (
-            f"its certificate names no host, and so not {host} (subject alternative names count, common names do "
+            f"its certificate names no host, so it does not name {host} (subject alternative names count, common "
+            f"names do "
             f"not): issue it for its hosts"
         )
     whose = "for other hosts" if names is None else f"for {printable(', '.join(names[:10]))}"
     return (
-        f"its certificate is {whose}, and not for {host}: dial it by one of its names, or give Tls() that name as "
+        f"its certificate is {whose}, not for {host}: dial it by one of its names, or give Tls() that name as "
         f"server_name"
     )

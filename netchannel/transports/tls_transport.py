@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 HANDSHAKE, ALERT, MAJOR = 0x16, 0x15, 0x03
 """The first bytes of TLS: the first one, or the second one from a peer that refuses it; and the next one."""
-PLAIN = "the sender speaks no TLS, and this receiver asks for it: is the sender without tls=?"
+PLAIN = "the sender does not speak TLS, but this receiver requires it: is the sender without tls=?"
 
 
 def check_scheme(address: str) -> None:
@@ -41,7 +41,7 @@ def check_scheme(address: str) -> None:
         why = {
             "unix": "a Unix socket, which does not leave this machine",
             "mem": "this process' own memory",
-        }.get(scheme, f"of the transport {scheme!r}, whose own affair that is")
+        }.get(scheme, f"of the transport {scheme!r}, which is responsible for its own encryption")
         raise ValueError(f"tls= is for TCP, and {address!r} is {why}: use a server without tls= for it")
 
 

@@ -30,7 +30,7 @@ def _path(address: str) -> str:
         raise ValueError(f"the address {address!r} is not the path of a file: expected unix:/path")
     if (size := len(os.fsencode(path))) > _PATH_LIMIT:
         raise ValueError(
-            f"the address {address!r} has a path of {size} bytes, and a socket's has at most {_PATH_LIMIT}: "
+            f"the address {address!r} has a path of {size} bytes, but a socket's path has at most {_PATH_LIMIT}: "
             f"choose a shorter one"
         )
     return path

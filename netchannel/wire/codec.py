@@ -135,13 +135,13 @@ def _flat(value: Any) -> memoryview:
     except (TypeError, ValueError, BufferError) as error:
         raise SchemaMismatch(
             f"a channel with the codec 'bytes' was sent {with_article(type(value))} ({error}): expected bytes or other "
-            f"memory in one piece (numpy.ascontiguousarray makes it so), which is sent once if it is of allocate(), "
-            f"or register the channel with codec='arrow'"
+            f"contiguous memory (numpy.ascontiguousarray makes it so; memory of allocate() is sent once), or "
+            f"register the channel with codec='arrow'"
         ) from error
     if "O" in view.format:
         raise SchemaMismatch(
-            f"a channel with the codec 'bytes' was sent {with_article(type(value))} of Python objects, whose memory is "
-            f"addresses of this process: expected bytes"
+            f"a channel with the codec 'bytes' was sent {with_article(type(value))} of Python objects, whose memory "
+            f"holds addresses of this process: expected bytes"
         )
     return flat
 
@@ -157,14 +157,14 @@ class BytesDecoder:
     def learn(self, schema: bytes) -> None:
         """There is nothing to learn. Raises ProtocolError for what is meant to be."""
         if schema:
-            raise ProtocolError(f"a schema of {len(schema)} bytes came, and the codec bytes has none")
+            raise ProtocolError(f"a schema of {len(schema)} bytes came, but the codec bytes has none")
 
     def check(self, bodies: Sequence[memoryview], context: memoryview | None, limit: int) -> None:
         """Take any bytes."""
 
     def check_context(self, context: bytes, limit: int) -> None:
         """Raise: there is no context."""
-        raise ProtocolError(f"a context of {len(context)} bytes came, and the codec bytes has none")
+        raise ProtocolError(f"a context of {len(context)} bytes came, but the codec bytes has none")
 
     def decode(self, body: memoryview, context: memoryview | None, limit: int) -> memoryview:
         """The body itself."""
@@ -332,7 +332,7 @@ class ArrowDecoder:
         expected = self.schema if self.schema is not None else self._declared
         if expected is not None and not expected.equals(theirs):
             raise SchemaMismatch(
-                f"the sender's schema is ({_describe(theirs)}), the receiver's ({_describe(expected)}): "
+                f"the sender's schema is ({_describe(theirs)}), but the receiver's is ({_describe(expected)}): "
                 f"register both sides with the same one"
             )
         return theirs
@@ -364,7 +364,7 @@ class ArrowDecoder:
     def check_context(self, context: bytes, limit: int) -> None:
         """Check that it is the channel's schema and dictionaries; these count with their decompressed size."""
         if self.schema is None or not self._dictionaries:
-            why = "and no schema before it" if self.schema is None else "and no column has a dictionary"
+            why = "but no schema before it" if self.schema is None else "but no column has a dictionary"
             raise ProtocolError(f"a context of {len(context)} bytes came, {why}")
         try:
             theirs = pa.ipc.read_schema(pa.py_buffer(context))
@@ -379,7 +379,7 @@ class ArrowDecoder:
             raise ProtocolError(f"a context of {len(context)} bytes cannot be read: {error}") from error
         if not theirs.equals(self.schema):
             raise ProtocolError(
-                f"a context has the schema ({_describe(theirs)}), and the channel ({_describe(self.schema)})"
+                f"a context has the schema ({_describe(theirs)}), but the channel has ({_describe(self.schema)})"
             )
         _check_size("a context", len(context), size, limit)
 
@@ -411,8 +411,8 @@ def _check_values(batch: pa.RecordBatch, body: memoryview, limit: int) -> None:
     size = bytes_of_values(batch)
     if size > limit:
         raise ProtocolError(
-            f"the values in a body of {len(body)} bytes have {size}, by the lengths in their views: the "
-            f"limit here is {limit}"
+            f"the values in a body of {len(body)} bytes have {size} bytes by the lengths in their views: the limit "
+            f"here is {limit}"
         )
 
 

@@ -116,14 +116,14 @@ def _unpacked(payload: bytes) -> dict[Any, Any]:
         key = _scalar(unpacker, payload)
         held[key] = _scalar(unpacker, payload)
     if unpacker.tell() != len(payload):
-        raise ValueError("something follows the map")
+        raise ValueError("bytes follow the map")
     return held
 
 
 def _scalar(unpacker: msgpack.Unpacker, payload: bytes) -> Any:
     at = unpacker.tell()
     if payload[at : at + 1] in _CONTAINERS:
-        raise ValueError("a map or an array is inside the map")
+        raise ValueError("the map contains a map or an array")
     return unpacker.unpack()
 
 

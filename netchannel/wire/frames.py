@@ -437,7 +437,7 @@ def unpack(frame: Frame) -> Messages:
 def _check_whole(size: int) -> None:
     if size > WHOLE_LIMIT:
         raise ProtocolError(
-            f"a frame carries a body of {size} bytes: the limit is {WHOLE_LIMIT}, and larger ones go in parts"
+            f"a frame carries a body of {size} bytes: the limit is {WHOLE_LIMIT}, and larger ones are sent in parts"
         )
 
 

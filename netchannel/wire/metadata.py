@@ -57,7 +57,7 @@ def header_of(data: Buffer, at: int = 0) -> Header:
     length = _field(data, message, _BODY_LENGTH)
     body_length = 0 if length is None else int(_LONG.unpack_from(data, length)[0])
     if not 0 <= body_length <= len(data) - start:
-        raise NoMessage(f"it claims a body of {body_length} bytes, and only {len(data) - start} follow")
+        raise NoMessage(f"it claims a body of {body_length} bytes, but only {len(data) - start} follow")
     return Header(int(data[kind]), _follow(data, table), start, start + body_length)
 
 
@@ -100,7 +100,7 @@ def _claims(data: Buffer, table: int, header: Header) -> Iterator[int]:
         if length:
             if length < _LONG.size:
                 raise NoMessage(
-                    f"a compressed buffer has {length} bytes, and its length alone has {_LONG.size}"
+                    f"a compressed buffer has {length} bytes, but its length alone has {_LONG.size}"
                 )
             (claim,) = _LONG.unpack_from(data, header.start + offset)
             if claim < -1:

@@ -24,7 +24,7 @@ from tests.support.ports import free_addresses
 _ADDRESS = re.compile(r"\b(127\.0\.0\.1:)?(27[45]\d\d)\b")
 _TIME = re.compile(r"(?m)^ *\d+\.\d s  ")
 _SLOW = re.compile(
-    r"^(?:channel .* is not attached for 5 s: |\d+ more channels within |channel .* close\(\) waits for ).*\n",
+    r"^(?:channel .* has not been attached for 5 s: |\d+ more channels within |channel .* close\(\) waits for ).*\n",
     re.MULTILINE,
 )
 _PROMPT = "$ "

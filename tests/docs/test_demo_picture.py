@@ -11,7 +11,7 @@ from tests.docs import demo_picture, sessions
 
 PICTURE = demo_picture.PICTURE.read_text("utf-8")
 _SLOW = re.compile(
-    r"  running  [\d,]+ rows in|^channel .* is not attached for |^waiting, for \d+ s at most: "
+    r"  running  [\d,]+ rows in|^channel .* has not been attached for |^waiting, for \d+ s at most: "
 )
 
 

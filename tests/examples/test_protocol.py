@@ -95,7 +95,7 @@ async def test_what_the_smallest_receiver_cannot_take_is_an_error_that_says_so()
         await outbox.send(b"one")
         await outbox.flush()
         await outbox.send(b"two", note=b"note")
-        with pytest.raises(HandshakeError, match="takes no notes"):
+        with pytest.raises(HandshakeError, match="does not accept notes"):
             await outbox.flush()
         assert receiver.stdout is not None
         assert await receiver.stdout.readline() == b"one\n"

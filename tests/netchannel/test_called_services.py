@@ -80,7 +80,7 @@ async def test_what_cannot_be_called_is_named_at_once(receiver: ReceiverServer) 
 
 async def test_what_cannot_be_registered_is_named_at_once(receiver: ReceiverServer) -> None:
     service = receiver.register_service("s", bytes.upper)
-    with pytest.raises(ChannelInUse, match="service 's' is registered in this process already"):
+    with pytest.raises(ChannelInUse, match="service 's' is already registered in this process"):
         receiver.register_service("s", bytes.upper)
     with pytest.raises(TypeError, match="answer is 3: expected a function"):
         receiver.register_service("t", 3)  # type: ignore[arg-type]  # on purpose
@@ -154,14 +154,14 @@ async def test_a_service_whose_work_does_not_end_is_closed_all_the_same(
         await service.close()
         with pytest.raises(CallFailed, match="was closed before it had answered"):
             await calling
-        assert "service s: 1 answers do not end" in caplog.text
+        assert "service s: 1 answers have not ended" in caplog.text
         let_go.set()
 
 
 async def test_secrets_that_differ_are_told_at_once(caplog: pytest.LogCaptureFixture) -> None:
     async with ReceiverServer(secret="right") as receiver, asyncio.timeout(LONG_S):
         receiver.register_service("s", bytes.upper)
-        for secret, said in (("wrong", "another secret"), (None, "asks for a secret")):
+        for secret, said in (("wrong", "different secret"), (None, "asks for a secret")):
             async with Caller(receiver.address, secret=secret) as caller:
                 for _ in range(2):
                     with pytest.raises(HandshakeError, match=said):

@@ -247,7 +247,7 @@ async def test_an_attempt_that_is_not_sealed_is_never_published(
             await left.flush()
         for channel in (*channels, left):
             forged = Sealed(channel.group.partition, channel.stream, 1, 1, 1, 0)
-            with pytest.raises(AttemptLost, match="not here, or not sealed"):
+            with pytest.raises(AttemptLost, match="not here, is not sealed"):
                 await client.commit("app", 0, [forged])
         await until_async(lambda: no_files(tmp_path), "the files are gone")
         assert await client.last_epoch("app") is None
@@ -384,7 +384,7 @@ async def test_a_sealed_attempt_survives_a_restart_and_another_does_not(
     async with ReceiverServer(free_address) as receiver, GroupClient(free_address, "c") as client:
         inbox = staged(receiver, tmp_path)
         with pytest.raises(
-            AttemptLost, match="1 messages of the attempt were taken by a receiver that has been"
+            AttemptLost, match="1 messages of the attempt were received before the receiver was"
         ):
             await writing.seal()
         assert await client.commit("app", 0, [sealed])
@@ -406,7 +406,7 @@ async def test_resuming_within_what_is_kept(sender: SenderServer, tmp_path: Path
         assert await read(again, 3) == [(3, b"1"), (4, b"1"), (5, b"1")]
         await again.detach()
         for wrong, error, match in (
-            (position._replace(sequence=2), PositionLost, "oldest message that is kept is 3"),
+            (position._replace(sequence=2), PositionLost, "oldest kept message is 3"),
             (position._replace(sequence=7), StreamReplaced, "only 6 messages were committed"),
             (position._replace(stream="another"), StreamReplaced, "'another'"),
         ):

@@ -447,7 +447,7 @@ async def test_openmetrics_takes_the_names_too(receiver: ReceiverServer, sender:
 
 def test_what_can_be_collected() -> None:
     """One sender, one receiver: two of a kind would have the same names."""
-    with pytest.raises(TypeError, match="two are of the same kind"):
+    with pytest.raises(TypeError, match="two of the same kind"):
         ChannelCollector(SenderServer(), SenderServer())
     with pytest.raises(TypeError, match="neither a SenderServer nor"):
         ChannelCollector("127.0.0.1:9001")  # type: ignore[arg-type]
@@ -606,7 +606,7 @@ def test_a_silent_peer_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> No
     warnings = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert warnings[0] == "S: control connection with receiver r:1 at r:1 is down: no sign of life for 5.0 s"
     assert len(warnings) == 2
-    assert "channel c to r:1 is not attached for" in warnings[1]
+    assert "channel c to r:1 has not been attached for" in warnings[1]
     dead = "control lost: the control connection to r:1 failed: no sign of life for 5.0 s"
     assert any(f"attached -> registered ({dead}; next 0" in record.getMessage() for record in caplog.records)
 
@@ -641,7 +641,7 @@ def test_a_peer_of_another_kind_is_warned_of_once(caplog: pytest.LogCaptureFixtu
     world.listening["r:1"] = web  # type: ignore[assignment]
     world.open(world.sender())
     world.pass_time(120)
-    ((_, level, reason),) = lines(caplog, "channel c to r:1 is not attached for . s: (.*)")
+    ((_, level, reason),) = lines(caplog, "channel c to r:1 has not been attached for . s: (.*)")
     assert level == "WARNING"
     assert "is not netchannel, is the port right?" in reason
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == [caplog.records[-1]]

@@ -98,7 +98,7 @@ class Reassembly:
         self._come += piece
         if len(self._come) > self._size:
             raise ProtocolError(
-                f"a body of {self._size} bytes comes in pieces that have {len(self._come)} bytes together"
+                f"a body of {self._size} bytes came in pieces of {len(self._come)} bytes in total"
             )
 
     def whole(self) -> bytes | None:

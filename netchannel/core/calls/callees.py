@@ -161,8 +161,8 @@ class IncomingCalls:
         count = len(self._unanswered)
         if count >= CALLS_LIMIT or self._bytes + large(size) > BODIES_LIMIT:
             text = (
-                f"{self._link.peer} has {count} calls with large bodies of {self._bytes} bytes together that are not "
-                f"answered, and one more with {size} bytes: the limits are {CALLS_LIMIT} and {BODIES_LIMIT}"
+                f"{self._link.peer} has {count} unanswered calls with large bodies of {self._bytes} bytes in total, "
+                f"and sent one more of {size} bytes: the limits are {CALLS_LIMIT} and {BODIES_LIMIT}"
             )
             self._deny(message.service, request, "busy", text)
             return
@@ -265,4 +265,4 @@ class IncomingCalls:
 
 def at_port(what: str, port: int) -> str:
     """Return the answer for a client that does not go to another process of the node automatically."""
-    return f"{what} is at another process of this node: call port {port}"
+    return f"{what} is in another process of this node: call port {port}"

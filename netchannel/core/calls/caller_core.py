@@ -225,14 +225,17 @@ class CallerPeer(Peer["CallerControl"]):
     def why_waits(self, call: OutgoingCall) -> tuple[State, str]:
         """Why there is no answer yet."""
         if call.control is not None:
-            return "unanswered", f"the service at {self.address} works on it, or the answer is on its way"
+            return (
+                "unanswered",
+                f"the service at {self.address} is working on it, or the answer is on its way",
+            )
         if call.refusal is not None:
             return call.refusal
         if self.control is None or not self.control.greeted:
             return "unreached", f"no process answers at {self.address}: {self._failure}"
         if not self._open:
-            return "unregistered", f"{self.control.peer} takes no calls: start a newer version of it"
-        text = f"{self.control.unanswered} calls before it are not answered, by any service at {self.address}"
+            return "unregistered", f"{self.control.peer} does not support calls: start a newer version of it"
+        text = f"{self.control.unanswered} earlier calls to services at {self.address} are not answered"
         return "unanswered", text
 
     def answered(self, call: OutgoingCall, body: bytes) -> None:
@@ -276,7 +279,7 @@ class CallerPeer(Peer["CallerControl"]):
         if (address := self.elsewhere(port)) is None:
             call.refusal = (
                 "unregistered",
-                f"{self.address} sent it on to port {port}, where it cannot be made",
+                f"{self.address} redirected it to port {port}, where it cannot be made",
             )
             if self.is_member:
                 self._send_back([call], now)
@@ -344,7 +347,7 @@ class CallerPeer(Peer["CallerControl"]):
         self.forget_routes()
         if self.calls and (failing_s := self._episode.failed(now)) is not None:
             log.warning(
-                "%s: %s is not reached for %.0f s: %s; %d calls wait; still trying",
+                "%s: %s has not been reached for %.0f s: %s; %d calls wait; still trying",
                 self.core.name, self.address, failing_s, printable(reason), len(self.calls),
             )  # fmt: skip
         if control is not None:
@@ -453,7 +456,7 @@ class CallerControl(DialedControl):
         if call is None:
             return  # it was not requested, or it was answered before
         if call.reassembly is not None:
-            raise ProtocolError(f"{self.peer} begins to answer call {message.request} twice")
+            raise ProtocolError(f"{self.peer} began to answer call {message.request} twice")
         if len(message.body) == message.size:
             self._close(message.request)
             self._owner.answered(call, message.body)

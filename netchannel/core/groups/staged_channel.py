@@ -113,14 +113,14 @@ class StagedChannel(CommitService):
         place = f"channel {channel.id!r} has to continue at number {channel.expected}"
         if channel.stream not in (None, files.stream):
             return StreamReplaced(
-                f"{place} of stream {channel.stream!r}, and its files hold {files.stream!r}"
+                f"{place} of stream {channel.stream!r}, but its files hold {files.stream!r}"
             )
         if channel.expected is None:
             return None
         if channel.expected > files.head:
-            return StreamReplaced(f"{place}, and only {files.head} messages were committed")
+            return StreamReplaced(f"{place}, but only {files.head} messages were committed")
         if channel.expected < files.oldest:
-            return PositionLost(f"{place}, and the oldest message that is kept is {files.oldest}")
+            return PositionLost(f"{place}, but the oldest kept message is {files.oldest}")
         return None
 
     # -- the consumer
@@ -206,11 +206,11 @@ class StagedChannel(CommitService):
     def _again(self, attempt: Attempt, channel_id: str) -> Refusal | None:
         channel, key = attempt.channel, attempt.key
         if channel.terminal:
-            text = f"attempt {key.attempt} for partition {key.partition} is over, and being removed"
+            text = f"attempt {key.attempt} for partition {key.partition} has ended, and is being removed"
             return Refusal("held", text)
         if channel.id != channel_id:
             text = f"attempt {key.attempt} for partition {key.partition} is being written as channel {channel.id!r}"
-            return Refusal("policy", f"{text}: another attempt needs an identity of its own")
+            return Refusal("policy", f"{text}: another attempt needs its own identity")
         return None
 
     def _against(self, key: AttemptKey, request: messages.Open) -> Refusal | None:
@@ -220,7 +220,7 @@ class StagedChannel(CommitService):
             return Refusal("ended", f"the stream of channel {self.channel.id!r} has ended")
         if request.lossy:
             return Refusal(
-                "policy", "the sender may drop messages (drop_oldest), and an attempt must be complete"
+                "policy", "the sender may drop messages (drop_oldest), but an attempt must be complete"
             )
         if len(self._attempts) >= ATTEMPTS_LIMIT:
             text = f"{len(self._attempts)} attempts are being written, the limit is {ATTEMPTS_LIMIT}"
@@ -230,7 +230,8 @@ class StagedChannel(CommitService):
     def _unreadable(self, request: messages.Open) -> Refusal | None:
         """Return the objection to an attempt that could not be read."""
         if request.codec != self.channel.codec:
-            text = f"channel {self.channel.id!r} has the codec {self.channel.codec!r}, the attempt {request.codec!r}"
+            ours, theirs = self.channel.codec, request.codec
+            text = f"channel {self.channel.id!r} has the codec {ours!r}, but the attempt has {theirs!r}"
             return Refusal("codec", text)
         try:
             if request.schema is not None:
@@ -245,10 +246,8 @@ class StagedChannel(CommitService):
     def begin(self, request: messages.Open, kept: Available, now: float) -> InboundChannel | Refusal:
         """Return a channel for a sender with an attempt, unless data that it lacks was taken elsewhere."""
         if kept.oldest:
-            text = f"{kept.oldest} messages of the attempt were taken by a receiver that has been restarted"
-            return Refusal(
-                "attempt", f"{text}: messages that were not sealed are lost; begin another attempt"
-            )
+            text = f"{kept.oldest} messages of the attempt were received before the receiver was restarted"
+            return Refusal("attempt", f"{text}: messages that were not sealed are lost; begin a new attempt")
         key = _key(request)
         decoder = AttemptDecoder(self._make_decoder())
         channel = InboundChannel(
@@ -286,7 +285,7 @@ class StagedChannel(CommitService):
             return ""
         return (
             f"with {attempt.bytes} bytes of the attempt for partition {attempt.key.partition} of epoch "
-            f"{attempt.key.epoch}, {staged} bytes are staged, and max_staged_bytes is {limit}: commit or "
+            f"{attempt.key.epoch}, {staged} bytes are staged, but max_staged_bytes is {limit}: commit or "
             f"drop staged groups, make smaller groups, or raise it"
         )
 
@@ -442,8 +441,8 @@ class StagedChannel(CommitService):
         if self.files.doubtful:
             return ""  # nothing is freed any more: the commit reports why
         return (
-            f"{kept} bytes of groups are not yet acknowledged, and with {size} more max_kept_bytes, "
-            f"{limit}, is exceeded: wait until the consumer has acknowledged some"
+            f"{kept} bytes of groups are not yet acknowledged, and {size} more would exceed max_kept_bytes, "
+            f"{limit}: wait until the consumer has acknowledged some"
         )
 
     def _refuse(self, client: RequestControl, message: messages.Question) -> None:
@@ -472,7 +471,7 @@ class StagedChannel(CommitService):
         for before, key in pairwise(keys):
             if key.partition <= before.partition:
                 text = f"partition {key.partition} {epoch} is listed after partition {before.partition}"
-                yield Refusal("policy", f"{text}: name one attempt of each, in their order")
+                yield Refusal("policy", f"{text}: name one attempt of each, in order of partitions")
         decoder = self._make_decoder()
         schema = self.files.schema
         try:
@@ -482,8 +481,8 @@ class StagedChannel(CommitService):
                 sealed = self._sealed.get(key)
                 if sealed is None:
                     text = (
-                        f"attempt {key.attempt} for partition {key.partition} {epoch} is not here, or not sealed, or "
-                        f"was sealed for another epoch or application"
+                        f"attempt {key.attempt} for partition {key.partition} {epoch} is not here, is not sealed, "
+                        f"or was sealed for another epoch or application"
                     )
                     yield Refusal("attempt", f"{text}: write the partition again")
                 elif winner[1:4] != (sealed[0].count, sealed[0].size, sealed[0].checksum):

@@ -51,7 +51,7 @@ def refusal(
         return Refusal("codec", text, None if rival else SchemaMismatch(text))
     if request.lossy and channel.explicit:
         text = (
-            f"channel {channel.id!r} is acknowledged explicitly, and its sender drops messages (drop_oldest)"
+            f"channel {channel.id!r} is acknowledged explicitly, but its sender drops messages (drop_oldest)"
         )
         return Refusal("policy", f"{text}: use one or the other")
     if rival and (against := _rivalry(channel, request)) is not None:
@@ -80,7 +80,7 @@ def _rivalry(channel: InboundChannel, request: messages.Open) -> Refusal | None:
 def _other_stream(channel: InboundChannel, stream: str) -> Refusal | None:
     if channel.ended is not None:
         place = f"acknowledged up to {channel.acked} of {channel.ended}"
-        text = f"channel {channel.id!r}: stream {channel.stream!r} is here to its end, and {place}"
+        text = f"channel {channel.id!r}: stream {channel.stream!r} has ended here, {place}"
         return Refusal("unread", text)
     untouched = channel.expected == channel.start and not isinstance(channel.resume_from, Position)
     if untouched or channel.fault.accept_new_stream:
@@ -94,7 +94,7 @@ def _other_stream(channel: InboundChannel, stream: str) -> Refusal | None:
     text = (
         f"channel {channel.id!r} was at number {channel.expected or 0} of stream {channel.stream!r}; its "
         f"sender came back with a new stream {stream!r}: messages that the old stream had not delivered are "
-        f"lost with it. Register the channel again, {how}, to take the new stream"
+        f"lost. Register the channel again, {how}, to accept the new stream"
     )
     return Refusal("replaced", text, StreamReplaced(text))
 
@@ -107,9 +107,11 @@ def position_refusal(channel: InboundChannel, stream: str, kept: Available) -> R
     place = f"channel {channel.id!r} has to continue at number {expected} of stream {stream!r}"
     error: NetChannelError
     if expected > kept.head:
-        error = StreamReplaced(f"{place}, which has only got to {kept.head}: that is another stream")
+        error = StreamReplaced(
+            f"{place}, but the sender's stream only reaches {kept.head}: that is another stream"
+        )
     elif expected < kept.oldest:
-        error = PositionLost(f"{place}, whose oldest kept message is {kept.oldest}")
+        error = PositionLost(f"{place}, but the sender's oldest kept message is {kept.oldest}")
     else:
         return None
     return Refusal("position", str(error), error)

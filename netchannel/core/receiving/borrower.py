@@ -93,7 +93,7 @@ class Borrower:
         size = 0 if memory is None else len(memory)
         self._say(messages.Shared(size=size))
         if size:
-            log.info("%s sends messages in shared memory: %d bytes of it at most", self._peer, size)
+            log.info("%s sends messages in shared memory: at most %d bytes of it", self._peer, size)
 
     def body(self, offset: int, size: int, by: LoanLink) -> memoryview:
         """A body that is referred to. Raises ProtocolError if it cannot be there."""

@@ -48,8 +48,8 @@ def _presented(frame: Frame) -> tuple[bytes, Available, bytes]:
     token, rest = payload[:TOKEN_SIZE], payload[TOKEN_SIZE:]
     if len(token) != TOKEN_SIZE or len(rest) not in (0, HEAD.size, ENDS_SIZE, HEAD.size + ENDS_SIZE):
         raise ProtocolError(
-            f"expected {TOKEN_SIZE} bytes of a token, with {HEAD.size} of a number and {ENDS_SIZE} of the "
-            f"connection's ends, or without either, got {len(payload)}"
+            f"expected a token of {TOKEN_SIZE} bytes, with or without a number of {HEAD.size} and {ENDS_SIZE} of "
+            f"the connection's ends, got {len(payload)}"
         )
     is_placed = len(rest) % ENDS_SIZE == HEAD.size
     head, ends = (rest[: HEAD.size], rest[HEAD.size :]) if is_placed else (b"", rest)
@@ -162,7 +162,7 @@ class ReceiverData(Link):
 
     def _refuse(self, against: Refusal, now: float) -> None:
         if against.code == "token":
-            text = "%s: %s comes with a token: %s"
+            text = "%s: %s presented a token: %s"
             self.core.complain(self.remote, now, text, self.core.name, self.remote, against.message)
         self.send(refused(against.code, against.message))
         self.close()
@@ -201,7 +201,7 @@ class ReceiverData(Link):
         """The message that a frame refers to."""
         offset, size, note = referred(frame)
         if self._borrower is None:
-            raise ProtocolError(f"{self.remote} referred to shared memory, and has shared none")
+            raise ProtocolError(f"{self.remote} referred to shared memory, but has shared none")
         if size > self._open_requests.message_limit:
             raise ProtocolError(
                 f"a body of {size} bytes is larger than the limit here, {self._open_requests.message_limit}"

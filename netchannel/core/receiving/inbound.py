@@ -197,7 +197,7 @@ class InboundChannel:
         expected = self.expected or 0
         if not self.explicit:
             raise NetChannelError(
-                f"channel {self.id!r} acknowledges at receipt: register it with ack='explicit'"
+                f"channel {self.id!r} acknowledges on receipt: register it with ack='explicit'"
             )
         if isinstance(upto, Position):
             if upto.stream != self.stream:
@@ -313,7 +313,7 @@ class InboundChannel:
         self.core.warning_digest.warn(
             now,
             "channel %s had no sender for %s s (%s): %s; still waiting for number %d",
-            self.id, self.fault.retry, printable(self.holder or "none ever came"),
+            self.id, self.fault.retry, printable(self.holder or "no sender has come"),
             printable(self._last_failure), self.expected or 0,
         )  # fmt: skip
 
@@ -321,8 +321,8 @@ class InboundChannel:
         reason = f"{within} passed; {self._last_failure}" if within else self._last_failure
         self.fail(
             ChannelBroken(
-                f"channel {self.id!r} has no sender ({self.holder or 'none ever came'}): {reason}; number "
-                f"{self.expected or 0} was to come next; register it again to wait on"
+                f"channel {self.id!r} has no sender ({self.holder or 'no sender has come'}): {reason}; number "
+                f"{self.expected or 0} was to come next; register it again to keep waiting"
             ),
             now,
         )
@@ -482,7 +482,7 @@ class InboundChannel:
         """The sender waits until everything below ``upto`` is acknowledged."""
         if upto > (self.expected or 0):
             raise ProtocolError(
-                f"channel {self.id!r}: its sender waits for the acknowledgement of {upto} messages, and "
+                f"channel {self.id!r}: its sender waits for the acknowledgement of {upto} messages, but only "
                 f"{self.expected} have come"
             )
         self._asked = max(self._asked, upto)
@@ -500,8 +500,8 @@ class InboundChannel:
         if not self.holder and self.waiting and not self._owner.had_sender(self.id):
             self.core.warning_digest.warn(
                 now,
-                "channel %s: its consumer waits, and no sender has asked for it in %.0f s: is one running, and does "
-                "it send to this address, on a channel of this name? Still waiting",
+                "channel %s: its consumer waits, but no sender has requested the channel in %.0f s: is one running, "
+                "and does it send to this address, on a channel of this name? Still waiting",
                 self.id, now - self.since,
             )  # fmt: skip
 
@@ -517,8 +517,9 @@ class InboundChannel:
         ):
             self.starved = True
             log.warning(
-                "channel %s is starved: its consumer waits for message %d, and its sender, whose buffer is full, for "
-                "an acknowledgement of the %d from number %d on: acknowledge more often, or give it a larger buffer",
+                "channel %s is starved: its consumer waits for message %d, and its sender, whose buffer is full, "
+                "waits for an acknowledgement of the %d messages from number %d on: acknowledge more often, or give "
+                "the sender a larger buffer",
                 self.id, expected, expected - self.acknowledged, self.acknowledged,
             )  # fmt: skip
             self.link.send(signal(Kind.STARVED, sequence=expected))

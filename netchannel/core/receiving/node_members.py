@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def channel_conflict(channel_id: str, holder: str) -> str:
     """Why a channel cannot be registered."""
     return (
-        f"channel {channel_id!r} is registered at this node already, by {holder}: close or detach it there first, or "
+        f"channel {channel_id!r} is already registered at this node, by {holder}: close or detach it there first, or "
         f"choose another id"
     )
 
@@ -31,7 +31,7 @@ def channel_conflict(channel_id: str, holder: str) -> str:
 def service_conflict(service_id: str, holder: str) -> str:
     """Why a service cannot be registered."""
     return (
-        f"service {service_id!r} is registered at this node already, by {holder}: close it there first, or choose "
+        f"service {service_id!r} is already registered at this node, by {holder}: close it there first, or choose "
         f"another id"
     )
 
@@ -140,11 +140,11 @@ class NodeMembers:
         """
         for other in [other for other in self.links if other.port == link.port]:
             if other.order > link.order:
-                link.abort(f"{other.peer} came later with the same port {link.port}")
+                link.abort(f"{other.peer} connected later with the same port {link.port}")
                 return
             self.left(other)
             other.abort(
-                f"{link.peer} came with the same port {link.port}, of which each process needs its own"
+                f"{link.peer} came with the same port {link.port}, but each process needs its own port"
             )
         self.links[link] = None
 
@@ -216,11 +216,13 @@ class MemberControl(AcceptedControl):
 
     def _check_introduced(self, what: str) -> None:
         if not self.port:
-            raise ProtocolError(f"{self.peer} claims {what} and has not sent its port")
+            raise ProtocolError(f"{self.peer} claims {what}, but has not sent its port")
 
     def _introduce(self, port: int) -> None:
         if self.port:
-            raise ProtocolError(f"{self.peer} reports that it listens at port {port}, before at {self.port}")
+            raise ProtocolError(
+                f"{self.peer} reports that it listens at port {port}, but reported {self.port} before"
+            )
         self.port = port
         self._members.joined(self)
 

@@ -109,9 +109,8 @@ class NodeMembership(Dialer):
             self.provide(service_id)
         if self._services and messages.CALLS not in link.peer_features:
             log.warning(
-                "%s: the node at %s has no support for services, so that the %d services of this process "
-                "cannot be found there; start a newer version of "
-                "it", self.core.name, self.address, len(self._services),
+                "%s: the node at %s does not support services, so the %d services of this process cannot be found "
+                "there; start a newer version of it", self.core.name, self.address, len(self._services),
             )  # fmt: skip
 
     def taken(self, channel_id: str, number: int, message: str, now: float) -> None:
@@ -130,8 +129,9 @@ class NodeMembership(Dialer):
             self._episode.over()
         if (failing_s := self._episode.failed(now)) is not None:
             log.warning(
-                "%s: the node at %s is not reached for %.0f s: %s; senders that dial the node do not find the channels "
-                "of this process meanwhile; still trying. Start the process that has members=%r, with the same secret=",
+                "%s: the node at %s has not been reached for %.0f s: %s; meanwhile senders that dial the node do "
+                "not find the channels of this process; still trying. Start the process that has members=%r, with "
+                "the same secret=",
                 self.core.name, self.address, failing_s, printable(reason), self.address,
             )  # fmt: skip
         self.core.timers.at(now + self._backoff.next(now), self.join)
@@ -149,7 +149,7 @@ class NodeControl(DialedControl):
 
     role, other_role = b"member", b"node"
     purpose = FOR_MEMBERS
-    up = "%s: is a member of the node of %s"
+    up = "%s: joined the node of %s"
 
     def __init__(self, node: NodeMembership) -> None:
         super().__init__(node, node.address)

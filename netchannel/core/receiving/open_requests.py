@@ -134,7 +134,7 @@ class OpenRequests:
         offer = self.offers.take(token)
         self._take_turns(now)
         if offer is None or offer.session.closing is not Closing.OPEN:
-            return Refusal("token", "the token is not, or no longer, valid")
+            return Refusal("token", "the token is invalid, or no longer valid")
         verdict = self._verdict(offer.session, offer.request)
         if isinstance(verdict, Tombstone):
             return verdict

@@ -100,7 +100,7 @@ class ReceiverCore(Core):
         self.check_free(channel_id)
         if self.services.offered.get(channel_id, service) is not service:
             raise ChannelInUse(
-                f"channel {channel_id!r} is kept in this process already: close or detach it first, or choose "
+                f"channel {channel_id!r} is already retained in this process: close or detach it first, or choose "
                 f"another id"
             )
         channel = self.channels[channel_id] = InboundChannel(
@@ -126,7 +126,7 @@ class ReceiverCore(Core):
         """Raise ChannelInUse if the channel is taken at this node."""
         if channel_id in self.channels:
             raise ChannelInUse(
-                f"channel {channel_id!r} is registered in this process already, with "
+                f"channel {channel_id!r} is already registered in this process, with "
                 f"{self.channels[channel_id].holder or 'no sender yet'}: close it first, or choose another id"
             )
         if (member := self.members.holder(channel_id)) is not None:
@@ -141,7 +141,7 @@ class ReceiverCore(Core):
         """Serve a stream that is made in this process. Raises ChannelInUse."""
         if channel_id in self.services.offered:
             raise ChannelInUse(
-                f"channel {channel_id!r} is registered in this process already: close it first, or choose another id"
+                f"channel {channel_id!r} is already registered in this process: close it first, or choose another id"
             )
         self.services.offered[channel_id] = service
 
@@ -149,7 +149,7 @@ class ReceiverCore(Core):
         """Have calls of a service answered; clients that wanted it before are notified. Raises ChannelInUse."""
         if callee.id in self.callees.registered:
             raise ChannelInUse(
-                f"service {callee.id!r} is registered in this process already: close it first, or choose another id"
+                f"service {callee.id!r} is already registered in this process: close it first, or choose another id"
             )
         if (member := self.members.provider(callee.id)) is not None:
             raise ChannelInUse(service_conflict(callee.id, member.peer))

@@ -165,7 +165,7 @@ class RequestControl(AcceptedControl):
         """Count what is kept for this client until `let_go`. Raises NetChannelError if it is too much."""
         if what not in self._held and len(self._held) >= HELD_LIMIT:
             raise NetChannelError(
-                f"{self.peer} has {len(self._held)} watches and unused tokens, and a client may have {HELD_LIMIT}: "
+                f"{self.peer} has {len(self._held)} watches and unused tokens, the limit is {HELD_LIMIT}: "
                 "close readers that are not needed, or use another connection"
             )
         self._held.add(what)
@@ -203,7 +203,7 @@ class RequestControl(AcceptedControl):
             raise ProtocolError(f"{self.peer} sent {message.kind!r}, which a client does not send")
         self._unanswered += _cost(message)
         if self._unanswered > UNANSWERED_BYTES and _cost(message):
-            text = f"{self.peer} has asked for {self._unanswered} bytes that are not answered yet"
+            text = f"{self.peer} has {self._unanswered} bytes of unanswered requests"
             self.deny(message, "busy", f"{text}, the limit is {UNANSWERED_BYTES}")
         elif not self._served(message, now) and not isinstance(message, TOLD):
             self._refuse(message)
@@ -264,5 +264,5 @@ def _needed(question: messages.Question) -> str:
 
 
 def _not_offered(question: messages.Question) -> str:
-    what = "takes no groups" if isinstance(question, _OF_GROUPS) else "keeps nothing to be read"
+    what = "takes no groups" if isinstance(question, _OF_GROUPS) else "retains nothing for readers"
     return f"channel {question.channel!r} {what}: register it there with {_needed(question)}"

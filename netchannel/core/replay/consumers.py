@@ -112,9 +112,9 @@ class Consumers:
             consumer = self._known[name] = Consumer(oldest)
         elif fresh and consumer.used and consumer.holder != holder:
             raise ConsumerFenced(
-                f"consumer {name!r} is {consumer.holder!r}{consumer.where}, which has acknowledged "
-                f"everything below {consumer.position}: to start from scratch, take another name, or have "
-                f"this one forgotten first"
+                f"consumer {name!r} was last used by {consumer.holder!r}{consumer.where}, which has acknowledged "
+                f"everything below {consumer.position}: to start from scratch, use another name, or forget this one "
+                f"first"
             )
         elif consumer.holder not in ("", holder):
             if renew:
@@ -122,7 +122,7 @@ class Consumers:
             left = consumer.expires - now
             if consumer.connection is not None or left > 0:
                 still = (
-                    f"which is gone, for {left:.1f} s more: wait as long"
+                    f"which is gone, for {left:.1f} s more: wait that long"
                     if consumer.connection is None
                     else "which is connected: end it"
                 )
@@ -175,6 +175,6 @@ class Consumers:
 
 def _fenced(name: str, consumer: Consumer) -> str:
     return (
-        f"consumer {name!r} is held by {consumer.holder!r}{consumer.where} since, at number {consumer.position}: two "
+        f"consumer {name!r} is now held by {consumer.holder!r}{consumer.where}, at number {consumer.position}: two "
         f"processes do its work"
     )

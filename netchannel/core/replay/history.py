@@ -104,13 +104,13 @@ class History(ABC):
         """Raise PositionLost, or NetChannelError for numbers that are not there yet."""
         if first < self.oldest:
             raise PositionLost(
-                f"number {first} of stream {self.stream!r} was requested, and the history starts at "
+                f"number {first} of stream {self.stream!r} was requested, but the history starts at "
                 f"{self.oldest}: all its consumers have acknowledged earlier messages"
             )
         if not first <= until <= self.head:
             raise NetChannelError(
-                f"messages {first} to {until} of stream {self.stream!r} were requested, and {self.oldest} "
-                f"to {self.head} are kept: wait with heads(beyond=...)"
+                f"messages {first} to {until} of stream {self.stream!r} were requested, but only {self.oldest} to "
+                f"{self.head} are kept: wait with heads(beyond=...)"
             )
 
     @abstractmethod

@@ -90,7 +90,9 @@ class RangeRead:
     def finished(self, until: int) -> None:
         """The end of the range came. Raises ProtocolError if it is not the end."""
         if not until == self.next == self.until:
-            raise ProtocolError(f"a range ends at {until}, {self.next} of {self.until} messages have come")
+            raise ProtocolError(
+                f"a range that is to end at {self.until} ended at {until}, after messages up to {self.next}"
+            )
         self.complete, self.link = True, None
         self.reader.channel.peer.progressed()
         self.on_change()
@@ -132,7 +134,7 @@ class ReadClient:
             link.drop()
         if reading.question is not None:
             self.channel.forget(reading.question)
-        reading.fail(ChannelClosed(f"the reading of channel {self.channel.id!r} was given up by this side"))
+        reading.fail(ChannelClosed(f"this side stopped reading channel {self.channel.id!r}"))
 
     def _connect(self, reading: RangeRead, now: float) -> None:
         for link in self._idle:
@@ -208,7 +210,7 @@ class ReadClient:
     def control_lost(self) -> None:
         """The connection on which it is asked is gone, and with it those on which is read."""
         for link in list(self._links):
-            link.abort("the connection on which it was asked is gone")
+            link.abort("the connection of the request is gone")
 
     def close(self, error: NetChannelError) -> None:
         """End all readings and connections."""
@@ -251,7 +253,7 @@ class ReadClientData(Link):
         self.send(greeting(FOR_READING), signal(Kind.ATTACH, payload=self._token + self._shown))
 
     def _expired(self, now: float) -> None:
-        self.abort(f"not taken within {self.core.timing.handshake_s:.1f} s")
+        self.abort(f"not accepted within {self.core.timing.handshake_s:.1f} s")
 
     def get_buffer(self, hint: int) -> memoryview:
         return self._parser.get_buffer()

@@ -89,7 +89,7 @@ class ReadServerData(ReadLink):
         found = self._receiver.services.redeem(payload[:TOKEN_SIZE])
         retained = None if found is None else found.service
         if found is None or not isinstance(retained, RetainedService) or retained.history is None:
-            self._refuse("token", "the token is not, or no longer, valid")
+            self._refuse("token", "the token is invalid, or no longer valid")
             return
         self.disarm()
         self._receiver.connections.proven(self)
@@ -126,7 +126,7 @@ class ReadServerData(ReadLink):
         self._refuse("protocol", self.cause)
 
     def replaced(self, now: float) -> None:
-        self._end(StreamReplaced(f"stream {self._history.stream!r} is over, and another one is kept"))
+        self._end(StreamReplaced(f"stream {self._history.stream!r} is over, and a new one is kept"))
 
     def output(self) -> list[Buffer]:
         """Return queued frames, then as much of the ranges as a write takes."""

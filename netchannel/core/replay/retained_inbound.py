@@ -110,8 +110,8 @@ class RetainedInbound(RetainedService):
         if history.ending is not None:
             kept = f"has ended at number {history.ending.count}"
         return (
-            f"channel {self.id!r}: stream {history.stream!r} {kept}, and its consumers have acknowledged it up to "
-            f"{self.acknowledged}: a new stream is accepted once they have acknowledged all of it"
+            f"channel {self.id!r}: stream {history.stream!r} {kept}, but its consumers have acknowledged it only up "
+            f"to {self.acknowledged}: a new stream is accepted once they have acknowledged all of it"
         )
 
     def _is_read(self, history: History) -> bool:

@@ -176,7 +176,7 @@ class RetainedService(ChannelService):
     def _break(self, error: NetChannelError) -> None:
         self.broken = error
         if isinstance(error, ChannelBroken):  # the retaining process may never look
-            log.warning("channel %s keeps nothing more: %s", self.id, printable(str(error)))
+            log.warning("channel %s retains no more messages: %s", self.id, printable(str(error)))
 
     def push(self, now: float) -> None:
         """Notify the watching clients, once per turn of the loop at most."""
@@ -319,8 +319,7 @@ class RetainedService(ChannelService):
         upto = message.upto
         if upto > history.head:
             raise NetChannelError(
-                f"channel {self.id!r}: all messages below {upto} were acknowledged, and only {history.head} "
-                "are kept"
+                f"channel {self.id!r}: all messages below {upto} were acknowledged, but only {history.head} are kept"
             )
         consumer = self.consumers.acknowledge(message.consumer, message.holder, upto)
         self._settled(client, message, now, position=consumer.position)

@@ -249,7 +249,7 @@ class SenderData(Connection):
     def _returned(self, frame: Frame) -> None:
         """Reclaim shared memory that has no references left."""
         if self._loan is None or self.session.lender is None:
-            raise ProtocolError(f"{self.remote} released shared memory, and has none")
+            raise ProtocolError(f"{self.remote} released shared memory, but has none")
         self.session.lender.returned(self._loan, frame.payload)
 
     def _caught_up(self, received: int) -> None:
@@ -274,7 +274,7 @@ class SenderData(Connection):
         self.close()
 
     def _refused_silently(self, now: float) -> None:
-        self.abort(f"not taken within {self.core.timing.handshake_s:.1f} s")
+        self.abort(f"not accepted within {self.core.timing.handshake_s:.1f} s")
 
     def _lost(self, reason: str, now: float) -> None:
         if self.session.lender is not None:

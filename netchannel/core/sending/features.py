@@ -28,7 +28,7 @@ def limit_of(message_limit: int, features: AbstractSet[str]) -> int:
 
 def describe_missing(peer: str, feature: str) -> str:
     """Return the message about a channel that needs ``feature``."""
-    return f"{peer} takes no {_REMEDIES[feature]}"
+    return f"{peer} does not accept {_REMEDIES[feature]}"
 
 
 def missing_feature(record: Record, features: AbstractSet[str]) -> str | None:

@@ -343,7 +343,7 @@ class OutboundChannel(JobOwner):
         if not self.starved:
             self.starved = True
             log.warning(
-                "channel %s to %s is starved: %d messages from number %d on are received and not acknowledged, the "
+                "channel %s to %s is starved: %d messages from number %d on are received but not acknowledged, the "
                 "buffer (%s) takes no more, and the consumer waits for number %d: acknowledge more often, or give the "
                 "sender a larger buffer",
                 self.id, self.to, self.head - self.acknowledged, self.acknowledged, self.buffer, self.head,
@@ -358,7 +358,7 @@ class OutboundChannel(JobOwner):
             waiting.overflown = True
             log.warning(
                 "channel %s to %s drops upqueries: %d wait until its producer takes them with recv_upquery(), and no "
-                "more than %d of them, or %d bytes, are kept: the oldest go",
+                "more than %d of them, or %d bytes, are kept: the oldest are dropped",
                 self.id, self.to, len(waiting), WAITING, WAITING_BYTES,
             )  # fmt: skip
         self.on_change()
@@ -493,7 +493,7 @@ class OutboundChannel(JobOwner):
     def what_is_left(self) -> str:
         """The numbers, and how to continue, for errors that end the channel."""
         if self.group is not None:
-            return f"{self.head} messages of the attempt are dropped there; to continue, make another attempt"
+            return f"{self.head} messages of the attempt are dropped there; to continue, make a new attempt"
         stream = f"with stream={self.stream!r}, replayable=True"
         again = stream if self.durable is None else "with the same directory"
         return f"{self.counts}; to continue, register it again {again}"
@@ -537,7 +537,7 @@ class OutboundChannel(JobOwner):
         if self.fault.on_failure == "fail" and (failing_s := self._episode.failed(now)) is not None:
             self.core.warning_digest.warn(
                 now,
-                "channel %s to %s is not attached for %.0f s: %s; still trying, and keeping %d messages",
+                "channel %s to %s has not been attached for %.0f s: %s; still trying, and keeping %d messages",
                 self.id, self.to, failing_s, printable(reason), self.head - self.acknowledged,
             )  # fmt: skip
         self._retries.failed(now)
@@ -593,13 +593,13 @@ class OutboundChannel(JobOwner):
         wants = f"the receiver wants number {expected} of stream {self.stream!r}"
         if self.acknowledged <= expected < self.begun:
             text = (
-                f"channel {self.id!r} to {self.to}: {wants}, as it has lost messages that it had not "
-                f"acknowledged, and this producer had continued at number {self.begun}: register the channel "
+                f"channel {self.id!r} to {self.to}: {wants}, as it has lost messages that it had not acknowledged, "
+                f"but this producer had continued at number {self.begun}: register the channel "
                 f"again with stream={self.stream!r}, replayable=True, to continue there"
             )
             self.fail(SenderEvent.GIVE_UP, PositionLost(text), now)
         else:
-            self.give_up(f"{wants}, kept are {self.kept_from} to {self.offered}", now)
+            self.give_up(f"{wants}, but only {self.kept_from} to {self.offered} are kept", now)
 
     def after_output(self) -> None:
         """The connection has written."""
@@ -701,8 +701,7 @@ class OutboundChannel(JobOwner):
     def _check_sent(self, upto: int) -> None:
         if upto > self.sent:
             raise ProtocolError(
-                f"{self.to} reports messages below {upto} of channel {self.id!r}, and only {self.sent} were "
-                "sent"
+                f"{self.to} reports messages below {upto} of channel {self.id!r}, but only {self.sent} were sent"
             )
 
     def _progress(self, received: int) -> None:
@@ -743,8 +742,8 @@ class OutboundChannel(JobOwner):
             return
         if self.closing is None or count not in (None, self.closing.count):
             text = (
-                f"channel {self.id!r} of stream {self.stream!r} has ended at {self.to} before, after {count} messages "
-                f"({message}); the {self.head} sent here were not taken: send them as another stream"
+                f"channel {self.id!r} of stream {self.stream!r} had already ended at {self.to}, after {count} "
+                f"messages ({message}); the {self.head} sent here were not accepted: send them as a new stream"
             )
             self.error = ChannelFailed(text) if reason == "failed" else ChannelClosed(text)
         self.move(SenderEvent.FINISHED, now)

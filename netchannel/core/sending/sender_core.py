@@ -78,7 +78,7 @@ class SenderCore(Core):
         known = self.channels.get((channel_id, to))
         if known is not None:
             raise ChannelInUse(
-                f"channel {channel_id!r} to {to} is registered in this process already, since stream "
+                f"channel {channel_id!r} to {to} is already registered in this process, with stream "
                 f"{known.stream!r}: close it first, or choose another id"
             )
         channel = OutboundChannel(
@@ -221,14 +221,14 @@ class SenderPeer(Peer["SenderControl"]):
             channel.move(SenderEvent.ELSEWHERE, now)
             self.core.move(channel, address, now).open(channel, now)
             return
-        text = f"{self._name} sent it on to port {port}, where it cannot be asked for"
+        text = f"{self._name} redirected it to port {port}, where it cannot be requested"
         channel.unreachable(SenderEvent.DENY, text, now)
         if not channel.terminal:
             self.ask_the_node(channel, now)
 
     def refused(self, error: HandshakeError, now: float) -> None:
         whose = (
-            f" ({self._name} whose processes all need the same tls= and secret=)" if self.is_member else ""
+            f" ({self._name} all of whose processes need the same tls= and secret=)" if self.is_member else ""
         )
         for channel in list(self.channels.values()):
             left = f"; {channel.counts}" if channel.acknowledged < channel.head else ""

@@ -248,7 +248,7 @@ def _read_sealed(file: File, path: Path) -> SealedAttempt:
     end: Entry | None = None
     for offset, entry in walk(file, segment.salt, SEGMENT_HEADER, size):
         if entry.kind != BLOB and entry.first != segment.end:
-            raise damaged(path, offset, f"number {entry.first} is in place of {segment.end}")
+            raise damaged(path, offset, f"number {entry.first} was found where {segment.end} is due")
         if entry.kind == END:
             end = entry
         segment.add(entry)

@@ -193,7 +193,9 @@ class _Write(Job):
         self._write = write
         self._then = then
         # Until it is known that it was done.
-        self._error: NetChannelError | None = ChannelBroken("writing it down was interrupted: ask again")
+        self._error: NetChannelError | None = ChannelBroken(
+            "writing it to the disk was interrupted: ask again"
+        )
 
     def run(self) -> None:
         try:

@@ -194,7 +194,7 @@ class StagingStore:
             try:
                 attempt = read_sealed(self._files, path)
             except LogDamaged as error:
-                log.warning("an attempt that was not yet committed is given up: %s", error)
+                log.warning("an attempt that was not yet committed is discarded: %s", error)
                 self._files.unlink(path)
                 continue
             if attempt.key.epoch > self.state.epochs.get(attempt.key.application, -1):
@@ -343,7 +343,7 @@ class StagingStore:
             index = bisect_right(parts, sequence, key=lambda part: part.first) - 1
             if index < 0 or parts[index].end <= sequence:
                 raise PositionLost(
-                    f"number {sequence} was requested, and the messages in {self.path} start at {self.oldest}"
+                    f"number {sequence} was requested, but the messages in {self.path} start at {self.oldest}"
                 )
             for record in self._read(parts[index], sequence):
                 yield record
@@ -444,7 +444,7 @@ def _replayed(
     """Return the result of the entries: the acknowledged number, and the state. Raises LogDamaged."""
     kinds = [kind for kind, _ in entries]
     if kinds[0] != STATE or set(kinds[1:]) - {COMMIT, FORGET}:
-        raise damaged(path / JOURNAL, SEGMENT_HEADER, f"its entries are of the kinds {kinds}")
+        raise damaged(path / JOURNAL, SEGMENT_HEADER, f"it has entries of the kinds {kinds}")
     began = entries[0][1]
     acknowledged = max(acknowledged, began["acknowledged"])
     promises = [_Promise(first, AttemptKey(*rest[:4]), *rest[4:]) for first, *rest in began["parts"]]
@@ -481,5 +481,5 @@ def _part(files: FileSystem, folder: Path, promise: _Promise) -> Part:
         raise lost(folder, promise.first, end, f"{path.name}, which held them, is missing") from None
     found, wanted = (sealed.key, sealed.count, sealed.size, sealed.checksum), tuple(promise[1:])
     if found != wanted:
-        raise damaged(path, 0, f"it holds {json.dumps(found)}, committed was {json.dumps(wanted)}")
+        raise damaged(path, 0, f"it holds {json.dumps(found)}, but {json.dumps(wanted)} was committed")
     return Part(promise.first, sealed)

@@ -166,7 +166,7 @@ def test_a_workers_certificate_that_ends_soon_or_has_ended_on_its_disk(
     edge = (f"edge {fleet.nodes[0]} -> {fleet.nodes[1]}", "channel")
     assert set(bad) == {(first, "certificate"), (second, "certificate"), edge}
     assert (
-        "used.pem has expired on " in bad[edge]["found"]
+        "used.pem expired on " in bad[edge]["found"]
     )  # as for a process of a fragment, which reads it anew
     assert re.fullmatch(
         rf"renew {soon.certificate} in time: (49|50) h are left; .*", bad[first, "certificate"]["remedy"]

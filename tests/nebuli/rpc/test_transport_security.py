@@ -200,7 +200,7 @@ def test_certificates_that_cannot_be_used_are_bad_input(make_fleet: MakeFleet, a
     command = fleet.run("register", fleet.topology, fleet.query)
     for ended in (worker, command):
         assert ended.exit_code == 2
-        assert f"the certificate {expired.certificate} has expired on " in ended.error
+        assert f"the certificate {expired.certificate} expired on " in ended.error
 
 
 def test_a_renewed_certificate_is_used_without_a_restart(

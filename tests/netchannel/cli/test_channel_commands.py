@@ -170,7 +170,7 @@ def test_lines_of_json_have_base64_for_bytes_and_strings_for_numbers_that_json_l
 
 def test_columns_that_a_format_lacks_are_refused_and_leave_no_file(tmp_path: Path) -> None:
     twice = pa.schema([("n", pa.int64()), ("n", pa.int64())])
-    with pytest.raises(FileNotWritten, match=r"column 'n' comes several times; write \.csv or \.arrow"):
+    with pytest.raises(FileNotWritten, match=r"column 'n' occurs several times; write \.csv or \.arrow"):
         Output(str(tmp_path / "out.jsonl")).open(twice)
     output = Output(str(tmp_path / "out.csv"))
     with pytest.raises(FileNotWritten, match=r"out\.csv cannot be written: .*list"):
@@ -287,7 +287,7 @@ async def test_a_receiver_that_is_terminated_keeps_the_rows_that_came(tmp_path: 
             with pytest.raises(netchannel.ChannelClosedByPeer, match="recv was interrupted"):
                 await channel.close()
     assert receiver.returncode == 143
-    assert f"{tmp_path / 'out.partial.csv'} has the 3 rows that came" in printed
+    assert f"{tmp_path / 'out.partial.csv'} has the 3 received rows" in printed
     assert [each.name for each in tmp_path.iterdir()] == ["out.partial.csv"]
     assert read(tmp_path / "out.partial.csv").equals(ROWS)
 
@@ -337,7 +337,7 @@ async def test_a_second_stream_of_a_sender_ends_a_receiver_that_has_rows_of_the_
             _, printed = await asyncio.to_thread(receiver.communicate, timeout=30)
             await channel.abort("the receiver has gone")
     assert receiver.returncode == 1
-    assert "Error: send was started again, and its stream is another one: start recv again" in printed
+    assert "Error: send was started again with a new stream: start recv again" in printed
     assert {*read(tmp_path / "out.partial.csv")["n"].to_pylist()} == {1234567}
 
 

@@ -106,9 +106,9 @@ GROUP = {"into": "g", "application": "a", "epoch": 0, "partition": 0}
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"schema": b"abc"}, "a schema of 3 bytes, and the codec bytes"),
-        *(({name: GROUP[name]}, f"it has {name}, and not ") for name in GROUP),
-        *((GROUP | {name: None}, f"and not {name}: an attempt at a group has all four") for name in GROUP),
+        ({"schema": b"abc"}, "a schema of 3 bytes, but its codec is bytes"),
+        *(({name: GROUP[name]}, f"it has {name}, but not ") for name in GROUP),
+        *((GROUP | {name: None}, f"but not {name}: an attempt at a group has all four") for name in GROUP),
     ],
     ids=str,
 )

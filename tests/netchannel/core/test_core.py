@@ -589,7 +589,9 @@ def test_a_channel_that_waits_on_says_so_once_for_each_loss(caplog: pytest.LogCa
     sent: list[bytes] = []
 
     def warnings() -> list[str]:
-        return [text for text in caplog.messages if "still waiting" in text or "is not attached" in text]
+        return [
+            text for text in caplog.messages if "still waiting" in text or "has not been attached" in text
+        ]
 
     for _ in range(2):
         world.run(lambda: producer.channel.state is SenderState.ATTACHED)
@@ -643,7 +645,9 @@ def test_a_consumer_that_waits_for_a_sender_that_never_came_is_told_once(
     channel.miss_sender(world.now)
     world.pass_time(600)
     (told,) = caplog.messages
-    assert told.startswith("channel awaited: its consumer waits, and no sender has asked for it in 5 s")
+    assert told.startswith(
+        "channel awaited: its consumer waits, but no sender has requested the channel in 5 s"
+    )
 
 
 def test_a_consumer_that_waits_for_another_stream_of_a_channel_is_not_told_that_nobody_asks(
@@ -677,7 +681,7 @@ def test_a_channel_that_does_not_come_about_is_named_once(caplog: pytest.LogCapt
     world.pass_time(60)
     told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(told) == 1
-    assert "channel numbers to r:1 is not attached" in told[0]
+    assert "channel numbers to r:1 has not been attached" in told[0]
     assert "connection refused" in told[0]
     assert sum("denied" in record.getMessage() for record in caplog.records) <= 1
     nums.channel.close("wrong name", world.now)
@@ -685,7 +689,7 @@ def test_a_channel_that_does_not_come_about_is_named_once(caplog: pytest.LogCapt
     world.run(lambda: producer.channel.state is SenderState.ATTACHED)
     world.crash(receiver)
     world.pass_time(60)
-    assert sum("is not attached" in record.getMessage() for record in caplog.records) == 2
+    assert sum("has not been attached" in record.getMessage() for record in caplog.records) == 2
 
 
 def test_a_thousand_channels_whose_peer_is_away_are_a_few_lines(caplog: pytest.LogCaptureFixture) -> None:
@@ -699,7 +703,7 @@ def test_a_thousand_channels_whose_peer_is_away_are_a_few_lines(caplog: pytest.L
         channel.miss_sender(world.now)
     world.pass_time(60)
     assert not any(each.channel.terminal for each in producers)
-    sent = [text for text in caplog.messages if "is not attached" in text]
+    sent = [text for text in caplog.messages if "has not been attached" in text]
     awaited = [text for text in caplog.messages if "its consumer waits" in text]
     assert len(sent) == len(awaited) == 4
     assert sent[3].startswith("997 more channels within 1 s, the last of them: channel sent-")

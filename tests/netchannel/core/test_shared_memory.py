@@ -234,7 +234,7 @@ def test_a_receiver_without_memory_is_logged_once(caplog: pytest.LogCaptureFixtu
     caplog.clear()
     lent(bytearray(SIZE), []).told(none)
     assert [record.getMessage() for record in caplog.records] == [
-        f"peer takes messages in shared memory: {SIZE} bytes of it at most"
+        f"peer takes messages in shared memory: at most {SIZE} bytes of it"
     ]
 
 

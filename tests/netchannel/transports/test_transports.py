@@ -58,7 +58,7 @@ def test_an_address_belongs_to_the_scheme_that_it_begins_with(address: str, sche
         ("framed:host", "a scheme that is registered in this process"),
         ("host:0", "port 0, which only a receiver can listen on"),
         ("unix:", "expected unix:/path"),
-        (f"unix:/{'ö' * 54}", "a path of 109 bytes, and a socket's has at most 107"),
+        (f"unix:/{'ö' * 54}", "a path of 109 bytes, but a socket's path has at most 107"),
         ("mem:", "expected mem:name"),
     ],
 )

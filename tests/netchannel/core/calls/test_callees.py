@@ -149,7 +149,7 @@ def test_calls_that_come_and_go_leave_nothing_while_no_turn_is_taken() -> None:
         ([call(1), CallPiece(request=1, body=b"y")], "sent more bytes for call 1 than its 1"),
         (
             [call(1, size=2), CallPiece(request=1, body=b"yz")],
-            "a body of 2 bytes comes in pieces that have 3",
+            "a body of 2 bytes came in pieces of 3",
         ),
     ],
     ids=str,

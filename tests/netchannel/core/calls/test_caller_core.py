@@ -88,10 +88,10 @@ def test_answers_to_what_nobody_has_asked_are_passed_over() -> None:
     [
         (
             [messages.Returned(request=1, size=3, body=b"a"), messages.CallPiece(request=1, body=b"bcd")],
-            "a body of 3 bytes comes in pieces that have 4 bytes together",
+            "a body of 3 bytes came in pieces of 4 bytes in total",
         ),
         ([messages.CallPiece(request=1, body=b"b")], "more bytes of an answer to call 1 than its size"),
-        ([messages.Returned(request=1, size=3, body=b"a")] * 2, "begins to answer call 1 twice"),
+        ([messages.Returned(request=1, size=3, body=b"a")] * 2, "began to answer call 1 twice"),
         ([messages.Ready(channel="c")], "does not send to a caller"),
     ],
     ids=str,
@@ -281,7 +281,7 @@ def test_a_receiver_that_takes_no_calls_is_not_sent_any() -> None:
     error = caller.error(deadline_s=1)
     assert isinstance(error, CallTimedOut)
     assert error.state == "unregistered"
-    assert "takes no calls: start a newer version of it" in str(error)
+    assert "does not support calls: start a newer version of it" in str(error)
 
 
 # -- what waits here
@@ -297,7 +297,7 @@ def test_calls_beyond_what_the_other_side_takes_wait_here() -> None:
     late = caller.call(b"late", deadline_s=1)
     world.run(lambda: late.over)
     assert isinstance(late.error, CallTimedOut)
-    assert f"{CALLS_LIMIT} calls before it are not answered" in str(late.error)
+    assert f"{CALLS_LIMIT} earlier calls to services at " in str(late.error)
     service.silent = False
     service.answer_all()
     world.run(lambda: all(call.over for call in calls))

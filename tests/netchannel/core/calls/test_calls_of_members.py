@@ -141,12 +141,12 @@ def test_each_service_has_one_process() -> None:
     """Who comes second is told: at once, where that is known, or as soon as the front hears of it."""
     site = Site()
     first = site.called(site.first)
-    with pytest.raises(ChannelInUse, match="service 's' is registered at this node already, by receiver r:2"):
+    with pytest.raises(ChannelInUse, match="service 's' is already registered at this node, by receiver r:2"):
         Called(site.front)
     second = site.called(site.second)
-    assert "service 's' is registered at this node already, by receiver r:2" in second.taken
+    assert "service 's' is already registered at this node, by receiver r:2" in second.taken
     assert site.second.callees.registered == {}
-    with pytest.raises(ChannelInUse, match="service 's' is registered in this process already"):
+    with pytest.raises(ChannelInUse, match="service 's' is already registered in this process"):
         Called(site.first)
     assert site.caller.answered() == b"x"
     assert len(first.got) == 1
@@ -165,7 +165,7 @@ def test_a_caller_that_does_not_follow_is_told_where_to_ask(monkeypatch: pytest.
     site.called(site.first)
     error = site.caller.error(deadline_s=1)
     assert isinstance(error, CallTimedOut)
-    assert "service 's' is at another process of this node: call port 2" in str(error)
+    assert "service 's' is in another process of this node: call port 2" in str(error)
 
 
 def test_a_front_that_knows_no_services_is_told_of_none(
@@ -178,7 +178,7 @@ def test_a_front_that_knows_no_services_is_told_of_none(
     Called(early, "early")
     site.world.settle()
     service = site.called(site.first)
-    assert "the node at unix:/node has no support for services" in caplog.text
+    assert "the node at unix:/node does not support services" in caplog.text
     assert len(site.front.members.links) == 3
     assert isinstance(site.caller.error(deadline_s=1), CallTimedOut)
     site.first.withdraw(service.callee)

@@ -540,7 +540,7 @@ def test_what_a_commit_would_wait_for_is_said_before_it() -> None:
     assert full() is None
     winners.append(staged.write([bytes(1000)], epoch=1, partition=2))
     assert re.search(
-        r"bytes of groups are not yet .* with 7\d\d\d more max_kept_bytes, 10000, is", full() or ""
+        r"bytes of groups are not yet .* 7\d\d\d more would exceed max_kept_bytes, 10000: ", full() or ""
     )
     staged.commit(1, winners[1:])
     staged.world.pass_time(5)

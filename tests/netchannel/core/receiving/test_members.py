@@ -453,7 +453,7 @@ def test_a_sender_without_ports_is_not_sent_on() -> None:
     producer = site.world.open(site.sender, to="mem:front")
     site.world.pass_time(10)
     assert producer.channel.state is SenderState.DENIED
-    assert "mem:front sent it on to port 2" in producer.channel.last_failure
+    assert "mem:front redirected it to port 2" in producer.channel.last_failure
 
 
 # -- one channel, one process
@@ -465,7 +465,7 @@ def test_what_a_member_has_the_front_cannot_register() -> None:
     consumer = site.world.inbox(site.first)
     site.world.settle()
     with pytest.raises(
-        netchannel.ChannelInUse, match="'c' is registered at this node already, by receiver r:2 at"
+        netchannel.ChannelInUse, match="'c' is already registered at this node, by receiver r:2 at"
     ):
         site.world.inbox(site.front)
     consumer.channel.detach(site.world.now)
@@ -579,7 +579,7 @@ def test_a_member_without_a_front_warns_once_an_episode_and_joins_when_it_comes(
         with caplog.at_level(logging.WARNING, "netchannel"):
             world.pass_time(60)
         assert [record.levelname for record in caplog.records] == ["WARNING"]
-        assert f"the node at {NODE} is not reached" in caplog.text
+        assert f"the node at {NODE} has not been reached" in caplog.text
         assert f"Start the process that has members={NODE!r}" in caplog.text
         caplog.clear()
         front = world.receiver("r:1", members=NODE)
@@ -626,7 +626,7 @@ def test_two_members_with_one_port_are_named(caplog: pytest.LogCaptureFixture) -
         site.start_member(2)
         site.world.pass_time(3)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "came with the same port 2, of which each process needs its own" in caplog.text
+    assert "came with the same port 2, but each process needs its own port" in caplog.text
     producer.send(b"x")
     site.finish(producer)
     consumer.read()

@@ -108,7 +108,7 @@ WRONG: dict[str, tuple[dict[str, Any], bytes, str]] = {
     "a reference to memory that nobody shares": (
         {},
         reference(0, 10, b"", 0, 0),
-        "referred to shared memory, and has shared none",
+        "referred to shared memory, but has shared none",
     ),
     "a reference that is cut off": ({}, frame(Kind.SHARED, bytes(15)), "SHARED has 15 bytes: expected 16"),
     "a reference with a large note": (
@@ -159,7 +159,7 @@ WRONG: dict[str, tuple[dict[str, Any], bytes, str]] = {
     "a context of another schema": (
         {"codec": "arrow", "schema": schema_of(DICTIONARIES)},
         pieces(Kind.CONTEXT, b"".join(streamed(OTHERS)[:-1])),
-        "a context has the schema .*, and the channel",
+        "a context has the schema .*, but the channel",
     ),
     "a batch among dictionaries": (
         {"codec": "arrow", "schema": schema_of(DICTIONARIES)},

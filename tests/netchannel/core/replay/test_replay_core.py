@@ -118,7 +118,7 @@ def test_a_smaller_client_is_told_what_it_cannot_read(monkeypatch: pytest.Monkey
     reading = session.read()
     session.world.run(lambda: reading.over)
     assert type(reading.error) is NetChannelError
-    assert "channel 'c': client at client:0 takes no notes" in str(reading.error)
+    assert "channel 'c': client at client:0 does not accept notes" in str(reading.error)
     assert reading.next == 0
 
 
@@ -348,7 +348,7 @@ def test_a_client_has_no_more_watches_and_tokens_than_it_may(
     questions = [ask() for _ in range(4)]
     world.run(lambda: len(errors) == 1)
     assert len(answers) == 3
-    assert "a client may have 3" in str(errors[0])
+    assert "the limit is 3" in str(errors[0])
     if kind is messages.Watch:
         channel.tell(messages.Unwatch, request=questions[0].number)
     else:
