@@ -71,7 +71,7 @@ def second_roots(outlines: Sequence[Outline]) -> Iterator[tuple[Location, str]]:
     first, *others = roots_of(outlines)
     for other in others:
         what = "sink" if {first.type, other.type} == {"sink"} else "root"
-        message = f"{other}: a second {what} in addition to {first}; expected exactly one, for a query that runs free"
+        message = f"{other}: a second {what} in addition to {first}; expected exactly one in a free query"
         onward = (
             _IN_STEPS if what == "sink" else "let the operators above read the view, which forwards all rows"
         )
@@ -91,11 +91,11 @@ def second_readers(
             if child not in reader:
                 reader[child] = outline
             elif unrepeatable is None:
-                message = f"{outline}: {child!r} is read by {reader[child]} already; a query that runs free is a tree"
+                message = f"{outline}: {child!r} is already read by {reader[child]}; a free query is a tree"
                 yield path, f"{message}: repeat the operators that both read under other ids, or {_IN_STEPS}"
             elif child in unrepeatable:
                 message = (
-                    f"{outline}: {child!r} is read by {reader[child]} already, and {unrepeatable[child]}"
+                    f"{outline}: {child!r} is already read by {reader[child]}, and {unrepeatable[child]}"
                 )
                 yield path, f"{message}: {_IN_STEPS}, or read from a file"
 
@@ -146,7 +146,7 @@ def _bad_views(outlines: Sequence[Outline]) -> Iterator[tuple[Location, str]]:
         if name in of_names and of_names[name].id != view.id:
             yield (
                 place,
-                f"{view}: {of_names[name]} is read by the name {name!r} already; expected another name",
+                f"{view}: {of_names[name]} is already read by the name {name!r}; expected another name",
             )
         of_names.setdefault(name, view)
         if view.name is not None and len(view.name) > _MAX_ID:
@@ -166,7 +166,7 @@ def _bad_inputs(outlines: Sequence[Outline], by_id: Mapping[str, Outline]) -> It
             elif by_id[child].type == "sink":
                 yield path, f"{outline}: reads {by_id[child]}; a sink has no output"
             elif child in seen and outline.type == "join":
-                message = f"{outline}: reads {child!r} twice, which gives its columns one name"
+                message = f"{outline}: reads {child!r} twice, so that columns have the same name"
                 yield path, f"{message}; put a project between, with an id of its own"
             seen.add(child)
 

@@ -278,7 +278,7 @@ def _listed(names: str | Iterable[str]) -> list[str]:
         return [names]
     found = list(names) if isinstance(names, Iterable) else [names]
     if wrong := [each for each in found if not isinstance(each, str)]:
-        raise TypeError(f"expected names of columns, got {wrong[0]!r}")
+        raise TypeError(f"expected column names, got {wrong[0]!r}")
     return found
 
 

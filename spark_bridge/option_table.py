@@ -28,16 +28,16 @@ _OF_SPARK = frozenset({"path", "checkpointlocation", "queryname", "outputmode"})
 def text(value: str) -> str:
     """A text, without the space around it. Raises ValueError, as the others do, which names the accepted values."""
     if not value.strip():
-        raise ValueError("a text that is not empty")
+        raise ValueError("a non-empty string")
     return exact(value).strip()
 
 
 def exact(value: str) -> str:
     """A text as it is."""
     if not value:
-        raise ValueError("a text that is not empty")
+        raise ValueError("a non-empty string")
     if "\0" in value or any("\ud800" <= each <= "\udfff" for each in value):
-        raise ValueError("a text without NUL and without halves of characters")
+        raise ValueError("a string without NUL and without lone surrogates")
     return value
 
 
@@ -53,7 +53,7 @@ def listed(value: str) -> tuple[str, ...]:
     """Names with commas between them."""
     entries = tuple(exact(entry.strip()) for entry in value.split(",") if entry.strip())
     if not entries or len(set(entries)) != len(entries):
-        raise ValueError("names that differ, with commas between them")
+        raise ValueError("distinct names, separated by commas")
     return entries
 
 
@@ -135,7 +135,7 @@ class OptionTable:
         names = [option.name for option in self._options if set(uses) & set(option.uses)]
         here = " or ".join(uses)
         if option is not None:
-            what = f"the option {option.name} is one of a {' or '.join(option.uses)}, and this is a {here}"
+            what = f"the option {option.name} is for a {' or '.join(option.uses)}, but this is a {here}"
         else:
             near = difflib.get_close_matches(name.lower(), [each.lower() for each in names], 1, 0.5)
             guess = f": did you mean {self._known[near[0]].name}?" if near else ""

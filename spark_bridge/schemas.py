@@ -56,7 +56,7 @@ def _from_spark(schema: StructType | str) -> pa.Schema:
     def column(field: StructField) -> pa.Field:
         if (within := _sparks_own(field.dataType)) is not None:
             raise SchemaConflict(
-                f"the column {field.name!r} is {field.dataType.simpleString()}, and channels do not carry "
+                f"the column {field.name!r} is {field.dataType.simpleString()}, but channels do not carry "
                 f"{within.upper()}, whose bytes are Spark's own: {_SPARKS_OWN[within]}"
             )
         try:
@@ -202,17 +202,17 @@ class Normaliser:
     def _find(self, schema: pa.Schema, field: pa.Field) -> int:
         found = schema.get_all_field_indices(field.name)
         if len(found) != 1:
-            times = "no" if not found else str(len(found))
+            times = "none" if not found else str(len(found))
             alike = [name for name in schema.names if name.lower() == field.name.lower()]
-            hint = f"; upper and lower case count: {alike[0]!r} is there" if alike and not found else ""
+            hint = f"; names are case-sensitive: {alike[0]!r} exists" if alike and not found else ""
             raise SchemaConflict(
-                f"the declared schema has a column {field.name!r}, the batch has {times} column of that name{hint}: "
+                f"the declared schema has a column {field.name!r}, but the batch has {times} of that name{hint}: "
                 f"its columns are {', '.join(schema.names)}"
             )
         source = schema.field(found[0]).type
         if not convertible(source, field.type):
             raise SchemaConflict(
-                f"the column {field.name!r} is declared as {field.type} and comes as {source}: convert it at the "
+                f"the column {field.name!r} is declared as {field.type}, but comes as {source}: convert it at the "
                 f"sender, or declare another type"
             )
         return int(found[0])
@@ -225,8 +225,8 @@ def _convert(column: pa.Array, field: pa.Field) -> pa.Array:
         return pc.cast(_decoded(column), field.type, safe=True)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise SchemaConflict(
-            f"the column {field.name!r} cannot be read as {field.type} without a loss, it comes as {column.type}: "
-            f"{error}"
+            f"the column {field.name!r} cannot be read as {field.type} without loss, since it comes as "
+            f"{column.type}: {error}"
         ) from error
 
 
@@ -241,8 +241,8 @@ def _check_nulls(values: pa.Array, field: pa.Field, path: str) -> None:
     """Raise SchemaConflict for a null where ``field``, or a field within it, has none."""
     if not field.nullable and values.null_count:
         raise SchemaConflict(
-            f"the column {path!r} is declared without nulls and has {values.null_count} of {len(values)}: declare "
-            f"it nullable, or remove them at the sender"
+            f"the column {path!r} is declared without nulls, but {values.null_count} of {len(values)} values are null: "
+            "declare it nullable, or remove them at the sender"
         )
     if not forbids_nulls(field.type):
         return

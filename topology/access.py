@@ -40,7 +40,7 @@ class SecretPlace(Model):
     @model_validator(mode="after")
     def _one_of_both(self) -> SecretPlace:
         if (self.file is None) == (self.env is None):
-            raise ValueError("expected one of file and env as secret")
+            raise ValueError("expected either file or env as secret")
         return self
 
 

@@ -169,7 +169,7 @@ class ChannelSource(SourceConnector):
             )
         if self.holder is not None and self.consumer is None:
             raise ValueError(
-                f"holder {self.holder!r} reserves a consumer's name, and no consumer is given; add consumer"
+                f"holder {self.holder!r} reserves a consumer's name, but no consumer is given; add consumer"
             )
         return self
 
@@ -246,12 +246,10 @@ def _check_nulls(nulls: tuple[str, ...]) -> tuple[str, ...]:
     for null in nulls:
         if set(null) & set('",\r\n'):
             raise ValueError(
-                f"a null is written without quotes, so its text has no quote, comma or line break; got {null!r}"
+                f"a null is written without quotes, so it must not contain a quote, comma or line break; got {null!r}"
             )
         if _LIKE_A_VALUE.fullmatch(null):
-            raise ValueError(
-                f"the text of a null must differ from all numbers, times and bools; got {null!r}"
-            )
+            raise ValueError(f"a null must differ from all numbers, times and bools; got {null!r}")
     return nulls
 
 

@@ -64,8 +64,8 @@ class SourceConnector(Model):
     def _check_base(self) -> Self:
         if self.base and not self.can_be_base:
             what = (
-                f"{self.reads} cannot be read again from its beginning to an end, so that it would not be "
-                f"known when a base has all of it; omit base, or read a file, a collection or another source "
+                f"{self.reads} cannot be read again from its beginning to an end, so it would not be known when a "
+                f"base has all of it; omit base, or read a file, a collection or another source "
                 f"that can"
             )
             raise PydanticCustomError(MISPLACED, "{what}", {"at": ("base",), "what": what})
@@ -210,14 +210,14 @@ class Connectors(Generic[C]):
         except (Exception, SystemExit) as error:  # it is third-party code, and may raise anything
             del self.packages[name]
             raise ConnectorUnusable(
-                f"{what} is of package {package}, which cannot be imported here: {type(error).__name__}: "
+                f"{what} comes from package {package}, which cannot be imported here: {type(error).__name__}: "
                 f"{error}; install its missing dependencies, or another version of it"
             ) from error
         is_one = isinstance(connector, type) and issubclass(connector, self._base)
         if not is_one or _name_of(connector) != name or not hasattr(connector, "implementation"):
             del self.packages[name]
             raise ConnectorUnusable(
-                f"{what} is of package {package}, whose entry point {found[0].value} is not a "
+                f"{what} comes from package {package}, whose entry point {found[0].value} is not a "
                 f"{self._base.__name__} with an implementation and type: Literal[{name!r}]; report it to its "
                 f"author"
             )

@@ -111,7 +111,7 @@ def _half_secured(data: Any, nodes: list[Item]) -> Iterator[Found]:
             if has is False:
                 yield (
                     path,
-                    f"this node has no {key}, and others have; expected {key} at each node, or at the top for all",
+                    f"this node has no {key}, but others have; expected {key} at each node, or at the top for all",
                 )
 
 
@@ -120,7 +120,7 @@ def _masters_of_no_spark(nodes: list[Item]) -> Iterator[Found]:
         if isinstance(node, dict) and node.get("master") is not None and node.get("engine") != "spark":
             yield (
                 (*path, "master"),
-                "a master is Spark's, and this node has another engine; expected engine: spark",
+                "master is a key of the engine spark, but this node has another engine; expected engine: spark",
             )
 
 

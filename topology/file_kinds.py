@@ -38,5 +38,5 @@ def kind_of_bytes(start: bytes) -> str | None:
     if len(start) > 3 and any({*start[at::2]} == {0} for at in (0, 1)):
         return f"it is text in UTF-16: {_IN_UTF_8}"
     if b"\0" in start:
-        return "it is binary data, and no text"
+        return "it is binary data, not text"
     return None

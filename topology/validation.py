@@ -25,7 +25,7 @@ _WANTED = {
     "int_type": "a whole number",
     "model_attributes_type": "a mapping",
     "model_type": "a mapping",
-    "string_type": "a text",
+    "string_type": "a string",
     "tuple_type": "a list",
 }
 _TEMPLATES = {

@@ -21,7 +21,7 @@ _Loader: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 _CONSTRUCTOR = SafeConstructor()
 _MAX_VALUES = 1_000_000
 """Aliases can make a small file stand for a huge document; no topology comes near this."""
-_TOO_DEEP = "lists and mappings are nested too deep"
+_TOO_DEEP = "lists and mappings are nested too deeply"
 _MAX_DEPTH = 100
 """Nested lists and mappings, of which PyYAML's C code puts each on the stack: it would crash at some ten thousand."""
 
@@ -50,7 +50,7 @@ def parse_yaml(text: str, file: str | None, expected: str) -> Document:
 
 
 def _too_deep(text: str) -> Spot | None:
-    """Return the place of the first list or mapping that is nested too deep."""
+    """Return the place of the first list or mapping that is nested too deeply."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.CollectionStartEvent):
@@ -136,7 +136,7 @@ class _Builder:
         data: dict[Any, Any] = {}
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
-                self._add(key_node, "expected a text as key")
+                self._add(key_node, "expected a string as key")
                 continue
             # A key is the text that was written: no topology has a key that is a number or a boolean.
             key = key_node.value
@@ -156,7 +156,7 @@ class _Builder:
                     node.value
                 )  # YAML 1.1 takes a text such as 0b_ for a number; a tag does so for any text
         if kind not in ("str", "timestamp", "merge", "value"):
-            self._add(node, f"unknown tag {node.tag}; expected a text, a number, true or false")
+            self._add(node, f"unknown tag {node.tag}; expected a string, a number, true or false")
         return node.value
 
     def _add(self, node: yaml.Node, message: str) -> None:

@@ -222,9 +222,8 @@ class SenderServer:
         check_channel_id(channel_id)
         if self._listening is None:
             raise ValueError(
-                f"channel {channel_id!r} is retained for readers, but this server does not listen: make it "
-                "with "
-                f"SenderServer('host:port')"
+                f"channel {channel_id!r} is retained for readers, but this server does not listen: make it with "
+                "SenderServer('host:port')"
             )
         core, runner = self._listening.inside()
         return offer_stream(core, channel_id, codec, schema, policy, stream=stream, clock=runner.clock)

@@ -94,8 +94,7 @@ def of_names(host: str, names: Sequence[str] | None) -> str:
     if names is not None and not names:
         return (
             f"its certificate names no host, so it does not name {host} (subject alternative names count, common "
-            f"names do "
-            f"not): issue it for its hosts"
+            "names do not): issue it for its hosts"
         )
     whose = "for other hosts" if names is None else f"for {printable(', '.join(names[:10]))}"
     return (

@@ -58,7 +58,7 @@ T = TypeVar("T")
 _BY_WINDOWS = {
     "source": "a collection that is not followed (follow: false)",
     "aggregate": "an aggregate by the columns of a window",
-    "join": "a join on the columns of a window, which every input has whose rows are all given",
+    "join": "a join on the columns of a window, which each input whose rows are all kept has",
 }
 """Properties that operators with retractions would need in order to have none."""
 
@@ -170,7 +170,7 @@ class _Binder(ABC):
             message = f"unknown logical source {name!r}{hint}; expected {listed(self._logical)}"
             self._fault(operator, ("logical",), message, UnknownSource)
         elif any(column.name == RESERVED for column in source.columns):
-            message = f"{name!r} has a column {RESERVED!r}, which is one that every stream has"
+            message = f"{name!r} has a column {RESERVED!r}, which every stream already has"
             self._fault(operator, ("logical",), message)
         else:
             self._add_source(operator, source, self._physical.get(name, []))
@@ -207,20 +207,20 @@ class _Binder(ABC):
                 )  # one of several of its logical source
                 kinds.setdefault(kind, []).append(each)
             who = " and ".join(f"{kind} {', '.join(ids)}" for kind, ids in kinds.items())
-            message = f"{sink.name!r} at {node} appends, and {who} retracts rows"
+            message = f"{sink.name!r} at {node} appends, but {who} retracts rows"
             wanted = " or ".join(_BY_WINDOWS[kind] for kind in kinds)
             wanted = f"expected mode final or changes, or {wanted}"
             self._fault(operator, ("sink",), f"{message}; {wanted}", RetractingPlan)
         if sink.mode == "final" and (views := self._endless_by):
             message = (
-                f"{sink.name!r} at {node} has its result when the query ends, and one with views ({', '.join(views)}) "
-                f"does not end; expected mode changes or append"
+                f"{sink.name!r} at {node} writes its result when the query ends, but a query with views "
+                f"({', '.join(views)}) does not end; expected mode changes or append"
             )
             self._fault(operator, ("sink",), message)
         self._check_types(operator, "sink", sink, f"{sink.name!r} at {node} ({sink.type})")
         writer = self._writers.setdefault(operator.sink, operator.id)
         if writer != operator.id:
-            message = f"{sink.name!r} at {node} is written by sink {writer} already; each is written once"
+            message = f"{sink.name!r} at {node} is already written by sink {writer}; expected a single writer"
             self._fault(operator, ("sink",), message)
         self._pins[operator.id] = node
         bound = BoundSink(
@@ -242,7 +242,7 @@ class _Binder(ABC):
     ) -> None:
         for column in self._schemas.get(operator.input, ()):
             if column.type not in sink.types:
-                message = f"{name} takes no {column.type}, and {column.name} is one"
+                message = f"{name} does not accept {column.type}, the type of {column.name}"
                 self._fault(operator, (key,), f"{message}; cast it to {listed(map(str, sorted(sink.types)))}")
 
     def _bind_view(self, operator: ViewOperator) -> None:
@@ -253,9 +253,7 @@ class _Binder(ABC):
                 message = f"unknown node {operator.node!r}{hint}; expected {listed(self._nodes)}"
                 self._fault(operator, ("node",), message)
             elif readers:
-                message = (
-                    f"{readers[0]} reads it, and so it is where there is room on the way; leave node away"
-                )
+                message = f"{readers[0]} reads it, so it is placed where there is room on the way; omit node"
                 self._fault(operator, ("node",), message)
             else:
                 self._pins[operator.id] = operator.node
@@ -330,8 +328,8 @@ class _FreeBinder(_Binder):
         found = repeated(self._ids, root)
         if found is None:
             message = (
-                f"its parts that are read several times come to more than {MAX_OPERATORS:,} operators; run it in "
-                f"steps, where each is computed once (nebuli run --stepped --state DIR)"
+                f"with an operator repeated for each of its readers, it has more than {MAX_OPERATORS:,} operators; "
+                "run it in steps, where each is computed once (nebuli run --stepped --state DIR)"
             )
             self._mistakes[self._query.mistake(("operators",), message)] = MultipleReaders
             return
@@ -346,14 +344,12 @@ class _FreeBinder(_Binder):
 
     def _check_shard(self, operator: DividedOperator, shard: Sharding) -> None:
         if not any(isinstance(each, ViewOperator) for each in self._ids.values()):
-            message = "only the operators of views can be in shards, and the query has no view; omit shard"
+            message = "only the operators of views can be in shards, but the query has no view; omit shard"
             self._fault(operator, ("shard",), message)
         elif (schema := self._schemas.get(operator.id)) is not None:
             columns, by = divisible_by(operator, schema), shard.by or ()
             if not columns:
-                message = (
-                    "without columns to group by it has one group, which cannot be divided; leave shard away"
-                )
+                message = "without columns to group by it has one group, which cannot be divided; omit shard"
                 self._fault(operator, ("shard",), message)
             for index, name in enumerate(by):
                 if name not in columns:
@@ -371,7 +367,7 @@ class _FreeBinder(_Binder):
         self, operator: SourceOperator, source: LogicalSource, attached: list[tuple[str, PhysicalSource]]
     ) -> None:
         if not attached:
-            message = f"no node has a physical source of {source.name!r}; expected one at least"
+            message = f"no node has a physical source of {source.name!r}; expected at least one"
             self._fault(operator, ("logical",), message, UnknownSource)
         elif len(attached) == 1:
             self._add_attached(operator.id, source, *attached[0])
@@ -404,7 +400,7 @@ class _SteppedBinder(_Binder):
     def plan(self) -> SteppedPlan:
         for operator in self._query.operators:
             if isinstance(operator, DividedOperator) and operator.shard is not None:
-                message = "in steps rows are divided among all members; leave shard away, or run it free"
+                message = "in steps rows are divided among all members; omit shard, or run a free query"
                 self._fault(operator, ("shard",), message)
         self._bind_all(sorted(each.id for each in roots_of(self._query.outlines)))
         inputs = [each for each in self._operators.values() if isinstance(each, InputOperator)]
@@ -425,8 +421,8 @@ class _SteppedBinder(_Binder):
         node, sink = self._sinks.get(operator.sink, ("", None))
         if isinstance(sink, CollectionSink) and sink.mode == "final":
             message = (
-                f"{sink.name!r} at {node} inserts one result into {sink.writes} at the end of the query (mode final), "
-                f"and a query in steps continues after each run; expected mode changes or append"
+                f"{sink.name!r} at {node} inserts one result into {sink.writes} at the end of the query (mode "
+                f"final), but a query in steps continues after each run; expected mode changes or append"
             )
             self._fault(operator, ("sink",), message)
 

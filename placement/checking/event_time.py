@@ -98,7 +98,7 @@ class EventTimes:
     def _add_window(self, window: WindowOperator, below: Sequence[str], faults: list[Fault]) -> None:
         if below:
             message = (
-                f"{window.input} has windows of {', '.join(below)} already; expected an input without any"
+                f"{window.input} already has windows of {', '.join(below)}; expected an input without any"
             )
             faults.append((("input",), message))
             return
@@ -109,7 +109,8 @@ class EventTimes:
             other = self.origins.setdefault(operator, origin)
             if _settings(other) != _settings(origin):
                 message = (
-                    f"the watermark of {operator} is to follow {_said(origin)}, and {_said(other)} already"
+                    f"the watermark of {operator} already follows {_said(other)}, but is now to follow "
+                    f"{_said(origin)}"
                 )
                 faults.append((("time",), f"{message}; read the rows by a source of its own"))
 
@@ -123,9 +124,7 @@ class EventTimes:
                 continue
             seen.add(at)
             if isinstance(aggregate := self._operators[key], AggregateOperator) and name not in aggregate.by:
-                message = (
-                    f"{name!r} is a result of aggregate {key}, which changes; expected a column of its by"
-                )
+                message = f"{name!r} is a result of aggregate {key}, which changes; expected one of its 'by' columns"
                 faults.append((("time",), message))
             elif below := self._below(key, name):
                 stack += reversed(below)

@@ -197,9 +197,11 @@ def _difference(ours: Schema, theirs: Schema) -> str:
 def _check_join(operator: JoinOperator, inputs: Sequence[Schema], faults: list[Fault]) -> None:
     if operator.how != "inner" and len(inputs) > 2:
         message = (
-            f"a {operator.how} join has 2 inputs, and here are {len(inputs)} ({', '.join(operator.inputs)})"
+            f"a {operator.how} join has 2 inputs, but here are {len(inputs)} ({', '.join(operator.inputs)})"
         )
-        faults.append((("how",), f"{message}; expected a join of two of them, and one of that and the next"))
+        faults.append(
+            (("how",), f"{message}; expected a join of two of them, and another of its result and the next")
+        )
     for index, key in enumerate(operator.on):
         found = [
             (child, column)
@@ -240,5 +242,5 @@ def _unique(columns: Iterable[Column], field: Location, faults: list[Fault]) -> 
     counts = Counter(column.name for column in schema)
     faults += [(field, f"two output columns are named {name!r}") for name, n in counts.items() if n > 1]
     if RESERVED in counts:
-        faults.append((field, f"column {RESERVED!r} is one that every stream has; expected another name"))
+        faults.append((field, f"every stream already has a column {RESERVED!r}; expected another name"))
     return schema

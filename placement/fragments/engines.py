@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from placement.strategies.bottom_up import Placement
     from topology.schema import Schema
 
-_POSSIBLE = "filter, project, union and an aggregate by windows can run on Spark without an end"
+_POSSIBLE = "filter, project, union and an aggregate by windows can run on Spark with endless input"
 _ENDS = (BoundSource, BoundSink, NetworkSource, NetworkSink, SharderOperator, MergerOperator)
 
 
@@ -78,8 +78,8 @@ class Engines:
                 ]
             elif isinstance(operator, WindowOperator) and (below := self._endless_on_spark(key)):
                 faults.append(
-                    f"{where}: the watermark of its time does not pass {below}, which Spark computes without an end; "
-                    f"give this node the engine spark as well, or that one the engine embedded"
+                    f"{where}: the watermark of its time does not pass {below}, which Spark computes on endless "
+                    "input; give this node the engine spark as well, or that one the engine embedded"
                 )
         if faults:
             raise NotOnEngine(faults)
@@ -107,8 +107,8 @@ class Engines:
     def _faults(self, key: str, operator: FragmentOperator) -> Iterator[str]:
         if self._views:
             yield (
-                f"the query has views ({', '.join(self._views)}), whose keys are filled through its operators, and "
-                f"Spark sends no rows again; give this node the engine embedded"
+                f"the query has views ({', '.join(self._views)}), whose keys are filled through its operators, but "
+                f"Spark cannot send rows again; give this node the engine embedded"
             )
             return
         for child in operator.children:
@@ -116,14 +116,14 @@ class Engines:
                 begins = self._plan.operators[self._taking_back[child]]
                 if isinstance(begins, BoundSource):
                     yield (
-                        f"its input {child} retracts rows, since source {begins.id} follows "
-                        f"{begins.physical.reads}, and Spark only takes rows that stay; read it with follow: false, or "
-                        f"give this node the engine embedded"
+                        f"its input {child} retracts rows, since source {begins.id} follows {begins.physical.reads}, "
+                        "but Spark only takes rows that are never retracted; read it with follow: false, or give "
+                        "this node the engine embedded"
                     )
                     continue
                 yield (
                     f"its input {child} retracts rows, since {begins.type} {begins.id} at "
-                    f"{self._nodes[begins.id]} does, and Spark only takes rows that stay; give that "
+                    f"{self._nodes[begins.id]} does, but Spark only takes rows that are never retracted; give that "
                     f"{begins.type}'s node the engine spark as well, or this node the engine embedded"
                 )
         if not self._bounded[key]:
@@ -148,21 +148,21 @@ class Engines:
         ends = f"its input does not end ({', '.join(self._endless_sources(key))})"
         if isinstance(operator, AggregateOperator):
             yield (
-                f"{ends}, and its result is not known before that: in append mode Spark only outputs final "
-                f"rows, and sinks here have no key by which rows could be replaced; {_POSSIBLE}"
+                f"{ends}, and its result is only known at that end: in append mode Spark only outputs final rows, "
+                f"and sinks here have no key for replacing rows; {_POSSIBLE}"
             )
         else:
             yield f"{ends}, and Spark would keep every row of this {operator.type} forever; {_POSSIBLE}"
 
     def _faults_of_window(self, key: str, window: WindowOperator) -> Iterator[str]:
         if window.idle_after is not None:
-            yield "it has idle_after, and Spark waits for every input; leave that away"
+            yield "it has idle_after, but Spark waits for every input; omit idle_after"
         computed = [
             each for each in self._below(key) if each in self._plan.watermarks and self._computes(each)
         ]
         if computed:
             yield (
-                f"its time is computed by {computed[0]}, on Spark as well, and Spark's watermark comes from "
+                f"its time is computed by {computed[0]}, on Spark as well, but Spark's watermark comes from "
                 f"a column of its input; compute the time at a node with the engine embedded"
             )
         reader = self._plan.readers[key]
@@ -173,15 +173,15 @@ class Engines:
         )
         if not is_by_window or not self._computes(reader):
             yield (
-                f"{reader} reads it, and without an end Spark closes windows for an aggregate by window_start or "
-                f"window_end only, at the same node, with nothing but filters before it"
+                f"{reader} reads it, but on endless input Spark closes windows only for an aggregate by "
+                f"window_start or window_end, at the same node, with nothing but filters before it"
             )
 
     def _faults_of_distinct(self, operator: AggregateOperator) -> Iterator[str]:
         schema = self._plan.schemas[operator.input]
         for sql in operator.aggregates.values():
             if parse_aggregate(sql, schema).function == "count distinct":
-                yield f"its input does not end, and Spark counts different values of inputs that end only, in {sql}"
+                yield f"its input does not end, but Spark counts distinct values only of inputs that end, in {sql}"
 
     def _window_below(self, key: str) -> bool:
         """True if ``key`` is a window on Spark, with nothing but filters in between."""
@@ -219,7 +219,7 @@ def refusals(operator: FragmentOperator, inputs: Sequence[Schema]) -> Iterator[s
     for schema in inputs:
         for column in schema:
             if column.type is T.UINT64:
-                yield f"column {column.name} is uint64, for which Spark has no type; cast it to int64 before"
+                yield f"column {column.name} is uint64, for which Spark has no type; cast it to int64 first"
     if isinstance(operator, WindowOperator):
         yield from _of_window(operator, inputs[0])
     for expression in _expressions(operator, inputs):
@@ -228,9 +228,9 @@ def refusals(operator: FragmentOperator, inputs: Sequence[Schema]) -> Iterator[s
 
 def _of_window(window: WindowOperator, schema: Schema) -> Iterator[str]:
     if window.late is not None:
-        yield "it has a file for late rows, and Spark does not give them out; leave late away"
+        yield "it has a file for late rows, but Spark does not return them; omit late"
     if any(column.name == window.time and column.type is T.DATE for column in schema):
-        yield f"its time {window.time} is a date, and Spark's windows are over timestamps; cast it before"
+        yield f"its time {window.time} is a date, but Spark's windows are over timestamps; cast it first"
 
 
 def _expressions(operator: FragmentOperator, inputs: Sequence[Schema]) -> Iterator[Expression]:
@@ -248,13 +248,13 @@ def _expressions(operator: FragmentOperator, inputs: Sequence[Schema]) -> Iterat
 
 def _of(node: Node) -> Iterator[str]:
     if node.type is T.UINT64:
-        yield f"{node.sql} is uint64, for which Spark has no type; cast columns to int64 before"
+        yield f"{node.sql} is uint64, for which Spark has no type; cast columns to int64 first"
     if not isinstance(node, Call):
         return
     if node.function == "cast":
         yield from _of_cast(node)
     elif node.function in _ARITHMETIC and node.type in UNSIGNED:
-        yield f"{node.sql} computes in {node.type}, and Spark's integers have signs; cast an operand to int64"
+        yield f"{node.sql} computes in {node.type}, but Spark's integers are signed; cast an operand to int64"
     for argument in node.arguments:
         yield from _of(argument)
 
@@ -262,8 +262,8 @@ def _of(node: Node) -> Iterator[str]:
 def _of_cast(call: Call) -> Iterator[str]:
     source = call.arguments[0].type
     if source is T.STRING:
-        yield f"{call.sql} reads {call.type} from text, and Spark takes other texts for such; have the source do it"
+        yield f"{call.sql} parses {call.type} from strings, but Spark accepts other strings; let the source parse it"
     elif call.type in UNSIGNED and source not in UNSIGNED:
-        yield f"{call.sql} casts to {call.type}, and Spark's integers have signs; cast to int64"
+        yield f"{call.sql} casts to {call.type}, but Spark's integers are signed; cast to int64"
     elif call.type in UNSIGNED and source in UNSIGNED and UNSIGNED.index(source) > UNSIGNED.index(call.type):
         yield f"{call.sql} casts to the smaller {call.type}, whose range Spark does not check; cast to int64"

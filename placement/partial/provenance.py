@@ -115,7 +115,7 @@ def planned(nodes: Iterable[PartialNode], known: Sequence[Path] = ()) -> Partial
         for child in children_of(node):
             if child not in by_id or isinstance(by_id[child], Output):
                 raise UnfitNodes(
-                    f"it reads {child!r}; expected {listed(list(by_id))}, given before it", node.id
+                    f"it reads {child!r}; expected {listed(list(by_id))}, listed before it", node.id
                 )
             sharder = by_id[child]
             if isinstance(sharder, SharderOperator) and node.id not in sharder.shards:
@@ -237,7 +237,7 @@ class _Planning:
                 case Stream():
                     self.full[id_] = f"it reads {id_}, which is not a base"
                 case WindowOperator():
-                    self.full[id_] = f"it reads window {id_}, whose rows go when their time is over"
+                    self.full[id_] = f"it reads window {id_}, whose rows are dropped when their time is over"
                     whole[id_] = f"window {id_}, which is made of it, takes every row"
                 case Output():
                     whole[id_] = f"sink {id_}, which is made of it, takes every row"

@@ -58,7 +58,7 @@ def addition_of(text: str, fragments: Sequence[Fragment], file: str | None = Non
     """
     if not fragments[0].views:
         raise NoViews(
-            "the query has no view, and keeps nothing by keys: give it one in its file, and start it again"
+            "the query has no view, so it keeps no rows by key: add one to its file, and start it again"
         )
     data, marks, mistakes = parse_json(text, file)
     if data is None and mistakes:
@@ -112,8 +112,8 @@ def _misshapen(
     clashes = [index for index, each in enumerate(operators) if each.id in taken]
     if clashes:  # no other check is possible if one name means two operators
         for index in clashes:
-            what = f"the query has an operator {operators[index].id!r} already"
-            yield ("operators", index, "id"), f"{what}: an added operator cannot be changed; take another id"
+            what = f"the query already has an operator {operators[index].id!r}"
+            yield ("operators", index, "id"), f"{what}: an added operator cannot be changed; use another id"
         return
     added = [outline(("operators", index), each) for index, each in enumerate(operators)]
     for path, message in shape_mistakes([*running, *added]):
@@ -159,7 +159,7 @@ class _Adding:
             if isinstance(each, ViewOperator) and each.node not in (None, fragment.node):
                 raise self._wrong(
                     each.id,
-                    f"its input is at {fragment.node}, and it names {each.node}: omit node",
+                    f"its input is at {fragment.node}, but it names {each.node}: omit node",
                     "node",
                 )
         addition = Addition(fragment=fragment.id, operators=tuple(self._operators))
@@ -204,7 +204,7 @@ class _Adding:
                 reader = next(each.id for each in self._operators if each.id in plan.below(place.node))
                 raise self._wrong(
                     reader,
-                    f"{in_words(place, plan.nodes)} would have to be full for it, and is partial in the running "
+                    f"{in_words(place, plan.nodes)} would have to be full for it, but is partial in the running "
                     f"query ({why}): have it read a base through operators of its own ({listed(_bases(before))})",
                 )
         for edge in plan.edges_to_full:
@@ -214,7 +214,7 @@ class _Adding:
     def _check_fed(self, id_: str, reader: str, here: set[str]) -> None:
         """Raise InvalidQuery if the rows so far of an operator are not known at its place."""
         node = self._before.nodes[id_]
-        what = f"it is full, and needs all rows of {carried(id_)} so far"
+        what = f"it is full, so it needs all rows of {carried(id_)} so far"
         if id_ not in here:
             raise self._wrong(
                 reader, f"{what}, which are in another fragment; have it read a base in that fragment"

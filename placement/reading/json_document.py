@@ -45,7 +45,7 @@ def parse_json(text: str, file: str | None) -> tuple[Any, Marks, list[Mistake]]:
             message += "; the name of a file with a statement in SQL ends in .sql"
         return None, marks, [Mistake(message, file, error.lineno, error.colno)]
     except RecursionError:
-        return None, marks, [Mistake("lists and objects are nested too deep", file)]
+        return None, marks, [Mistake("lists and objects are nested too deeply", file)]
     return data, marks, list(_duplicates(text, file)) if repeated else []
 
 

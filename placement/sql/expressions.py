@@ -68,7 +68,7 @@ def _in_context(sql: str, read: Callable[[], Result]) -> Result:
     except ExpressionError as error:
         raise ExpressionError(f"{error} (in: {sql})") from None
     except RecursionError:
-        raise ExpressionError(f"the expression is nested too deep (in: {sql[:60]}...)") from None
+        raise ExpressionError(f"the expression is nested too deeply (in: {sql[:60]}...)") from None
 
 
 def _expression(sql: str, tree: Node) -> Expression:

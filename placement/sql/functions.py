@@ -58,7 +58,7 @@ def _pattern_call(t: Translator, node: Expr, function: str) -> Node:
     text = rules.coerce(t.translate(node.this), T.STRING, sql)
     pattern = t.translate(node.expression)
     if not isinstance(pattern, Literal) or not isinstance(pattern.value, str):
-        raise ExpressionError(f"the pattern must be a text constant in {sql}")
+        raise ExpressionError(f"the pattern must be a string constant in {sql}")
     return Call(function, (text, pattern), T.BOOL, sql)
 
 

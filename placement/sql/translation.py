@@ -100,7 +100,7 @@ class Translator:
         if name not in self._types:
             is_quoted = len(node.parts) == 1 and node.this.quoted  # type: ignore[attr-defined] # as above
             text = sql_of(exp.Literal.string(name))
-            hint = f"; a text is written {text}, in single quotes" if is_quoted else ""
+            hint = f"; strings are in single quotes: {text}" if is_quoted else ""
             raise ExpressionError(f"{self._unknown(name)}{hint}")
         return ColumnRef(name, self._types[name])
 

@@ -82,8 +82,8 @@ def _check_joins(query: Query, sources: Mapping[str, list[str]]) -> None:
                 others = [name for width in inputs for name in width if name not in operator.on]
                 if twice := sorted({name for name in others if others.count(name) > 1}):
                     raise NotInSql(
-                        f"join {key}: several inputs have a column {', '.join(twice)}, which a statement names "
-                        f"otherwise: rename it in a project before the join"
+                        f"join {key}: several inputs have a column {', '.join(twice)}, which a statement would name "
+                        f"differently: rename it in a project before the join"
                     )
                 widths[key] = [*operator.on, *others]
             case _:

@@ -81,7 +81,8 @@ class Relation:
         """The same under the name of a table, the first columns under these names. Raises Unsupported."""
         if len(columns) > len(self.named):
             raise Unsupported(
-                f"{table} has {len(self.named)} columns, and {len(columns)} names are given: expected as many at most",
+                f"{table} has {len(self.named)} columns, but {len(columns)} names are given: expected at most "
+                f"{len(self.named)}",
                 columns[len(self.named)],
             )
         names = [each.name for each in columns] + [each.name for each in self.named[len(columns) :]]
@@ -115,7 +116,7 @@ class Relation:
         names = [*dict.fromkeys(each.name for each in named)]
         message = f"unknown column {wanted!r}{did_you_mean(column.name, names)}; expected {listed(names)}"
         if column.this.args.get("quoted") and not column.table:
-            message += f"; a text is written {text_of(exp.Literal.string(column.name))}, in single quotes"
+            message += f"; strings are in single quotes: {text_of(exp.Literal.string(column.name))}"
         raise Unsupported(message, column)
 
     def candidates(self, column: exp.Column) -> list[Named]:

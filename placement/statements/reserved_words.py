@@ -49,7 +49,8 @@ def check_names(tree: Expr, text: str) -> None:
             continue
         if isinstance(node, exp.TableAlias) or not _BY_AS.search(text[:begin]):
             raise Unsupported(
-                f"{name.name.upper()} is a word of SQL and no name here: complete its clause, leave it out, or write "
+                f"{name.name.upper()} is an SQL keyword, not a name, here: complete its clause, leave it out, or "
+                f"write "
                 f'it in quotes as a name, "{name.name}"',
                 begin,
             )

@@ -105,7 +105,7 @@ def read_statement(text: str, topology: Topology, name: str = "query", file: str
         begin = len(text) - len(text.lstrip()) if error.at is None else error.at
         raise InvalidQuery([mistake_at(text, file, begin, str(error))]) from None
     except RecursionError:
-        raise InvalidQuery([Mistake("the statement is nested too deep", file)]) from None
+        raise InvalidQuery([Mistake("the statement is nested too deeply", file)]) from None
     marks = _marks(text, file, operators.marked)
     if wrong := [marks.mistake(path, message) for path, message in operators.mistakes()]:
         raise InvalidQuery(in_file_order(wrong))
@@ -160,7 +160,7 @@ def _tree(text: str, file: str | None) -> tuple[bool, Expr]:
     if not trees:
         raise Unsupported("expected a statement, INSERT INTO sink SELECT ..., got none")
     if len(trees) > 1:
-        raise Unsupported(f"expected one statement, got {len(trees)}: run each for itself", trees[1])
+        raise Unsupported(f"expected one statement, got {len(trees)}: run each separately", trees[1])
     check_names(trees[0], text)
     return is_explained, trees[0]
 

@@ -36,9 +36,7 @@ def windowed(operators: Operators, call: exp.Anonymous, table: Callable[[Expr], 
     named = [each for each in call.expressions if isinstance(each, exp.Kwarg | exp.PropertyEQ)]
     lengths = WINDOWS[kind]
     if len(given) != 2 + len(lengths) or not isinstance(given[1], exp.Column):
-        raise Unsupported(
-            f"{shown(call)}: expected {_USAGE[kind]}, and after it, if wanted, {_SETTINGS}", call
-        )
+        raise Unsupported(f"{shown(call)}: expected {_USAGE[kind]}, optionally followed by {_SETTINGS}", call)
     relation = table(given[0])
     fields = {name: _length(each) for name, each in zip(lengths, given[2:], strict=True)}
     for each in named:

@@ -122,7 +122,7 @@ def why_pinned(operator: FragmentOperator) -> str:
         case BoundSink():
             return f"pinned: sink {operator.sink} is attached here"
         case ViewOperator(node=None):
-            return "pinned: of the nodes that all sources reach, the one with the fewest hops"
+            return "pinned: the node with the fewest hops among those that all sources reach"
     return "pinned: it names this node"
 
 
@@ -183,7 +183,9 @@ class _Placer:
         if walk[0] == lowest:
             why = f"{why}: {full}, next with room on the path to {walk[-1]}"
         else:
-            why = f"common ancestor of {' and '.join(operator.children)}: {full}, and so is the way on"
+            why = (
+                f"common ancestor of {' and '.join(operator.children)}: {full}, and so is the path from there"
+            )
         self._take(operator.id, walk, why, walks=True)
 
     def _take(self, key: str, walk: Sequence[str], why: str, *, walks: bool) -> None:
@@ -225,7 +227,7 @@ class _Placer:
         if targets and isinstance(self._plan.operators[self._plan.root], ViewOperator):
             elsewhere = f"; raise a capacity, or give view {self._plan.root} another node"
         if len(on_the_way) == 1:
-            only = f"{shown} is the only node left, and does not have {what}"
+            only = f"{shown} is the only node left, but does not have {what}"
             return f"{operator.type} {operator.id}: {only}{elsewhere}"
         way = f"path from {start} to {targets[-1]}" if targets else f"way on from {start}"
         return f"{operator.type} {operator.id}: no {way} has {what}; nodes: {shown}{more}{elsewhere}"
@@ -336,7 +338,7 @@ class Meeting:
         lost = [node for node in dict.fromkeys(self._plan.pins.values()) if node not in reaching]
         below = [node for node in lost if end in self._paths.hops_to(node)]
         if below:  # a link back would close a cycle
-            return f"links lead from {end} to {', '.join(below)}: turn them around, or move the {root} downstream"
+            return f"links lead from {end} to {', '.join(below)}: reverse them, or move the {root} downstream"
         return (
             f"add links: {{downstream: [{end}]}} to {'nodes' if len(lost) > 1 else 'node'} {', '.join(lost)}"
         )

@@ -100,11 +100,11 @@ def improve(
     plan = rooted(plan, topology)
     model = _Model(plan, topology)
     if first is not None and (narrow := model.overloaded(first)):
-        first, reason = None, f"bottom-up, which does not look at bandwidths, sends {narrow}"
+        first, reason = None, f"bottom-up, which ignores bandwidths, sends {narrow}"
     if first is not None and model.traffic.cost(first) == 0:
         return Exact(first, 0.0, 0.0, model.traffic.unit)
     model.check_candidates(reason)
-    why = f"no placement was found within {time_limit_s:g} s, and none ruled out"
+    why = f"no placement was found within {time_limit_s:g} s, though one may exist"
     try:
         model.build(began + time_limit_s)
         if found := model.solve(first, reason, began + time_limit_s):
@@ -374,7 +374,7 @@ class _Model:
         )
         if narrow:
             missing.append(
-                f"all sources together give {total:g} bytes/s, and some links have less bandwidth, "
+                f"all sources together give {total:g} bytes/s, but some links have less bandwidth, "
                 f"{narrow}: raise it, or add a link"
             )
         return f"no placement has room: {'; '.join(missing)}"

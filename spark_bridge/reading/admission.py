@@ -45,8 +45,8 @@ def waiting(entry: Entry, heads: Heads, *, kept: bool = False) -> Waiting | None
         return _unless_empty(entry, Waiting(heads, heads.oldest, lost))
     if heads.stream != entry.stream:
         lost = (
-            f"the query has read stream {entry.stream} up to {entry.sequence}, and the server has stream "
-            f"{heads.stream} now, without having reported the end of the first"
+            f"the query has read stream {entry.stream} up to {entry.sequence}, but the server now has stream "
+            f"{heads.stream}, and never reported the end of the former"
         )
         return Waiting(heads, heads.oldest, lost)
     if entry.sequence < heads.oldest:
@@ -59,8 +59,8 @@ def waiting(entry: Entry, heads: Heads, *, kept: bool = False) -> Waiting | None
         return Waiting(
             heads,
             heads.head,
-            f"the query has read stream {entry.stream} up to {entry.sequence}, and the server has it up to "
-            f"{heads.head} only",
+            f"the query has read stream {entry.stream} up to {entry.sequence}, but the server has it only up to "
+            f"{heads.head}",
         )
     return _unless_empty(entry, Waiting(heads, entry.sequence))
 
@@ -87,7 +87,7 @@ def failed(entry: Entry, heads: Heads) -> str | None:
     """Return the error with which a producer has failed, if all of its stream has been read."""
     if heads.failure is None or (entry.stream, entry.sequence) != (heads.stream, heads.head):
         return None
-    return f"its producer failed after message {heads.head}: {heads.failure}; all before it was read"
+    return f"its producer failed after message {heads.head}: {heads.failure}; all earlier messages were read"
 
 
 def advance(

@@ -74,7 +74,7 @@ class BatchReader(ReadsRanges, DataSourceReader):
         end = initial(key, _at(self._options.ending, key, "latest"), heads, option="endingOffsets")
         if start.stream == end.stream and end.sequence < start.sequence:
             raise OptionError(
-                f"the option endingOffsets has {end.sequence} for channel {key!r}, and startingOffsets has "
+                f"the option endingOffsets has {end.sequence} for channel {key!r}, but startingOffsets has "
                 f"{start.sequence}: the end is before the beginning"
             )
         name = "startingOffsets"
@@ -91,13 +91,13 @@ class BatchReader(ReadsRanges, DataSourceReader):
         """The number that ``entry`` stands for in the stream that is there; ``otherwise`` if it is of another one."""
         if entry.stream != heads.stream:
             if not entry.ended:
-                what = f"{name} names stream {entry.stream}, and the server has stream {heads.stream}"
+                what = f"{name} names stream {entry.stream}, but the server has stream {heads.stream}"
                 self._complain(key, what, otherwise)
             return otherwise
         if entry.sequence < heads.oldest:
             missing = freed(heads) if entry.sequence == 0 else None
             what = (
-                missing or f"{name} has {entry.sequence}, and the server has {heads.oldest} to {heads.head}"
+                missing or f"{name} has {entry.sequence}, but the server has {heads.oldest} to {heads.head}"
             )
             self._complain(key, what, heads.oldest)
         return max(entry.sequence, heads.oldest)

@@ -217,8 +217,8 @@ class Channels:
     def _used(self, key: str, error: ConsumerFenced) -> CheckpointReplaced:
         name, source = self._options.consumer, self._all()[key].source
         return CheckpointReplaced(
-            f"channel {key!r} was read as consumer {name!r} by another query than this one, which has no checkpoint "
-            f"yet: {error}. Two queries need two names: give this one its own by the option consumer, and name both in "
+            f"channel {key!r} was read as consumer {name!r} by another query, while this one has no checkpoint yet: "
+            f"{error}. Two queries need two names: give this one its own by the option consumer, and name both in "
             f"the server's RetainPolicy(consumers=...), so that everything is kept for both. If the other one is gone "
             f"for good, free its name by netchannel.channel_reader({source.endpoint!r}, {source.channel!r})"
             f".forget({name!r}); if this is the same query, and its checkpoint was deleted or moved, restore it"
@@ -275,7 +275,7 @@ def unheard(connection: Connection, source: Source) -> SparkBridgeError:
 
 def _in_use(key: str, consumer: str, why: str) -> SparkBridgeError:
     return SparkBridgeError(
-        f"another query, or another load() of this one, reads channel {key!r} as consumer {consumer!r}, or has until "
-        f"now: {why}. The option consumer gives each its own name; a name whose query is gone is free after at "
+        f"another query, or another load() of this one, reads channel {key!r} as consumer {consumer!r}, or did so "
+        f"until now: {why}. The option consumer gives each its own name; a name whose query is gone is free after at "
         f"most {HANDOVER_S:.0f} s, if connectTimeout is as long"
     )

@@ -89,10 +89,9 @@ def left_out(entries: Mapping[str, Entry], sources: tuple[Source, ...]) -> list[
         names = {source.channel, *(key for key in gone if key.rpartition("@")[0] == source.channel)}
         if source.key not in entries and (before := sorted(names & gone)):
             raise DataLost(
-                f"the query's checkpoint calls channel {source.channel!r} {before[0]!r}, and this run {source.key!r}: "
-                f"the query would read it again from its beginning; start it with the same endpoints as "
-                "before, or with a new "
-                f"checkpoint"
+                f"the query's checkpoint calls channel {source.channel!r} {before[0]!r}, but this run calls it "
+                f"{source.key!r}: the query would read it again from its beginning; start it with the same endpoints "
+                "as before, or with a new checkpoint"
             )
     return sorted(gone)
 
@@ -123,7 +122,7 @@ def ranges(
             continue
         if key not in by_key:
             raise DataLost(
-                f"the query's checkpoint has messages of {key!r} to read, and the channels of this run are "
+                f"the query's checkpoint has messages of {key!r} to read, but the channels of this run are "
                 f"{', '.join(by_key)}: start it with all the channels and endpoints that it had"
             )
         found.append(Range(by_key[key], entry.stream, first, entry.sequence))

@@ -64,7 +64,7 @@ def source_schema(options: ReadOptions) -> pa.Schema:
         if not schema.equals(first):
             raise SchemaConflict(
                 f"channels {key!r} and {other!r} have different schemas: {_line(first)}; {_line(schema)}; read them "
-                f"apart, or give a schema with .schema(...)"
+                f"separately, or give a schema with .schema(...)"
             )
     return pa.schema([*first, *METADATA]) if options.metadata else first
 
@@ -88,7 +88,7 @@ def _chosen(schema: pa.Schema, source: Source, options: ReadOptions) -> pa.Schem
 
 
 def _taken(name: str) -> str:
-    return f"the channels have a column {name!r} of their own: leave includeMetadata away"
+    return f"the channels have a column {name!r} of their own: omit includeMetadata"
 
 
 def check_declared(schema: pa.Schema, options: ReadOptions) -> None:
@@ -98,7 +98,7 @@ def check_declared(schema: pa.Schema, options: ReadOptions) -> None:
         OptionError: the option has no effect on this schema.
         SchemaConflict: a column of ``includeMetadata`` has another type.
     """
-    check_names(schema, "the schema that was given", "rename one of them")
+    check_names(schema, "the given schema", "rename one of them")
     added = [field.name for field in METADATA if field.name in schema.names] if options.metadata else []
     data = tuple(name for name in schema.names if name not in added)
     if options.columns is not None and options.columns != data:
@@ -110,13 +110,13 @@ def check_declared(schema: pa.Schema, options: ReadOptions) -> None:
         return
     if not added:
         raise OptionError(
-            "the option includeMetadata is set, and the schema that was given has none of its columns: add "
-            "the wanted ones (_channel STRING, _sequence BIGINT, _timestamp TIMESTAMP), or leave one away"
+            "the option includeMetadata is set, but the given schema has none of its columns: add "
+            "the wanted ones (_channel STRING, _sequence BIGINT, _timestamp TIMESTAMP), or omit one of the two"
         )
     for name in added:
         if schema.field(name).type != METADATA.field(name).type:
             raise SchemaConflict(
-                f"column {name!r} of the schema that was given is {schema.field(name).type}, and includeMetadata "
+                f"column {name!r} of the given schema is {schema.field(name).type}, but includeMetadata "
                 f"gives {METADATA.field(name).type}"
             )
 

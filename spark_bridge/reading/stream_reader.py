@@ -248,7 +248,7 @@ class StreamReader(ReadsRanges, DataSourceStreamReader, SupportsTriggerAvailable
         for key in left_out(entries, sources):
             self._lose(
                 key,
-                f"the query's checkpoint has it up to message {entries[key].sequence}, and this run reads "
+                f"the query's checkpoint has it up to message {entries[key].sequence}, but this run reads "
                 f"{', '.join(source.key for source in sources)}: start it with all the channels and endpoints that it "
                 f"had",
             )
@@ -303,7 +303,7 @@ class StreamReader(ReadsRanges, DataSourceStreamReader, SupportsTriggerAvailable
             raise lost(key, what)
         if (key, what) not in self._warned:
             self._warned.add((key, what))
-            log.warning("channel %r: %s; the query continues with the messages that are there", key, what)
+            log.warning("channel %r: %s; the query continues with the available messages", key, what)
 
     def _limits(self, limit: Any) -> Limits:
         if isinstance(limit, limits.ReadAllAvailable):

@@ -86,8 +86,8 @@ def check_no_table() -> None:
     creates = command != write and known("sql.streaming.queryId") is None
     if creates or (known("callSite.short") or "").startswith("toTable "):
         raise OptionError(
-            "the rows are written to a table of Spark's catalog, which would not keep their address, so that "
-            "it could not be read: write with save(), or start(), in place of saveAsTable, writeTo or "
+            "the rows are written to a table of Spark's catalog, which would not keep their address, so it could "
+            "not be read: write with save(), or start(), in place of saveAsTable, writeTo or "
             "toTable; to name channels in SQL, use CREATE TEMPORARY VIEW name USING format OPTIONS (...)"
         )
 
@@ -147,6 +147,6 @@ def _input_stream() -> BinaryIO:
             return stream
         frame = frame.f_back
     raise NotInTask(
-        "the PySpark worker of this process is of an unknown kind, so that a complete input cannot be "
-        "distinguished from a broken one: use a PySpark from 4.1 to 4.3, or report its version"
+        "the PySpark worker of this process is of an unknown kind, so a complete input cannot be distinguished from "
+        "a broken one: use a PySpark from 4.1 to 4.3, or report its version"
     )

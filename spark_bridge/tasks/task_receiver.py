@@ -65,12 +65,12 @@ def open_inbox(
         _announce(name, receiver.address, announce, fault)
         yield inbox
     except GeneratorExit:
-        inbox.close("its Spark task wants no more")
+        inbox.close("its Spark task needs no more messages")
         raise
     except BaseException as error:
         inbox.close(f"its Spark task failed: {type(error).__name__}: {error}")
         raise
-    inbox.close("its Spark task wants no more")
+    inbox.close("its Spark task needs no more messages")
 
 
 def _announce(channel: str, address: str, to: str, fault: FaultPolicy) -> None:

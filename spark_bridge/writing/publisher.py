@@ -100,12 +100,12 @@ def _check_done(client: BlockingGroupClient, options: WriteOptions, work: Work, 
 def _older(options: WriteOptions, channel: str, work: Work, last: int | None) -> CheckpointReplaced:
     if options.txn_version is not None:
         return CheckpointReplaced(
-            f"channel {channel!r} has txnVersion {last} of txnAppId {work.application!r}, and this write is "
+            f"channel {channel!r} has txnVersion {last} of txnAppId {work.application!r}, but this write is "
             f"{work.epoch}: versions grow from write to write; give a higher one, or start from scratch "
             f"under another txnAppId"
         )
     return CheckpointReplaced(
-        f"channel {channel!r} has batch {last} of application {work.application!r}, and this is batch "
+        f"channel {channel!r} has batch {last} of application {work.application!r}, but this is batch "
         f"{work.epoch}: the checkpoint is older than the written rows: continue from the newest one, or "
         f"start from scratch under another txnAppId"
     )
@@ -115,8 +115,8 @@ def warn_if_unguarded(options: WriteOptions, query: Query) -> None:
     """Warn that the deletion of a query's checkpoint will not be noticed, if nothing can be claimed for it."""
     if _claimed(options, query) is None:
         log.warning(
-            "query %s writes to %s without a guard: where its checkpoint is, is not known here, so that deleting "
-            "or replacing it is not an error, and rows may be written twice: give it the option checkpointLocation, a "
+            "query %s writes to %s without a guard: the location of its checkpoint is unknown here, so deleting or "
+            "replacing it is not an error, and rows may be written twice: give it the option checkpointLocation, a "
             "queryName, or txnAppId",
             query.id,
             ", ".join(repr(source.key) for source in options.connection.sources),
@@ -139,9 +139,9 @@ def _is_claimed(client: BlockingGroupClient, name: str, query: str, channel: str
         return True
     if client.last_epoch(_owned(name)) is not None:
         raise CheckpointReplaced(
-            f"another query than this one ({query}) has written to channel {channel!r} under {name}: its "
+            f"another query, not this one ({query}), has written to channel {channel!r} under {name}: its "
             f"checkpoint was deleted or replaced, and later rows may have been written before. Restore it; "
-            f"or, to write from here on knowingly, give another txnAppId"
+            f"or, to write from here on regardless, give another txnAppId"
         )
     return False
 

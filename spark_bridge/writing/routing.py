@@ -60,7 +60,7 @@ def check_key(schema: pa.Schema, columns: tuple[str, ...]) -> None:
     for name in columns:
         if schema.names.count(name) != 1:
             raise OptionError(
-                f"the option keyColumns names {name!r}, and the rows have {', '.join(schema.names)}: give a "
+                f"the option keyColumns names {name!r}, but the rows have {', '.join(schema.names)}: give a "
                 "column that occurs once"
             )
         kind = schema.field(name).type

@@ -198,8 +198,9 @@ class Rows:
         channels = len(connection.sources)
         if partition >= channels:
             raise UnsupportedSpark(
-                f"with deliveryGuarantee=at-least-once every partition writes to a channel of its own, and this is "
-                f"partition {partition} with {channels} channels: name more channels, or coalesce({channels})"
+                f"with deliveryGuarantee=at-least-once every partition writes to a channel of its own, but this is "
+                f"partition {partition} and there are {channels} channels: name more channels, or "
+                f"coalesce({channels})"
             )
         source = connection.sources[partition]
         return sender(connection).register_channel(

@@ -38,7 +38,7 @@ def test_an_unknown_option_is_named_with_the_nearest_and_the_known_ones():
 def test_an_option_of_another_use_is_named_as_such():
     """SP-OPT-1."""
     said = refused(lambda: write_options(HERE | {"maxRowsPerTrigger": "5"}, "batch write"))
-    assert "maxRowsPerTrigger is one of a streaming read, and this is a batch write" in said
+    assert "maxRowsPerTrigger is for a streaming read, but this is a batch write" in said
     assert "did you mean" not in refused(lambda: read_options(HERE | {"xyzzy": "1"}, "batch read"))
 
 
@@ -54,7 +54,7 @@ def test_an_option_of_another_use_is_named_as_such():
         ("connectTimeout", "soon", "a number of seconds, more than 0"),
         ("connectTimeout", "inf", "a number of seconds, more than 0"),
         ("connectTimeout", "0", "a number of seconds, more than 0"),
-        ("columns", " , ", "names that differ, with commas between them"),
+        ("columns", " , ", "distinct names, separated by commas"),
         ("startingOffsets", "first", "beginning, earliest, latest, or JSON"),
         ("startingOffsets", '{"flights": true}', "beginning, earliest, latest, or JSON"),
         ("startingOffsets", '{"flights": {"seq": 1}}', "beginning, earliest, latest, or JSON"),
@@ -123,7 +123,7 @@ def test_an_address_that_is_none_is_refused():
 
 def test_a_secret_is_never_shown():
     said = refused(lambda: read_options(HERE | {"secret": ""}, "batch read"))
-    assert said == "the option secret takes a text that is not empty, not the given value"
+    assert said == "the option secret takes a non-empty string, not the given value"
     options = read_options(HERE | {"secret": "open sesame"}, "batch read")
     assert options.connection.secret == "open sesame"
     assert "sesame" not in repr(options)
@@ -140,7 +140,7 @@ def test_names_are_read_in_any_case_and_defaults_hold():
 def test_the_schema_may_be_asked_for_before_it_is_known_what_for():
     read_options(HERE | {"maxRowsPerTrigger": "1"})
     read_options(HERE | {"endingOffsets": "latest"})
-    assert "keyColumns is one of a batch write" in refused(lambda: read_options(HERE | {"keyColumns": "a"}))
+    assert "keyColumns is for a batch write" in refused(lambda: read_options(HERE | {"keyColumns": "a"}))
 
 
 @pytest.mark.parametrize("slashes", ["//", "/"])
@@ -213,7 +213,7 @@ def test_the_end_of_a_stream_is_asked_for_in_a_batch_write_only():
     assert not write_options(HERE | {"endOfStream": "false"}, "batch write").end
     assert not write_options(HERE, "streaming write").end
     said = refused(lambda: write_options(HERE | {"endOfStream": "true"}, "streaming write"))
-    assert "endOfStream is one of a batch write" in said
+    assert "endOfStream is for a batch write" in said
 
 
 def test_options_that_need_each_other_say_so():

@@ -187,7 +187,7 @@ async def test_what_cannot_be_written_is_said(spark, tmp_path):
             await run(lambda: save(spark.range(1), receiver, "out", mode="overwrite"))
         with pytest.raises(Exception, match=r"no option 'keycolums' .*did you mean keyColumns"):
             await run(lambda: save(spark.range(1), receiver, "out", keyColums="id"))
-        with pytest.raises(Exception, match=r"keyColumns names 'key', and the rows have id"):
+        with pytest.raises(Exception, match=r"keyColumns names 'key', but the rows have id"):
             await run(lambda: save(spark.range(1), receiver, "out", keyColumns="key"))
 
 

@@ -360,7 +360,7 @@ async def test_what_is_lost_fails_the_query_or_is_skipped_as_told(spark, tmp_pat
         outbox = sender.retain_channel("rows", RetainPolicy())
         await outbox.send_many(batches(50, 60))
         with pytest.raises(
-            Exception, match=r"read stream .* up to 10, and the server has stream .*failOnDataLoss"
+            Exception, match=r"read stream .* up to 10, but the server now has stream .*failOnDataLoss"
         ):
             await run(query.to_the_end)
         careless = Query(tmp_path, await stream_of(spark, sender, failOnDataLoss="false"))

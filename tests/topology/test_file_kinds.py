@@ -77,7 +77,7 @@ def test_a_file_is_named_by_its_first_bytes(kind: str) -> None:
         ("a,b\n1,x\n".encode("utf-16-le"), "it is text in UTF-16: write it in UTF-8"),
         ("a,b\n1,x\n".encode("utf-16-be"), "it is text in UTF-16: write it in UTF-8"),
         (b"<!DOCTYPE html>\n<html>", "it is a page of a web site: download the data itself"),
-        (b"\x01\x00\x05abc\xff", "it is binary data, and no text"),
+        (b"\x01\x00\x05abc\xff", "it is binary data, not text"),
         (TEXT.encode("latin-1"), None),
         (TEXT.encode(), None),
         (b"", None),

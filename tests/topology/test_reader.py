@@ -158,7 +158,7 @@ def test_a_file_with_three_mistakes_prints_three(tmp_path: Path):
         ("path: flights.csv", r'path: "a\0b"', "11:45: expected a path, got 'a\\x00b', which holds a null"),
         ("path: flights.csv", r'path: "a\nb"', "11:45: expected a path, got 'a\\nb', which holds a control"),
         ("path: flights.csv", f"path: {'a' * 256}", "with a name of more than 255 bytes"),
-        ("path: flights.csv", "path: 7", "11:45: expected a text as path, got 7; put it in quotes"),
+        ("path: flights.csv", "path: 7", "11:45: expected a string as path, got 7; put it in quotes"),
         (
             "links: {downstream: [127.0.0.1:9003]}",
             "links: [127.0.0.1:9003]",
@@ -254,7 +254,7 @@ def test_only_for_a_consumer_is_a_channel_there_to_be_read_again(keys: str, agai
         (CHANNEL + ", consumer: job, from: latest", "from latest contradicts consumer 'job'"),
         (
             CHANNEL + ", holder: me",
-            "holder 'me' reserves a consumer's name, and no consumer is given; add consumer",
+            "holder 'me' reserves a consumer's name, but no consumer is given; add consumer",
         ),
         (CHANNEL + ", secret: open sesame", "a topology must not contain a secret"),
         (CHANNEL + ", tls: {certificate: c.pem, key: k.pem}", "missing key 'authority'"),
@@ -319,7 +319,7 @@ def test_a_file_that_is_no_topology_at_all_is_refused(text: str):
     ],
 )
 def test_a_file_that_is_nested_too_deep_is_refused_with_the_place(text: str, place: str):
-    assert mistakes(text) == [f"t.yaml:{place}: lists and mappings are nested too deep"]
+    assert mistakes(text) == [f"t.yaml:{place}: lists and mappings are nested too deeply"]
 
 
 def test_aliases_that_make_too_many_values_are_not_called_endless():

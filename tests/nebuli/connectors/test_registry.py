@@ -162,7 +162,7 @@ def test_a_sink_is_not_given_columns_of_types_that_it_does_not_take(kind: str) -
     with pytest.raises(InvalidQuery) as caught:
         check(parse_query(json.dumps({"operators": operators}), file="q.json"), topology)
     assert str(caught.value).startswith(
-        f"q.json:1:118: sink o: 'out' at 127.0.0.1:9001 ({kind[:3]}) takes no binary, and raw is one; cast "
+        f"q.json:1:118: sink o: 'out' at 127.0.0.1:9001 ({kind[:3]}) does not accept binary, the type of raw; cast "
         "it to one of bool, "
     )
 
@@ -180,7 +180,7 @@ def test_a_file_of_late_rows_is_not_given_columns_that_csv_does_not_hold() -> No
         {"id": "o", "type": "sink", "input": "w", "sink": "out"},
     ]
     with pytest.raises(
-        InvalidQuery, match=r"window w: late \(CSV\) takes no binary, and raw is one; cast it to "
+        InvalidQuery, match=r"window w: late \(CSV\) does not accept binary, the type of raw; cast it to "
     ):
         check(parse_query(json.dumps({"operators": operators})), topology)
 
@@ -188,7 +188,7 @@ def test_a_file_of_late_rows_is_not_given_columns_that_csv_does_not_hold() -> No
 def test_its_keys_are_checked_as_ours_are(packages: Packages) -> None:
     packages.install()
     assert said(TOPOLOGY.replace("topic: clicks", "topic: 7, dept: many")) == [
-        "t.yaml:4:54: expected a text as topic, got 7; put it in quotes",
+        "t.yaml:4:54: expected a string as topic, got 7; put it in quotes",
         (
             "t.yaml:4:57: unknown key 'dept' (did you mean 'depth'?); expected base, depth, logical, rate, "
             "topic, type"
@@ -228,7 +228,7 @@ def test_a_package_that_cannot_be_imported_is_named_with_the_reason(
     packages.install("queue_bad", code)
     (why,) = said(TOPOLOGY)
     assert why == (
-        f"t.yaml:4:40: source type 'Queue' is of package queue_bad 1.5, which cannot be imported here: "
+        f"t.yaml:4:40: source type 'Queue' comes from package queue_bad 1.5, which cannot be imported here: "
         f"{reason}; install its missing dependencies, or another version of it"
     )
 
@@ -253,7 +253,7 @@ def test_an_entry_point_to_something_else_is_its_authors_mistake(
     with pytest.raises(ConnectorUnusable) as caught:
         SOURCES.named(name)
     assert str(caught.value) == (
-        f"source type '{name}' is of package queue_one 1.5, whose entry point queue_one:{value} is not a "
+        f"source type '{name}' comes from package queue_one 1.5, whose entry point queue_one:{value} is not a "
         f"SourceConnector with an implementation and type: Literal['{name}']; report it to its author"
     )
 

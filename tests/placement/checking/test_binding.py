@@ -156,7 +156,7 @@ def test_an_outer_join_gives_the_columns_of_an_inner_one_of_two_inputs(how):
     bound = check(chain(F, W, {**JOIN, "how": how}), TOPOLOGY)
     assert bound.schemas["j"] == check(chain(F, W, JOIN), TOPOLOGY).schemas["j"]
     third = op("source", "f2", logical="flights")
-    said = f"join j: a {how} join has 2 inputs, and here are 3 .f, w, f2.; expected a join of two of them"
+    said = f"join j: a {how} join has 2 inputs, but here are 3 .f, w, f2.; expected a join of two of them"
     with pytest.raises(InvalidQuery, match=said) as caught:
         check(chain(F, W, third, {**JOIN, "inputs": ["f", "w", "f2"], "how": how}), TOPOLOGY)
     assert len(caught.value.mistakes) == 1
@@ -192,7 +192,7 @@ def test_a_union_takes_equal_schemas_only():
             [F, op("aggregate", "a", input="f", by=["origin"], aggregates={"n": "count(*)"})],
             "log",
             RetractingPlan,
-            "sink s: 'log' at b:1 appends, and aggregate a retracts rows",
+            "sink s: 'log' at b:1 appends, but aggregate a retracts rows",
         ),
     ],
 )
@@ -241,13 +241,13 @@ def test_what_is_to_run_free_has_one_sink_and_is_a_tree():
         check(parse_query(GRAPH, file="q.json"), TOPOLOGY)
     readers, sinks = str(caught.value).splitlines()
     assert readers == (
-        "q.json:5:45: aggregate a: 'late' is read by sink s already; a query that runs free is a tree: "
+        "q.json:5:45: aggregate a: 'late' is already read by sink s; a free query is a tree: "
         "repeat the operators that both read under other ids, or run it in steps (nebuli run --stepped "
         "--state DIR)"
     )
     assert sinks == (
-        "q.json:6:3: sink s2: a second sink in addition to sink s; expected exactly one, for a query that "
-        "runs free: make it a query of its own, or run it in steps (nebuli run --stepped --state DIR)"
+        "q.json:6:3: sink s2: a second sink in addition to sink s; expected exactly one in a free query: "
+        "make it a query of its own, or run it in steps (nebuli run --stepped --state DIR)"
     )
     apart = query(F, W, op("sink", "s", input="f", sink="out"), op("sink", "s2", input="w", sink="log"))
     with pytest.raises(
@@ -309,7 +309,7 @@ def test_in_steps_the_other_mistakes_stay_mistakes():
         (3, text.splitlines()[2].index('"delay +') + 1)
     ]
     with pytest.raises(
-        RetractingPlan, match=r"^q\.json:4:53: sink s: 'log' at b:1 appends, and aggregate a retracts"
+        RetractingPlan, match=r"^q\.json:4:53: sink s: 'log' at b:1 appends, but aggregate a retracts"
     ):
         check_stepped(parse_query(text.replace("+ 1", "> 1"), file="q.json"), TOPOLOGY)
 
@@ -317,7 +317,7 @@ def test_in_steps_the_other_mistakes_stay_mistakes():
 def test_a_sink_is_written_by_one_operator():
     text = GRAPH.replace('"sink": "log"', '"sink": "out"')
     with pytest.raises(
-        InvalidQuery, match=r"^q\.json:6:54: sink s2: 'out' at b:1 is written by sink s already"
+        InvalidQuery, match=r"^q\.json:6:54: sink s2: 'out' at b:1 is already written by sink s"
     ):
         check_stepped(parse_query(text, file="q.json"), TOPOLOGY)
 
@@ -387,7 +387,7 @@ def test_a_sink_whose_result_comes_at_the_end_of_a_query_with_views_is_refused()
     nodes = topology({"A": ""}, {"f#1": "A"}, sink="A", mode="final")
     operators = [op("source", "f", logical="f"), op("view", "v", input="f", key=["k"])]
     with pytest.raises(
-        InvalidQuery, match=r"one with views \(v\) does not end; expected mode changes or append"
+        InvalidQuery, match=r"a query with views \(v\) does not end; expected mode changes or append"
     ):
         check(query(*operators, op("sink", "s", input="v", sink="out")), nodes)
 

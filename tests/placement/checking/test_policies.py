@@ -148,8 +148,8 @@ def test_mistakes_in_a_querys_policies_have_their_places() -> None:
     assert [str(mistake).partition(";")[0] for mistake in caught.value.mistakes] == [
         "q.json:1:26: unknown key 'when_ful' (did you mean 'when_full'?)",
         "q.json:2:22: expected forever, or seconds from 0 on, as retry, got -1",
-        "q.json:3:10: policies of the output of 't', which is not an operator that has one",
-        "q.json:3:19: policies of the output of 'out', which is not an operator that has one",
+        "q.json:3:10: policies of the output of 't', which is not an operator with an output",
+        "q.json:3:19: policies of the output of 'out', which is not an operator with an output",
     ]
 
 
@@ -222,7 +222,7 @@ nodes:
             "t.yaml:9:24: when_full spill does not go with directory x, which keeps all messages on disk; expected "
             "when_full block or fail, or no directory"
         ),
-        "t.yaml:10:13: expected one of file and env as secret",
+        "t.yaml:10:13: expected either file or env as secret",
         "t.yaml:12:19: expected env to name an environment variable: letters, digits and underscores",
     ]
 
@@ -233,6 +233,6 @@ def test_a_node_without_what_others_have_is_a_mistake(key: str) -> None:
     name = key.partition(":")[0]
     with pytest.raises(TopologyError) as caught:
         parse_topology(text, "t.yaml")
-    said = f"this node has no {name}, and others have; expected {name} at each node, or at the top for all"
+    said = f"this node has no {name}, but others have; expected {name} at each node, or at the top for all"
     assert str(caught.value) == f"t.yaml:4:5: {said}"
     parse_topology(f"{key}\n{text}")

@@ -61,7 +61,7 @@ def test_parts_that_double_at_each_level_are_bounded(monkeypatch: pytest.MonkeyP
     )
     model = topology("type: CSV, path: t.csv")
     text = f"WITH c0 AS (SELECT k FROM t), {levels} INSERT INTO out SELECT k FROM c7"
-    with pytest.raises(MultipleReaders, match="read several times come to more than"):
+    with pytest.raises(MultipleReaders, match="repeated for each of its readers, it has more than"):
         check(query(model, text), model)
     assert len([*check_stepped(query(model, text), model).inputs]) == 1
 

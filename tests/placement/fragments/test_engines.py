@@ -81,28 +81,26 @@ def test_what_computes_at_a_node_with_the_engine_spark_is_sparks() -> None:
 @pytest.mark.parametrize(
     ("sql", "reason"),
     [
-        ("u + 1", "u + 1 computes in uint8, and Spark's integers have signs; cast an operand to int64"),
-        ("-u", "-u computes in uint8, and Spark's integers have signs; cast an operand to int64"),
+        ("u + 1", "u + 1 computes in uint8, but Spark's integers are signed; cast an operand to int64"),
+        ("-u", "-u computes in uint8, but Spark's integers are signed; cast an operand to int64"),
         (
             "CAST(k AS UTINYINT)",
-            "CAST(k AS UTINYINT) casts to uint8, and Spark's integers have signs; cast to int64",
+            "CAST(k AS UTINYINT) casts to uint8, but Spark's integers are signed; cast to int64",
         ),
         (
             "CAST(u AS UBIGINT)",
-            "CAST(u AS UBIGINT) is uint64, for which Spark has no type; cast columns to int64 before",
+            "CAST(u AS UBIGINT) is uint64, for which Spark has no type; cast columns to int64 first",
         ),
         (
             "CAST(s AS BIGINT)",
             (
-                "CAST(s AS BIGINT) reads int64 from text, and Spark takes other texts for such; have the source "
-                "do it"
+                "CAST(s AS BIGINT) parses int64 from strings, but Spark accepts other strings; let the source parse it"
             ),
         ),
         (
             "CAST(s AS DATE)",
             (
-                "CAST(s AS DATE) reads date from text, and Spark takes other texts for such; have the source do "
-                "it"
+                "CAST(s AS DATE) parses date from strings, but Spark accepts other strings; let the source parse it"
             ),
         ),
     ],
@@ -117,8 +115,8 @@ def test_a_column_that_spark_has_no_type_for_is_refused() -> None:
     """SP-ENG-2."""
     columns = [{"name": "k", "type": "int64"}, {"name": "big", "type": "uint64"}]
     assert refused([FILTER], columns=columns) == (
-        "filter some at b:1, whose engine is spark: column big is uint64, for which Spark has no type; cast "
-        "it to int64 before"
+        "filter some at b:1, whose engine is spark: column big is uint64, for which Spark has no type; "
+        "cast it to int64 first"
     )
 
 
@@ -133,8 +131,8 @@ def test_an_edge_into_spark_must_not_take_rows_back() -> None:
     after = {**FILTER, "input": "counted", "predicate": "n > 1"}
     assert refused([COUNT, after], capacity=1) == (
         "filter some at b:1, whose engine is spark: its input counted retracts rows, since aggregate "
-        "counted at a:1 does, and Spark only takes rows that stay; give that aggregate's node the engine "
-        "spark as well, or this node the engine embedded"
+        "counted at a:1 does, but Spark only takes rows that are never retracted; give that aggregate's node "
+        "the engine spark as well, or this node the engine embedded"
     )
     engines = cut([COUNT, after], capacity=1, engines=("spark", "spark"))
     assert engines == dict.fromkeys(("a:1", "b:1"), SparkEngine(master="local[*]", bounded=True))
@@ -144,8 +142,8 @@ def test_a_collection_that_is_followed_takes_rows_back_and_one_read_at_a_time_do
     kept = {"type": "Collection", "store": "s", "collection": "c"}
     assert (
         "filter some at b:1, whose engine is spark: its input in retracts rows, since source in follows "
-        "collection c, and Spark only takes rows that stay; read it with follow: false, or give this node "
-        "the engine embedded"
+        "collection c, but Spark only takes rows that are never retracted; read it with follow: false, or "
+        "give this node the engine embedded"
     ) in refused([FILTER], physical=kept)
     local = SparkEngine(master="local[*]", bounded=True)
     assert cut([FILTER], physical={**kept, "follow": False}) == {"a:1": None, "b:1": local}
@@ -170,7 +168,7 @@ def test_without_an_end_spark_computes_row_by_row() -> None:
     said = refused([COUNT], physical=ENDLESS)
     assert said.startswith(
         "aggregate counted at b:1, whose engine is spark: its input does not end (source in), and its result "
-        "is not known before that: in append mode Spark only outputs final rows"
+        "is only known at that end: in append mode Spark only outputs final rows"
     )
     join = {"id": "joined", "type": "join", "inputs": ["in", "in2"], "on": ["k"]}
     other = {"id": "in2", "type": "source", "logical": "rows"}
@@ -213,7 +211,7 @@ def test_a_master_is_where_spark_runs(master: str) -> None:
         (
             "embedded",
             "local",
-            "4:13: a master is Spark's, and this node has another engine; expected engine: spark",
+            "4:13: master is a key of the engine spark, but this node has another engine; expected engine: spark",
         ),
     ],
 )
@@ -276,20 +274,20 @@ def test_an_aggregate_by_windows_needs_no_end() -> None:
     [
         (
             [{**WINDOW, "late": "late.csv"}, BY_HOUR],
-            "it has a file for late rows, and Spark does not give them out",
+            "it has a file for late rows, but Spark does not return them",
         ),
         (
             [{**WINDOW, "idle_after": "5 seconds"}, BY_HOUR],
-            "it has idle_after, and Spark waits for every input",
+            "it has idle_after, but Spark waits for every input",
         ),
-        ([{**WINDOW, "time": "d"}, BY_HOUR], "its time d is a date, and Spark's windows are over timestamps"),
+        ([{**WINDOW, "time": "d"}, BY_HOUR], "its time d is a date, but Spark's windows are over timestamps"),
         (
             [WINDOW],
-            "out reads it, and without an end Spark closes windows for an aggregate by window_start or",
+            "out reads it, but on endless input Spark closes windows only for an aggregate by ",
         ),
         (
             [WINDOW, {**BY_HOUR, "by": ["k"]}],
-            "by_hour reads it, and without an end Spark closes windows for an",
+            "by_hour reads it, but on endless input Spark closes windows only for an",
         ),
         (
             [
@@ -298,7 +296,7 @@ def test_an_aggregate_by_windows_needs_no_end() -> None:
                 BY_HOUR,
             ],
             (
-                "its time is computed by p, on Spark as well, and Spark's watermark comes from a column of its "
+                "its time is computed by p, on Spark as well, but Spark's watermark comes from a column of its "
                 "input"
             ),
         ),
@@ -331,8 +329,8 @@ def test_event_time_does_not_pass_spark() -> None:
         [FILTER, {**WINDOW, "input": "some"}, BY_HOUR], physical=ENDLESS, columns=TIMED, **SPARK_FIRST
     )
     assert said == (
-        "window hours at b:1: the watermark of its time does not pass some, which Spark computes without an "
-        "end; give this node the engine spark as well, or that one the engine embedded"
+        "window hours at b:1: the watermark of its time does not pass some, which Spark computes on endless input; "
+        "give this node the engine spark as well, or that one the engine embedded"
     )
 
 

@@ -157,7 +157,7 @@ FULL = {
     ),
     "what is by windows": (
         [LOANS, WINDOW, BY_HOUR, view("v", "by_hour", "window_start")],
-        {"it reads window w, whose rows go when their time is over"},
+        {"it reads window w, whose rows are dropped when their time is over"},
     ),
     "what a sink takes": (
         [BOOKS, COUNTS, op("sink", "s", input="v", sink="out"), view("v", "counts", "genre")],

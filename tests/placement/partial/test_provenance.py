@@ -162,8 +162,8 @@ FULL |= {
         {
             "once by title, at": "window w, which is made of it, takes every row",
             "once by title": "window w, which is made of it, takes every row",
-            "per_hour by window_start": "it reads window w, whose rows go when their time is over",
-            "v by window_start": "it reads window w, whose rows go when their time is over",
+            "per_hour by window_start": "it reads window w, whose rows are dropped when their time is over",
+            "v by window_start": "it reads window w, whose rows are dropped when their time is over",
         },
     ),
 }

@@ -93,17 +93,17 @@ def test_what_is_wrong_is_said_with_its_place():
     assert "view w: unknown input 'tow' (did you mean 'two'?)" in mistake
     (mistake,) = mistakes(op("view", "v", input="two", key=["k"]))
     assert (
-        "the query has an operator 'v' already: an added operator cannot be changed; take another id"
+        "the query already has an operator 'v': an added operator cannot be changed; use another id"
         in mistake
     )
     (mistake,) = mistakes(op("view", "w", name="v", input="two", key=["k"]))
-    assert "is read by the name 'v' already" in mistake
+    assert "is already read by the name 'v'" in mistake
     (mistake,) = mistakes(op("view", "w", input="two", key=["j"]))
     assert "its key has 'j'" in mistake
     (mistake,) = mistakes(op("sink", "s", input="two", sink="out"))
     assert "unknown type 'sink'" in mistake
     (mistake,) = mistakes(op("view", "w", input="two", key=["k"], node="localhost:1"))
-    assert "its input is at B:1, and it names localhost:1" in mistake
+    assert "its input is at B:1, but it names localhost:1" in mistake
     both = op("union", "both", inputs=["one", "two"])
     (mistake,) = mistakes(both, op("view", "w", input="both", key=["k"]))
     assert "a running query gets no new channels" in mistake
@@ -146,7 +146,7 @@ def test_of_an_operator_in_shards_more_is_read_where_they_are_put_together():
     assert "distinct d: a running query gets no new processes; omit shard" in mistake
     (mistake,) = mistakes(op("view", "w", input="counts", key=["n"]), to=fragments)
     assert mistake == (
-        "more.json:1:16: view w: counts by k would have to be full for it, and is partial in the running "
+        "more.json:1:16: view w: counts by k would have to be full for it, but is partial in the running "
         "query (w by n needs every row of it: 'n' is a result of counts, which does not group by it): have "
         "it read a base through operators of its own (two)"
     )
@@ -154,5 +154,5 @@ def test_of_an_operator_in_shards_more_is_read_where_they_are_put_together():
 
 def test_a_query_without_views_is_given_none():
     fragments = running(TWO, op("sink", "s", input="two", sink="out"))
-    with pytest.raises(NoViews, match="give it one in its file"):
+    with pytest.raises(NoViews, match="add one to its file"):
         added(op("view", "w", input="two", key=["k"]), to=fragments)

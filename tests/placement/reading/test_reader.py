@@ -77,7 +77,11 @@ def test_the_places_in_a_large_file_are_found_in_one_pass():
             '"input": @"g",',
             "filter f1: unknown input 'g'; expected one of f, w, j, a",
         ),
-        ('["f1", "w"]', '["f1", @"f1"]', "join j: reads 'f1' twice, which gives its columns one name; put a"),
+        (
+            '["f1", "w"]',
+            '["f1", @"f1"]',
+            "join j: reads 'f1' twice, so that columns have the same name; put a",
+        ),
         ('{"id": "w"', '@{"id": "w"', "source w: nothing reads it; every operator leads to a sink"),
         (
             '{"id": "j"',
@@ -231,7 +235,7 @@ def test_a_query_may_end_in_a_view():
         (
             '"max_bytes"',
             '"name": @"flights", "max_bytes"',
-            "view w: view v is read by the name 'flights' already",
+            "view w: view v is already read by the name 'flights'",
         ),
         (
             '"name": "flights"',

@@ -77,7 +77,7 @@ def test_a_name_with_dots_is_written_whole_or_in_parts(sql: str, name: str) -> N
 @pytest.mark.parametrize(
     ("sql", "message"),
     [
-        ('"JFK" = s', r"unknown column \"JFK\"; known are .*; a text is written 'JFK', in single quotes"),
+        ('"JFK" = s', r"unknown column \"JFK\"; known are .*; strings are in single quotes: 'JFK'"),
         ("dep_dely > 15", r'unknown column "dep_dely"; known are i8, .*; did you mean "dep_delay"\?'),
         ("I", r'unknown column "I"; .*; did you mean "i"\?'),
         ("temp", r'"temp" is in more than one input of a join; write "w.temp" or "f1.temp"'),
@@ -108,7 +108,7 @@ def test_a_name_with_dots_is_written_whole_or_in_parts(sql: str, name: str) -> N
         ("TRY_CAST(s AS INT)", r"TRY_CAST is not supported: .*; use CAST"),
         ("CAST(i AS DECIMAL(9, 2))", r"the type DECIMAL\(9, 2\) is not supported; known are BIGINT, "),
         ("CAST(dep_delay AS VARCHAR)", r"dep_delay is DOUBLE and cannot be cast to VARCHAR, only to "),
-        ("s LIKE s", r"the pattern must be a text constant in s LIKE s"),
+        ("s LIKE s", r"the pattern must be a string constant in s LIKE s"),
         ("s LIKE 'a!%' ESCAPE '!'", r"Escape is not supported"),
         ("substring(s, i)", r"i must be an integer constant"),
         ("substring(s, -1)", r"substring counts from 1"),
@@ -134,7 +134,7 @@ def test_refusals_say_what_and_where(sql: str, message: str) -> None:
 
 
 def test_depth_has_an_end_and_says_so() -> None:
-    with pytest.raises(ExpressionError, match="nested too deep"):
+    with pytest.raises(ExpressionError, match="nested too deeply"):
         parse("(" * 3000 + "i" + ")" * 3000, SCHEMA)
 
 

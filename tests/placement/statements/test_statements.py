@@ -142,7 +142,7 @@ def test_windows_take_all_settings() -> None:
         ("SELECT t.k FROM t, d WHERE g = |dayy", "unknown column 'dayy' (did you mean 'day'?)"),
         (
             'SELECT k FROM t WHERE g = |"it\'s"',
-            "unknown column \"it's\"; expected one of k, g, x, n; a text is written 'it''s', in single quotes",
+            "unknown column \"it's\"; expected one of k, g, x, n; strings are in single quotes: 'it''s'",
         ),
         ("SELECT t.k FROM t, |u", "tables are joined by equal columns"),
         ("SELECT t.k FROM t JOIN |u ON t.k < u.k", "tables are joined by equal columns"),

@@ -144,13 +144,13 @@ def test_a_logical_source_of_several_parts_becomes_their_union():
             {"1": "2", "2": "", "3": "1"},
             {},
             NoPath,
-            "; links lead from 3:1 to 1:1, 2:1: turn them around, or move the sink downstream",
+            "; links lead from 3:1 to 1:1, 2:1: reverse them, or move the sink downstream",
         ),
         (
             {"1": "3", "2": "3", "3": ""},
             {"1": 1, "2": 1, "3": 0},
             NoCapacity,
-            "join join: 3:1 (0 of 0 used) is the only node left, and does not have a free slot",
+            "join join: 3:1 (0 of 0 used) is the only node left, but does not have a free slot",
         ),
         (
             {"1": "3", "2": "3", "3": ""},

@@ -75,7 +75,7 @@ def test_above_several_sources_a_view_is_where_all_of_them_have_the_fewest_hops_
     assert placement.nodes["sink"] == "C:1"
     assert (
         placement.reasons["sink"]
-        == "pinned: of the nodes that all sources reach, the one with the fewest hops"
+        == "pinned: the node with the fewest hops among those that all sources reach"
     )
 
 
@@ -108,7 +108,7 @@ def test_a_view_may_name_its_node(strategy: StrategyName):
             {"1": "3", "2": "3", "3": "4", "4": ""},
             {"3": 0},
             NoCapacity,
-            "is the only node left, and does not have a free slot; raise a capacity, or give view sink another node",
+            "is the only node left, but does not have a free slot; raise a capacity, or give view sink another node",
         ),
         (
             query(op("source", "v", logical="one"), op("view", "by_k", input="v", key=["k"])),

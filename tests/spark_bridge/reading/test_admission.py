@@ -52,7 +52,7 @@ def test_the_next_stream_is_read_from_its_beginning_after_an_end():
     ("entry", "now", "says", "first"),
     [
         (Entry("s", 4), heads(oldest=6), "messages 4 to 5 of s", 6),
-        (Entry("s", 14), heads(), "read stream s up to 14, and the server has it up to 10 only", 10),
+        (Entry("s", 14), heads(), "read stream s up to 14, but the server has it only up to 10", 10),
         (Entry("s", 4), heads("t"), "the server has stream t now", 0),
         (Entry("s", 4, ended=True), heads("t", oldest=2), "messages 0 to 1", 2),
     ],
@@ -67,7 +67,9 @@ def test_a_failed_producer_is_news_when_all_before_it_was_read():
     now = heads(ended=True, failure="the sensor is broken")
     assert failed(Entry("s", 9), now) is None
     said = failed(Entry("s", 10), now)
-    assert said == "its producer failed after message 10: the sensor is broken; all before it was read"
+    assert (
+        said == "its producer failed after message 10: the sensor is broken; all earlier messages were read"
+    )
 
 
 class Channels:

@@ -67,19 +67,19 @@ async def test_a_batch_is_what_its_offsets_say(server, start, end, found):
         (
             NOT_THERE,
             "latest",
-            "startingOffsets names stream old, and the server has stream new",
+            "startingOffsets names stream old, but the server has stream new",
             [2, 3, 4, 5],
         ),
         ({"stream": "old", "seq": 99}, "latest", "startingOffsets names stream old", [2, 3, 4, 5]),
         (
             "earliest",
             NOT_THERE,
-            "endingOffsets names stream old, and the server has stream new",
+            "endingOffsets names stream old, but the server has stream new",
             [2, 3, 4, 5],
         ),
         ("beginning", "latest", "messages 0 to 1 of new were freed", [2, 3, 4, 5]),
         ({"stream": None, "seq": 0}, "latest", "messages 0 to 1 of new were freed", [2, 3, 4, 5]),
-        (1, "latest", "startingOffsets has 1, and the server has 2 to 6", [2, 3, 4, 5]),
+        (1, "latest", "startingOffsets has 1, but the server has 2 to 6", [2, 3, 4, 5]),
     ],
 )
 async def test_what_is_lost_is_an_error_or_the_read_goes_on_with_all_that_is_kept(
@@ -98,7 +98,7 @@ async def test_what_is_lost_is_an_error_or_the_read_goes_on_with_all_that_is_kep
     [
         (7, "latest", "startingOffsets has 7 for channel 'rows', which has messages 2 to 6"),
         ("earliest", 7, "endingOffsets has 7 for channel 'rows', which has messages 2 to 6"),
-        (5, 3, "endingOffsets has 3 for channel 'rows', and startingOffsets has 5"),
+        (5, 3, "endingOffsets has 3 for channel 'rows', but startingOffsets has 5"),
     ],
 )
 async def test_what_cannot_be_a_range_is_refused(server, start, end, said):
@@ -129,7 +129,7 @@ async def test_filters_and_a_time_to_start_at_become_ranges(server):
         assert planned([GreaterThanOrEqual(("_sequence",), 9)]) == []
         with pytest.raises(DataLost, match="messages 0 to 1 of new were freed"):
             planned([high])
-        with pytest.raises(DataLost, match="a filter has 1, and the server has 2 to 6"):
+        with pytest.raises(DataLost, match="a filter has 1, but the server has 2 to 6"):
             planned([GreaterThanOrEqual(("_sequence",), 1)])
         past = [LessThan(("_timestamp",), between)]
         assert planned(past, startingOffsets="earliest") == [(2, 6)]

@@ -64,7 +64,7 @@ def test_ends_without_a_beginning_go_on_from_the_start():
 
 def test_a_channel_that_is_gone_from_the_options_is_missed_only_while_it_has_rows_to_read():
     start, end = offset(a=Entry("s", 1)), offset(a=Entry("s", 2, first=1))
-    with pytest.raises(DataLost, match="messages of 'a' to read, and the channels of this run are b"):
+    with pytest.raises(DataLost, match="messages of 'a' to read, but the channels of this run are b"):
         ranges(start, end, (B,))
     assert ranges(end, offset(a=Entry("s", 2, first=2), b=Entry("t", 1, first=0)), (B,)) == [
         Range(B, "t", 0, 1)

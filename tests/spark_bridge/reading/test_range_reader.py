@@ -153,7 +153,7 @@ def test_a_schema_that_is_given_may_say_what_options_say(schema, options):
             {"includeMetadata": "true"},
             SchemaConflict,
             (
-                r"'_timestamp' of the schema that was given is string, and includeMetadata gives "
+                r"'_timestamp' of the given schema is string, but includeMetadata gives "
                 r"timestamp\[us, tz=UTC\]"
             ),
         ),
@@ -189,24 +189,30 @@ NEXT = {
     "added first": ([N], [("new", pa.null()), N], [None, 2], {}, "the column 'new', null, did not exist"),
     "not chosen": ([N], [N, ("new", LONG)], [2, 3], {"columns": "n"}, {"n": 2}),
     "beside metadata": ([N], [N, ("m", LONG)], [2, 3], {"includeMetadata": "true"}, "the column 'm', int64"),
-    "another case": ([N], [("N", LONG)], [2], {}, "a column 'n', the batch has no column .*: 'N' is there"),
+    "another case": (
+        [N],
+        [("N", LONG)],
+        [2],
+        {},
+        "a column 'n', but the batch has none .*: 'N' exists",
+    ),
     "both cases": ([N], [N, ("N", LONG)], [2, 3], {}, "the column 'N', int64, did not exist"),
-    "twice": ([N], [N, N], [2, 3], {}, "a column 'n', the batch has 2 column"),
-    "gone": ([N, ("b", LONG)], [N], [2], {}, "a column 'b', the batch has no column"),
+    "twice": ([N], [N, N], [2, 3], {}, "a column 'n', but the batch has 2 of"),
+    "gone": ([N, ("b", LONG)], [N], [2], {}, "a column 'b', but the batch has none of"),
     "gone, not chosen": ([N, ("b", LONG)], [N], [2], {"columns": "n"}, {"n": 2}),
-    "renamed": ([N, ("b", LONG)], [N, ("c", LONG)], [2, 3], {}, "a column 'b', the batch has no column"),
+    "renamed": ([N, ("b", LONG)], [N, ("c", LONG)], [2, 3], {}, "a column 'b', but the batch has none of"),
     "reordered": ([N, ("b", LONG)], [("b", LONG), N], [2, 3], {}, {"n": 3, "b": 2}),
     "narrower": ([N], [("n", pa.int8())], [2], {}, {"n": 2}),
     "wider": ([("n", pa.int32())], [N], [2], {}, {"n": 2}),
-    "too wide": ([("n", pa.int32())], [N], [2**40], {}, "cannot be read as int32 without a loss"),
-    "double": ([N], [("n", pa.float64())], [2.0], {}, "declared as int64 and comes as double"),
-    "text": ([N], [("n", pa.string())], ["2"], {}, "declared as int64 and comes as string"),
+    "too wide": ([("n", pa.int32())], [N], [2**40], {}, "cannot be read as int32 without loss"),
+    "double": ([N], [("n", pa.float64())], [2.0], {}, "declared as int64, but comes as double"),
+    "text": ([N], [("n", pa.string())], ["2"], {}, "declared as int64, but comes as string"),
     "encoded": ([("n", pa.string())], [("n", pa.dictionary(pa.int8(), pa.string()))], ["a"], {}, {"n": "a"}),
     "added within": ([("p", POINT)], [("p", POINT_3D)], [{"x": 1, "y": 2}], {}, "comes as struct<x.*y"),
     "gone within": ([("p", POINT_3D)], [("p", POINT)], [{"x": 1}], {}, "comes as struct<x"),
     "not null": ([N], [N.with_nullable(False)], [2], {}, {"n": 2}),
     "may be null": ([N.with_nullable(False)], [N], [2], {}, {"n": 2}),
-    "null": ([N.with_nullable(False)], [N], [None], {}, "declared without nulls and has 1 of 1"),
+    "null": ([N.with_nullable(False)], [N], [None], {}, "declared without nulls, but 1 of 1"),
 }
 
 

@@ -175,7 +175,7 @@ def test_a_channel_that_is_left_out_is_said_or_passed_over(channels, caplog, pla
     first = reader.initialOffset()
     now = step(reader, first)
     channels.has("a", "s", 0, 7)
-    said = r"'b': the query's checkpoint has it up to message 5, and this run reads a: .*failOnDataLoss=false"
+    said = r"'b': the query's checkpoint has it up to message 5, but this run reads a: .*failOnDataLoss=false"
     for options in ({}, {"failOnDataLoss": "true"}):
         there = made(channels, "a", **options)
         with pytest.raises(DataLost, match=said):
@@ -227,7 +227,7 @@ def test_an_end_is_noted_once_and_the_next_stream_follows(channels):
     two = step(made(channels), one)  # also in another process
     assert read(reader, one, two) == [("a", "t", 0, 4)]
     channels.has("a", "u", 0, 1)
-    with pytest.raises(DataLost, match="read stream t up to 4, and the server has stream u now"):
+    with pytest.raises(DataLost, match="read stream t up to 4, but the server now has stream u"):
         step(made(channels), two)
 
 

@@ -143,7 +143,7 @@ async def test_a_producer_that_sends_once_makes_the_second_attempt_fail(spark):
         job = asyncio.create_task(run(spark.range(1).coalesce(1).mapInArrow(failing, "id BIGINT").collect))
         outbox = sender.register_channel("vanished", to=await spark_bridge.announced(desk, "vanished"))
         await outbox.send(pa.RecordBatch.from_pydict({"id": [1]}))
-        with pytest.raises(ChannelClosedByPeer, match="wants no more"):
+        with pytest.raises(ChannelClosedByPeer, match="needs no more"):
             await outbox.close()
         with pytest.raises(Exception, match=r"no connection for 0\.5 s"):
             await job

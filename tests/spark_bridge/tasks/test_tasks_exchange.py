@@ -273,7 +273,7 @@ async def test_a_limit_closes_the_channel_under_its_producer(spark):
         job = asyncio.create_task(run(slot.mapInArrow(receive, "n BIGINT").limit(3).collect))
         outbox = sender.register_channel("many", to=await spark_bridge.announced(desk, "many"))
 
-        with pytest.raises(ChannelClosedByPeer, match="wants no more"):
+        with pytest.raises(ChannelClosedByPeer, match="needs no more"):
             await outbox.send_many(pa.RecordBatch.from_pydict({"n": [n] * 1000}) for n in range(100_000))
         assert [row.n for row in await job] == [0, 0, 0]
 
@@ -382,7 +382,7 @@ async def test_a_task_that_fails_while_it_receives_tells_the_producer(spark):
 
         with pytest.raises(ChannelClosedByPeer, match="SchemaConflict"):
             await outbox.close()
-        with pytest.raises(Exception, match=r"the column 'n' is declared as int64 and comes as string"):
+        with pytest.raises(Exception, match=r"the column 'n' is declared as int64, but comes as string"):
             await job
 
 

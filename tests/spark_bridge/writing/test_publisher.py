@@ -176,7 +176,7 @@ async def test_a_write_that_one_channel_refuses_is_published_in_none(tmp_path, c
         await asyncio.to_thread(write, "first", 1)
         for _ in range(2):
             with pytest.raises(
-                CheckpointReplaced, match=r"than this one \(second\) has written to channel 'b'"
+                CheckpointReplaced, match=r"not this one \(second\), has written to channel 'b'"
             ):
                 await asyncio.to_thread(write, "second", 0, 1)
         with pytest.raises(CheckpointReplaced, match="to channel 'b'"):
@@ -199,7 +199,7 @@ async def test_an_older_version_is_published_in_no_channel_and_an_empty_one_coun
             publish(once, work, [written(once, work, [each], each) for each in channels], None)
 
         await asyncio.to_thread(write, 9)
-        said = r"channel 'a' has txnVersion 9 of txnAppId 'app', and this write is 8"
+        said = r"channel 'a' has txnVersion 9 of txnAppId 'app', but this write is 8"
         with pytest.raises(CheckpointReplaced, match=said):
             await asyncio.to_thread(write, 8, 0, 1)
         await asyncio.to_thread(write, 10, 0)

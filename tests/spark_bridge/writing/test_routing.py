@@ -90,11 +90,11 @@ def test_what_is_no_key_is_refused():
     """SP-OPT-1."""
     schema = pa.schema({"n": pa.int64(), "list": pa.list_(pa.int64())})
     check_key(schema, ("n",))
-    with pytest.raises(OptionError, match="names 'm', and the rows have n, list"):
+    with pytest.raises(OptionError, match="names 'm', but the rows have n, list"):
         check_key(schema, ("m",))
     twice = pa.schema([("n", pa.int64()), ("n", pa.int64())])
     with pytest.raises(
-        OptionError, match="names 'n', and the rows have n, n: give a column that occurs once"
+        OptionError, match="names 'n', but the rows have n, n: give a column that occurs once"
     ):
         check_key(twice, ("n",))
     with pytest.raises(OptionError, match="names 'list', which is list"):

@@ -327,7 +327,7 @@ def test_a_graph_is_no_query_to_run_free(verb: str, tmp_path: Path):
     assert (ended.returncode, ended.stdout) == (2, "")
     first, *_ = ended.stderr.splitlines()
     assert first.partition("q.json:")[2] == (
-        "4:3: sink b: a second sink in addition to sink a; expected exactly one, for a query that runs free: "
+        "4:3: sink b: a second sink in addition to sink a; expected exactly one in a free query: "
         "make it a query of its own, or run it in steps (nebuli run --stepped --state DIR)"
     )
 
@@ -538,4 +538,4 @@ def test_an_engine_for_all_nodes_takes_a_master_that_the_topology_has_for_spark(
     assert masters == (["local[2]"] if engine == "spark" else []), "Spark computes at that master"
     refused = nebuli("place", "topology.yaml", "query.json", cwd=tmp_path)
     assert refused.returncode == 2
-    assert "a master is Spark's, and this node has another engine" in refused.stderr
+    assert "master is a key of the engine spark, but this node has another engine" in refused.stderr

@@ -45,8 +45,8 @@ def test_options_are_what_they_say() -> None:
         (HERE, "needs the option output, the name of an output of the circuit"),
         (HERE | {"output": "o", "path": "x"}, "takes no path: give the options circuit, and input or output"),
         (HERE | {"output": "o", "startingStep": "-1"}, "earliest, latest, or the number of a step, not '-1'"),
-        (HERE | {"output": "o", "endingStep": "5"}, "endingStep is one of a batch read"),
-        (HERE | {"output": "o", "input": "a"}, "input is one of a batch write or streaming write"),
+        (HERE | {"output": "o", "endingStep": "5"}, "endingStep is for a batch read"),
+        (HERE | {"output": "o", "input": "a"}, "input is for a batch write or streaming write"),
         (HERE | {"output": "o", "tls.key": "k"}, "tls.certificate, tls.key and tls.authority together"),
         (
             {"circuit": "host", "output": "o"},

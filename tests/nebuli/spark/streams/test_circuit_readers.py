@@ -90,8 +90,8 @@ def test_rows_that_are_only_added_are_read_plainly_and_others_refused(spark, fil
         ({"startingStep": "soon"}, "takes earliest, latest, or the number of a step, not 'soon'"),
         ({"startingStep": "5", "endingStep": "4"}, "steps from 5 up to 4 are wanted"),
         ({"endingStep": "4000"}, "those below [0-9]+ are made"),
-        ({"maxStepsPerTrigger": "4"}, "is one of a streaming read, and this is a batch read"),
-        ({"input": "sales"}, "the option input is one of a batch write or streaming write"),
+        ({"maxStepsPerTrigger": "4"}, "is for a streaming read, but this is a batch read"),
+        ({"input": "sales"}, "the option input is for a batch write or streaming write"),
     ],
 )
 def test_what_is_wrong_is_said(spark, filled: ServedCircuit, options: dict[str, str], said: str) -> None:
