@@ -229,7 +229,7 @@ class _Placer:
         if len(on_the_way) == 1:
             only = f"{shown} is the only node left, but does not have {what}"
             return f"{operator.type} {operator.id}: {only}{elsewhere}"
-        way = f"path from {start} to {targets[-1]}" if targets else f"way on from {start}"
+        way = f"path from {start} to {targets[-1]}" if targets else f"path onward from {start}"
         return f"{operator.type} {operator.id}: no {way} has {what}; nodes: {shown}{more}{elsewhere}"
 
     def _chain_from(self, key: str) -> list[str]:

@@ -115,7 +115,7 @@ def test_a_view_may_name_its_node(strategy: StrategyName):
             {"1": "3", "3": "", "2": ""},
             {"1": 0, "3": 0},
             NoCapacity,
-            "view by_k: no way on from 1:1 has a free slot; nodes: 1:1 (0 of 0 used), 3:1 (0 of 0 used)",
+            "view by_k: no path onward from 1:1 has a free slot; nodes: 1:1 (0 of 0 used), 3:1 (0 of 0 used)",
         ),
     ],
 )
