@@ -3,7 +3,7 @@
 ::
 
     NetChannelError
-    ├── ChannelInUse          the id is registered already
+    ├── ChannelInUse          the id is already registered
     ├── ChannelClosed         this side closed, detached or left the channel
     ├── ChannelClosedByPeer   the consumer closed the channel
     ├── ChannelBroken         the network, or the fault policy, gave up
@@ -11,16 +11,16 @@
     │   └── LogDamaged        durable data differs from the written data
     │       └── MessagesLost  durable messages, not acknowledged, are missing
     ├── ChannelFailed         the producer aborted the stream
-    ├── EndOfChannel          the clean end was read already
+    ├── EndOfChannel          the clean end was already read
     ├── BufferFull            the buffer policy is fail
     │   └── StorageFull       no room on disk; nothing was written, and the same can be tried again
     ├── PositionLost          the requested position is below the kept messages
     ├── StreamReplaced        the requested or held position belongs to another stream
     ├── SchemaMismatch        the schema or codec differs from the channel's
     ├── MessageTooLarge       the message is above the peer's limit
-    ├── EpochRegressed        a later epoch of the application is committed already
+    ├── EpochRegressed        a later epoch of the application is already committed
     ├── AttemptLost           an attempt to commit is missing, or not as it was sealed
-    ├── ConsumerFenced        another holder acknowledges under the consumer's name now
+    ├── ConsumerFenced        another holder now acknowledges under the consumer's name
     ├── CallFailed            the service could not answer a call, or was closed
     ├── CallTimedOut          no answer to a call before its deadline
     ├── CertificateError      a file of ``tls=`` cannot be used
@@ -71,14 +71,14 @@ class NetChannelError(Exception):
 
 
 class ChannelInUse(NetChannelError):
-    """The channel id is registered already on this server."""
+    """The channel id is already registered on this server."""
 
 
 class _Told(NetChannelError):
     def __init__(self, message: str, said: str = "") -> None:
         super().__init__(message, said)
         self.said = said
-        """The reason that a side gave, as it is."""
+        """The reason that a side gave, unchanged."""
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -109,11 +109,11 @@ class BufferFull(NetChannelError):
 
 
 class PositionLost(NetChannelError):
-    """The position asked for is below the oldest message that is kept."""
+    """The requested position is below the oldest kept message."""
 
 
 class StreamReplaced(NetChannelError):
-    """The position belongs to another stream than the one that is there now."""
+    """The position does not belong to the current stream."""
 
 
 class SchemaMismatch(NetChannelError):
@@ -129,11 +129,11 @@ class EpochRegressed(NetChannelError):
 
 
 class AttemptLost(NetChannelError):
-    """An attempt that is to be committed is not there, not sealed, or not what was sealed: write it again."""
+    """An attempt to commit is missing, not sealed, or differs from what was sealed: write it again."""
 
 
 class ConsumerFenced(NetChannelError):
-    """Another holder has taken the consumer's name since: this one acknowledges nothing any more."""
+    """Another holder has taken the consumer's name: this one can no longer acknowledge."""
 
 
 class CallFailed(_Told):
@@ -189,12 +189,12 @@ class LogBroken(ChannelBroken):
 
     @property
     def no_descriptors(self) -> bool:
-        """True if there was no file descriptor to open it with: there may be one a little later."""
+        """True if there was no file descriptor to open it with: one may be free a little later."""
         return self.errno in _NO_DESCRIPTORS
 
 
 class LogDamaged(ChannelBroken):
-    """The log at ``path`` is damaged: at ``offset`` there is something else than what was durable there."""
+    """The log at ``path`` is damaged: the data at ``offset`` differs from what was durable there."""
 
     def __init__(self, message: str, *, path: str = "", offset: int = 0) -> None:
         super().__init__(message)

@@ -20,7 +20,7 @@ class Timing:
 
     Both sides of a control connection send a heartbeat every ``heartbeat_s`` and give each other up after
     ``dead_after_s`` without a byte. A connection that does not finish its handshake within ``handshake_s`` is
-    dropped; a token is good for ``token_s``. Dialing and asking again back off from ``backoff_s`` to
+    dropped; a token is valid for ``token_s``. Dialing and repeated requests back off from ``backoff_s`` to
     ``backoff_limit_s``, with jitter. Control connections without channels are closed after ``idle_s``; a server that
     is left waits at most ``leave_s`` for its peers.
     """
@@ -51,16 +51,15 @@ class BufferPolicy:
     sees have a gap there, and it waits while there is nothing to drop), or continues in temporary files
     (``spill``; gone with the process).
 
-    ``directory`` makes the buffer durable: ``send`` returns once the message is on the disk, in a folder of
-    the channel's own, and a process that registers the channel with the same directory continues where the
-    last one was.
+    ``directory`` makes the buffer durable: ``send`` returns once the message is on the disk, in the channel's own
+    folder, and a process that registers the channel with the same directory continues where the last one was.
 
-    Where messages go to disk, ``max_bytes`` bounds those that wait in memory (None: 64 MiB), up to half of it
-    more are on their way from the disk to the connection, and ``max_disk_bytes`` bounds the files; room in
-    these comes back an eighth of it at a time.
+    Where messages go to disk, ``max_bytes`` bounds those that wait in memory (None: 64 MiB); up to half as much again
+    is on its way from the disk to the connection. ``max_disk_bytes`` bounds the files, whose room is freed an eighth
+    of it at a time.
 
-    On a receiver ``max_bytes`` and ``max_messages`` bound what is received and not yet read: above them the
-    channel's socket is not read.
+    On a receiver ``max_bytes`` and ``max_messages`` bound what is received but not yet read: above them the channel's
+    socket is not read.
     """
 
     max_bytes: int | None = 64 * MIB
@@ -95,9 +94,9 @@ class FaultPolicy:
     """How long a channel without a connection is retried.
 
     ``retry`` is ``"forever"``, a number of seconds counted from registration or from the last loss, or 0 to
-    give up at the first loss. ``on_failure`` is what follows then: the channel fails, or one warning is
-    logged, and it waits on. ``accept_new_stream`` lets a receiver continue with a new stream of a sender that
-    lost its old one, which may leave a gap.
+    give up at the first loss. ``on_failure`` is what follows then: the channel fails, or logs one warning and keeps
+    waiting. ``accept_new_stream`` lets a receiver continue with a new stream of a sender that lost its old one, which
+    may leave a gap.
     """
 
     retry: Literal["forever"] | float = "forever"
@@ -118,14 +117,14 @@ class FaultPolicy:
 
 @dataclass(frozen=True, slots=True)
 class RetainPolicy:
-    """How much of a stream an end keeps to be read any number of times, and where.
+    """How much of a stream is kept for repeated reading, and where.
 
-    ``max_bytes`` bounds what is kept, in message bytes and some for each message: when that is full, the
-    producer waits. One message is always admitted where nothing is kept. ``directory`` keeps it on disk, in a
-    folder of the channel's own, from which a process that registers the channel with the same directory
-    continues; None keeps it in memory. A consumer's name is its holder's for ``lease_s`` beyond the loss of
-    the holder's connection. The names in ``consumers`` are known before they are first used: all of each
-    stream is kept for them, until they have acknowledged it or are forgotten.
+    ``max_bytes`` bounds the kept messages, in message bytes and a small overhead per message: at that bound the
+    producer waits. One message is always admitted if none is kept. ``directory`` keeps them on disk, in the channel's
+    own folder, from which a process that registers the channel with the same directory continues; None keeps them in
+    memory. A holder keeps a consumer's name for ``lease_s`` after its connection is lost. The names in ``consumers``
+    are known before they are first used: all of each stream is kept for them, until they have acknowledged it or are
+    forgotten.
     """
 
     max_bytes: int = 1 << 30
@@ -154,14 +153,13 @@ class RetainPolicy:
 class StagingPolicy:
     """The directory in which a receiver holds staged attempts, and bounds on what it holds.
 
-    ``directory`` has a folder for each channel, with what is held and what is committed and not acknowledged.
-    ``max_staged_bytes`` bounds the files of what is not committed: the attempt that goes above it fails. A
-    sealed attempt that is not committed is dropped ``orphan_s`` seconds after the last one of its group was
-    sealed, while none of it is being written, and so is one whose sender is gone for that time.
-    ``max_kept_bytes`` bounds the files of what is committed and not acknowledged: a commit that would go
-    above it waits; one of more than that waits until nothing is kept. None: no bound. A fourth of
-    ``max_staged_bytes`` of files that are no longer needed is kept for up to a minute, to be written again,
-    while the disk has as much again free.
+    ``directory`` has a folder for each channel, with held attempts and committed, unacknowledged groups.
+    ``max_staged_bytes`` bounds the files of uncommitted attempts: an attempt that exceeds it fails. A sealed,
+    uncommitted attempt is dropped ``orphan_s`` seconds after the last one of its group was sealed, unless one is being
+    written. So is an attempt whose sender is gone for that time. ``max_kept_bytes`` bounds the files of committed,
+    unacknowledged groups: a commit that would exceed it waits; one larger than the bound waits until nothing is kept.
+    None: no bound. Files that are no longer needed are kept for reuse for up to a minute, at most a fourth of
+    ``max_staged_bytes``, while the disk has as much again free.
     """
 
     directory: str | PathLike[str]

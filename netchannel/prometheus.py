@@ -189,8 +189,8 @@ RECEIVER = Side(
 class ChannelCollector:
     """Gives a `prometheus_client` registry the metrics of one sender, one receiver, or both, in any order.
 
-    The process-wide servers are taken too, of either kind. A server that is not running has no series. Two of the
-    same kind would give the same names to different things: TypeError; use a registry for each.
+    Process-wide servers of either kind are accepted too. A server that is not running has no series. Two of the same
+    kind would give the same names to different things: TypeError; use a registry for each.
     """
 
     def __init__(self, *servers: Sender | Receiver) -> None:

@@ -14,10 +14,10 @@ class ChannelStatistics:
     """The counters of both ends of a channel. ``since`` is when ``state`` began (monotonic seconds).
 
     ``acknowledged`` is a number of the stream: everything below is acknowledged. ``bytes`` counts message
-    bytes and notes, ``reconnects`` attachments after the first, ``dropped`` messages that ``drop_oldest``
-    gave up, ``shared_bytes`` what went through memory that both ends have, each time that it was sent.
-    ``buffered_bytes`` counts the buffered messages that are in memory. ``starved``: the producer waits for an
-    acknowledgement, and the consumer for a message: acknowledge more often than the sender's buffer is full.
+    bytes and notes, ``reconnects`` attachments after the first, ``dropped`` messages dropped by ``drop_oldest``,
+    ``shared_bytes`` what went through shared memory, each time that it was sent. ``buffered_bytes`` counts the
+    buffered messages that are in memory. ``starved``: the producer waits for an acknowledgement, and the consumer for
+    a message: acknowledge before the sender's buffer is full.
     """
 
     state: str
@@ -39,7 +39,7 @@ class SenderChannelStatistics(ChannelStatistics):
 
     ``buffered_*`` is what is kept until it is acknowledged, of which ``in_flight`` messages are on the connection;
     ``disk_bytes`` is the size of the files of a durable or spilled buffer. ``upqueries`` have come, of which
-    ``upqueries_dropped`` were too many to be kept until they are taken.
+    ``upqueries_dropped`` were dropped because too many waited.
     """
 
     sent: int
@@ -84,7 +84,7 @@ class PeerStatistics:
 
 @dataclass(frozen=True, slots=True)
 class MemberStatistics:
-    """Another process of a node: what it calls itself, where senders are sent on to, and how many channels it has."""
+    """Another process of a node: its own name, where senders are redirected to, and how many channels it has."""
 
     name: str
     port: int
@@ -107,9 +107,9 @@ class ServerStatistics:
     """A server's connections. ``at`` is when it was read, on the clock of `ChannelStatistics.since`.
 
     ``connections`` are open now; ``bytes_sent`` and ``bytes_received`` count all that went over them since
-    the server was entered, as it is on the wire. ``loop_lag_s`` is how late the event loop was when something
-    was due last, or is already if it is held up now; ``loop_lag_max_s`` the greatest lag of the last minute
-    (two at most), however often it was read meanwhile.
+    the server was entered, as it is on the wire. ``loop_lag_s`` is how late the event loop was when something was last
+    due, or is already if it is blocked now; ``loop_lag_max_s`` the greatest lag of the last minute (two at most),
+    however often it was read meanwhile.
     """
 
     at: float

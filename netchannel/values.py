@@ -47,9 +47,9 @@ class Position(NamedTuple):
 class Heads(NamedTuple):
     """How far a retained stream goes: messages ``oldest`` to ``head`` (excluded) can be read.
 
-    ``rows`` and ``bytes`` are of all messages since number 0, so that the difference of two heads is what
-    came in between; a message of the codec ``bytes`` counts as one row. ``ended``: nothing follows ``head``;
-    ``failure`` is the producer's message if it aborted.
+    ``rows`` and ``bytes`` count all messages since number 0, so the difference of two heads is what came in between; a
+    message of the codec ``bytes`` counts as one row. ``ended``: nothing follows ``head``; ``failure`` is the
+    producer's message if it aborted.
     """
 
     stream: str
@@ -70,10 +70,10 @@ class Located(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """The part of a stream that was sent around a time: from ``since`` on then or later, below ``before`` earlier.
+    """A time's place in a stream: messages from ``since`` on were sent then or later, those below ``before`` earlier.
 
-    Where the sender's clock never went back both are the same number. Where it did, ``since`` is the first
-    message of that time or a later one, and ``before`` is after the last one that is earlier.
+    If the sender's clock never went back, both are the same number. If it did, ``since`` is the first message of that
+    time or a later one, and ``before`` is after the last one that is earlier.
     """
 
     stream: str
@@ -82,9 +82,9 @@ class Moment(NamedTuple):
 
 
 class Group(NamedTuple):
-    """The work that a staged attempt has messages of: a partition, in an epoch of an application.
+    """The work that a staged attempt belongs to: a partition in an epoch of an application.
 
-    Epochs of an application are committed in their order; a partition may have any number of attempts.
+    Epochs of an application are committed in order; a partition may have any number of attempts.
     """
 
     application: str
@@ -96,7 +96,7 @@ class Sealed(NamedTuple):
     """An attempt that is durable at the receiver, as `GroupClient.commit` names it.
 
     It has ``count`` messages with ``rows`` rows (a message of the codec ``bytes`` counts as one) and ``bytes`` bytes;
-    ``checksum`` is XXH3-64 over those of all their bodies, in order, 8 bytes each (little-endian).
+    ``checksum`` is XXH3-64 over the XXH3-64 checksums of all their bodies, in order, 8 bytes each (little-endian).
     """
 
     partition: int

@@ -47,11 +47,11 @@ class InvalidQuery(QueryError):
 
 
 class MultipleSinks(InvalidQuery):
-    """A query that is to run free has more than one sink, or unread view; all data must flow to one root."""
+    """A free query has more than one sink, or unread view; all its data must flow to one root."""
 
 
 class MultipleReaders(InvalidQuery):
-    """A query that is to run free has an operator that several others read."""
+    """A free query has an operator that several others read."""
 
 
 class UnknownSource(InvalidQuery):

@@ -45,7 +45,7 @@ class InputIncomplete(SparkBridgeError):
 
 
 class SchemaConflict(SparkBridgeError):
-    """A batch has not the columns or the types of the declared schema."""
+    """A batch does not have the columns or the types of the declared schema."""
 
 
 class OptionError(SparkBridgeError):

@@ -20,10 +20,10 @@ _SHORTEST_S = 0.001  # Spark counts whole milliseconds, and refuses to wait for 
 def stop_at_end(query: StreamingQuery | Any, timeout_s: float | None = None) -> bool:
     """Wait until all channels that ``query`` reads have ended and their rows are written, then stop it.
 
-    To be called instead of ``query.awaitTermination()``, on the driver or a client of Spark Connect. All is committed
-    by Spark then, and acknowledged at the channels. Returns False if ``timeout_s`` have passed before; the query
-    continues then. A channel that a receiver keeps may have another stream after its end: if that has begun, it is read
-    too.
+    To be called instead of ``query.awaitTermination()``, on the driver or a client of Spark Connect. Then Spark has
+    committed everything, and it is acknowledged at the channels. Returns False if ``timeout_s`` pass before; the query
+    continues then. A channel that a receiver retains may have another stream after its end: if that has begun, it is
+    read too.
 
     Raises:
         UnsupportedSpark: the query reads something other than a channel.

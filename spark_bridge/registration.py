@@ -18,11 +18,11 @@ _UNCHOSEN = "python3"
 def register(spark: SparkSession | Any) -> None:
     """Make ``format("netchannel")`` known to a session, classic or Connect.
 
-    If this package is installed, Spark finds the format automatically, by the module ``pyspark_netchannel``. This is
-    for sessions that get at the code in another way.
+    If this package is installed, Spark finds the format automatically, by the module ``pyspark_netchannel``. This
+    function is for sessions that get the code in another way.
 
-    The data source runs with the Python that ``PYSPARK_PYTHON`` named when the session was made; where it named none,
-    and tasks run on this machine (``local[*]``), with the Python that runs this.
+    The data source runs with the Python that ``PYSPARK_PYTHON`` named when the session was made; if it named none, and
+    tasks run on this machine (``local[*]``), with the Python that runs this.
 
     Raises:
         UnsupportedSpark: this PySpark has no such data sources.

@@ -82,7 +82,7 @@ class TcpSource(SourceConnector):
 
 
 class GeneratorSource(SourceConnector):
-    """Rows that are made up, the same for the same ``seed``: ``count`` of them, or without an end.
+    """Generated rows, the same for the same ``seed``: ``count`` of them, or endless.
 
     The first column of whole numbers counts from 0, and the first of timestamps advances by a second; all else is
     random. ``rows_per_s``: no faster than that.
@@ -136,13 +136,13 @@ _Name = Annotated[str, AfterValidator(_check_name)]
 
 
 class ChannelSource(SourceConnector):
-    """A channel that the receiver, or the sender, at ``address`` keeps, up to the end of its stream.
+    """A channel that the receiver or sender at ``address`` retains, up to the end of its stream.
 
-    It begins where ``consumer`` has acknowledged everything, or, without such a name, at the oldest message that is
-    kept, or after the last one. Messages are not freed before they are acknowledged under the name: so only with one
-    the same rows are there when it is read again. ``holder`` owns the name: one that comes back has it at once. Files
-    of ``secret`` and ``tls`` are relative to the working directory of the node's worker; ``fault`` is how long the
-    server may be absent.
+    It begins after the messages that ``consumer`` has acknowledged; without that name, at the oldest kept message, or
+    after the last one. Messages are not freed before they are acknowledged under the name, so only with a name are the
+    same rows there when it is read again. ``holder`` owns the name, and has it at once when it comes back. Files of
+    ``secret`` and ``tls`` are relative to the working directory of the node's worker; ``fault`` is how long the server
+    may be absent.
     """
 
     implementation = "nebuli.connectors.sources.channel_source:KeptChannelSource"
@@ -194,9 +194,9 @@ class CollectionSource(SourceConnector):
     """A collection in a ``store``, a folder or a URL: its contents, and then what changes.
 
     It begins ``as_of`` a time in milliseconds since 1970, or at the last one that is complete. Without ``follow`` it
-    ends with the contents. Under the name of a ``reader`` what it has not read is kept: so only with one the same rows
-    are there when it is read again. It is a base of views automatically. A relative folder starts at the working
-    directory of the node's worker.
+    ends with the contents. Rows that a named ``reader`` has not read are kept, so only with a reader are the same rows
+    there when it is read again. It is a base of views automatically. A relative folder starts at the working directory
+    of the node's worker.
     """
 
     implementation = "nebuli.connectors.sources.collection_source:CollectionSource"
@@ -259,7 +259,7 @@ _Nulls = Annotated[tuple[str, ...], Field(min_length=1), AfterValidator(_check_n
 
 
 class CsvSink(_FileSink):
-    """Writes a CSV file, a null as the first of ``nulls``, which is not in quotes as texts are.
+    """Writes a CSV file, a null as the first of ``nulls``, which is not in quotes as strings are.
 
     A relative path starts at the working directory of the node's worker.
     """
@@ -315,12 +315,12 @@ class TcpSink(SinkConnector):
 
 
 class CollectionSink(SinkConnector):
-    """Writes a collection in a ``store``, a folder or a URL; it is made if it is not there.
+    """Writes a collection in a ``store``, a folder or a URL; it is created if it is missing.
 
-    A query in steps writes at the times up to which it has read other collections: so do others that write the same. It
-    may be a ``rendition`` that the collection is to become. Any other query inserts: rows as they come, or in mode
-    ``final`` its result, once under the query's id. A relative folder starts at the working directory of the node's
-    worker.
+    A query in steps writes at the times up to which it has read other collections, as do others that write the same
+    collection. It may write a ``rendition`` that the collection is to become. Any other query inserts: rows as they
+    come, or in mode ``final`` its result, once under the query's id. A relative folder starts at the working directory
+    of the node's worker.
     """
 
     implementation = "nebuli.connectors.sinks.collection_output:CollectionOutput"
@@ -343,7 +343,7 @@ class CollectionSink(SinkConnector):
 
     @property
     def writes(self) -> str:
-        """Its target, as sentences name it."""
+        """Its target, as messages name it."""
         return f"collection {self.collection}"
 
 

@@ -39,13 +39,13 @@ class SourceConnector(Model):
     """The reader, as ``module:name``: called with the settings, the columns and ``wake``, it gives a
     `nebuli.connectors.Source`."""
     repeatable: ClassVar[bool] = False
-    """True if the same rows come in the same order each time that it is read from its beginning. Queries over one that
-    is not cannot begin again when something of them is lost. See ``can_be_read_again``."""
+    """True if the same rows come in the same order each time that it is read from its beginning. Queries over a source
+    that is not repeatable cannot start over after a loss. See ``can_be_read_again``."""
     columns_by_name: ClassVar[bool] = False
     """True if it finds columns by name, and can read some of the logical source's: unneeded columns are then not
     read."""
     dated: ClassVar[bool] = False
-    """Only for collections: its positions are times, up to one of which a step of a query in steps has all of them."""
+    """Only for collections: its positions are times, and a step of a query in steps has all rows up to one of them."""
 
     _instead_of: ClassVar[Mapping[str, str]] = {
         "bounded": "the type of a source determines if it ends: CSV and Parquet do, a Generator with count, a "
@@ -55,9 +55,9 @@ class SourceConnector(Model):
 
     logical: Text
     rate: Annotated[float, Field(gt=0)] | None = None
-    """About how many bytes per second it gives; for the exact strategy of placement."""
+    """Approximate number of bytes per second that it gives; for the exact strategy of placement."""
     base: bool = False
-    """True if a query with views keeps all its rows, and has keys of views filled from them."""
+    """True if a query with views keeps all its rows, and fills keys of views from them."""
     type: str
 
     @model_validator(mode="after")
@@ -81,7 +81,7 @@ class SourceConnector(Model):
 
     @property
     def reads(self) -> str:
-        """Its origin, as sentences name it."""
+        """Its origin, as messages name it."""
         return f"a source of type {self.type}"
 
     @property
@@ -104,15 +104,15 @@ class SourceConnector(Model):
 
     @property
     def can_be_read_again(self) -> bool:
-        """True if this one is ``repeatable``, with the keys that it has."""
+        """True if this source is ``repeatable`` with the keys that it has."""
         return self.repeatable
 
     @property
     def can_be_base(self) -> bool:
         """True if its rows can be kept as a ``base``.
 
-        They have to be there again when it is read again, and their end has to be known: before that nothing is
-        answered.
+        They have to be there again when it is read again, and their end has to be known: reads are only answered after
+        that end.
         """
         return self.can_be_read_again and self.ends == "always"
 

@@ -50,7 +50,7 @@ class LinkLimits(Model):
 
 
 class Links(Model):
-    """The nodes that a node can send data to; ``limits`` is by address, of links that have some."""
+    """The nodes that a node can send data to; ``limits`` are by address, of links that have any."""
 
     downstream: tuple[Address, ...] = ()
     limits: dict[Address, LinkLimits] = Field(default_factory=dict)
@@ -88,7 +88,7 @@ class Node(Model):
     listen: Address | None = None
     """The address that its ReceiverServer binds, if that differs from ``address``."""
     data_ports: Annotated[str, AfterValidator(_check_data_ports)] | None = None
-    """Ports of their own for data connections, where these do not go to its fragments' ports."""
+    """Separate ports for data connections, where these do not go to its fragments' ports."""
     grpc: Address | None = None
     """The address at which it takes queries; deploying needs it, planning does not."""
     capacity: Annotated[int, Field(strict=True, ge=0)] | None = None
@@ -121,7 +121,7 @@ class Topology(Model):
     tls: TlsFiles | None = None
     """Certificate, key and authority of every worker, and of commands that ask them."""
     secret: Secret | None = None
-    """The place of the text that workers, and commands that ask them, share."""
+    """The place of the secret that workers, and commands that ask them, share."""
     channels: ChannelPolicies = ChannelPolicies()
     """Policies of all channels, below those of nodes and of queries."""
 
@@ -157,7 +157,7 @@ class Topology(Model):
         return Topology.model_validate({**self.model_dump(exclude_unset=True), "nodes": nodes})
 
     def to_data(self) -> dict[str, Any]:
-        """The topology as plain lists, mappings, texts and numbers, without what was left to its default."""
+        """The topology as plain lists, mappings, strings and numbers, without what was left to its default."""
         return self.model_dump(mode="json", exclude_unset=True)
 
     def without(self, addresses: Collection[str]) -> Topology:

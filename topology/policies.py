@@ -75,7 +75,7 @@ Retry = Annotated[
 
 
 class FaultSettings(_AsGiven):
-    """How long a channel whose other side is away is tried again, and whether its fragment fails then, or waits on."""
+    """How long a channel whose other side is absent is retried, and if its fragment then fails or keeps waiting."""
 
     retry: Retry = "forever"
     on_failure: Literal["fail", "wait"] = "fail"

@@ -40,8 +40,8 @@ class Caller:
     """A node, from the side of a caller of its services; an async context manager.
 
     ``address`` is that of a `ReceiverServer`; it need not be there yet, and services that other processes of
-    its node have are found by it too. ``secret`` and ``tls`` must be its. All calls share a connection, which
-    is restored when it is lost.
+    its node have are found by it too. ``secret`` and ``tls`` must match the server's. All calls share a connection,
+    which is restored when it is lost.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Caller:
         await self.close()
 
     async def close(self) -> None:
-        """Call no more: calls that wait raise `ChannelClosed`."""
+        """Stop calling: calls that wait raise `ChannelClosed`."""
         runner, self._runner = self._runner, None
         self._closed = True
         if runner is None or self._client.runner is None:
@@ -100,7 +100,7 @@ class Caller:
             await self._client.__aexit__(None, None, None)
 
     async def call(self, service_id: str, body: bytes, *, deadline_s: float) -> bytes:
-        """The answer of a service to ``body``, at most 64 MiB each; within ``deadline_s`` seconds.
+        """Return the answer of a service to ``body``, at most 64 MiB each, within ``deadline_s`` seconds.
 
         A call whose connection is lost is made again, so that the service **may do it twice**. A call to a
         service that is not registered waits for it. A call that is cancelled may have been done.
@@ -109,7 +109,7 @@ class Caller:
             CallFailed: the service raised an error, which is ``said``, or was closed meanwhile.
             CallTimedOut: there was no answer in time; its ``state`` shows why. It may have been done.
             MessageTooLarge: the body, or the answer, has more than 64 MiB.
-            HandshakeError: the other side has another secret, no TLS, another version.
+            HandshakeError: the other side has a different secret, no TLS, or another version.
             ChannelClosed: the caller was closed.
         """
         runner = self._runner

@@ -65,16 +65,16 @@ class Service:
 
     @property
     def id(self) -> str:
-        """By which it is called."""
+        """The id by which it is called."""
         return self._id
 
     @property
     def error(self) -> NetChannelError | None:
-        """Why it answers no more, though it was not closed: another process of the node has it. Else None."""
+        """Why it no longer answers, though it was not closed: another process of the node has it. Else None."""
         return self._error
 
     async def close(self) -> None:
-        """Answer no more. Callers that wait for an answer are notified, and work on it is cancelled.
+        """Stop answering. Callers that wait for an answer are notified, and work on it is cancelled.
 
         Waits for that work to end, 5 s at most (`Timing.leave_s`).
         """
@@ -85,7 +85,7 @@ class Service:
             self._tasks[task].refuse("closed", why)
 
     async def detach(self) -> None:
-        """Answer no more; callers that wait for an answer ask again, possibly a successor."""
+        """Stop answering; callers that wait for an answer ask again, possibly a successor."""
         self._end("unregistered", f"service {self.id!r} is no longer there")
         await self._ended()
 

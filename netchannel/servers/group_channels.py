@@ -135,7 +135,7 @@ class GroupChannel(SenderChannel):
     """An attempt at one partition of a staged group. Made by `SenderServer.register_attempt`.
 
     Messages are held at the receiver, invisible until `GroupClient.commit` names the result of `seal`.
-    Each registration is an attempt of its own. One that is not sealed is dropped: by `abort`, by `close`,
+    Each registration is a separate attempt. One that is not sealed is dropped: by `abort`, by `close`,
     when the server is left, and when the receiver is restarted, which raises `AttemptLost`.
     """
 
@@ -173,8 +173,8 @@ class GroupChannel(SenderChannel):
         """End the attempt, and wait until the receiver has all of it on its disk.
 
         Raises ChannelClosed if the attempt was given up, AttemptLost if the receiver was restarted meanwhile,
-        ChannelClosedByPeer if it does not take it (e.g. too much is staged), and what broke the channel. A call that
-        is cancelled leaves the seal on its way: call again.
+        ChannelClosedByPeer if the receiver does not accept it (e.g. too much is staged), and the error that broke the
+        channel. A cancelled call leaves the seal on its way: call again.
         """
         if self._sealed is None:
             if self.core.aborted:
@@ -236,9 +236,8 @@ class GroupClient:
     """Commits groups into the channel ``channel_id`` of the receiver at ``to``; an async context manager.
 
     Every call is repeated until the receiver has answered, after lost connections too, for as long as
-    ``fault`` allows (forever, if it is not given). A commit for which the receiver has no room yet waits
-    however long that takes: the reason is logged once. All of them can be repeated by another process as
-    well: what is done is done once.
+    ``fault`` allows (forever, if it is not given). A commit for which the receiver has no room yet waits, however long
+    that takes: the reason is logged once. Another process can repeat any of these calls: each takes effect only once.
     """
 
     def __init__(
@@ -274,7 +273,7 @@ class GroupClient:
 
     @property
     def error(self) -> NetChannelError | None:
-        """The error that ended this client, which all calls raise from then on: another one may be made.
+        """The error that ended this client, which all calls raise from then on: make a new one.
 
         None while it is in use.
         """
@@ -285,18 +284,17 @@ class GroupClient:
     ) -> bool:
         """Publish the attempts that ``winners`` name, at once, in the order of their partitions.
 
-        True: that was done now, and is durable. False: this epoch was committed before, and nothing has
-        changed. All other attempts of the epoch, and of those below, are dropped. With ``end`` the stream
+        Returns True if that was done now, and is durable; False if this epoch was committed before, and nothing has
+        changed. All other attempts of this epoch, and of lower ones, are dropped. With ``end`` the stream
         ends after this group.
 
         Raises:
             EpochRegressed: a later epoch of the application is committed.
-            AttemptLost: a winner is not there, not sealed, or not what was sealed: nothing of the group is
+            AttemptLost: a winner is missing, not sealed, or differs from what was sealed: nothing of the group is
                 published.
             SchemaMismatch: a winner has another schema than the channel.
             ChannelClosed: the stream has ended, or its consumer has closed it.
-            ChannelBroken: the receiver's disk has failed, or ``fault`` gave up: commit again to learn what
-                holds.
+            ChannelBroken: the receiver's disk has failed, or ``fault`` gave up: commit again to learn the outcome.
         """
         group = check_group(Group(application, epoch, 0))
         check_given("end", end, bool)
@@ -310,7 +308,7 @@ class GroupClient:
         return committed.fresh
 
     async def drop(self, application: str, epoch: int) -> None:
-        """Remove the attempts of this epoch, and of those below, that are not committed."""
+        """Remove the uncommitted attempts of this epoch, and of lower ones."""
         group = check_group(Group(application, epoch, 0))
         await self._ask(messages.Drop, application=group.application, epoch=epoch)
 
@@ -319,7 +317,7 @@ class GroupClient:
         return (await self._epoch(application)).epoch
 
     async def waits_for(self, application: str) -> str | None:
-        """Why a commit of all that the application has sealed would wait now; None if it would not.
+        """Return why a commit of all that the application has sealed would wait now; None if it would not.
 
         For callers that can wait better before the commit than in it. None if the receiver does not report
         it.
@@ -332,7 +330,7 @@ class GroupClient:
         return found
 
     async def forget(self, application: str) -> None:
-        """Give the name up, of which a channel knows 10,000: its epochs start over, committed groups stay.
+        """Give up the name, of which a channel knows at most 10,000: its epochs start over, committed groups stay.
 
         For a caller that will not commit under the name again, e.g. a finished job: repeating the same commit
         would find no record that it was done. Raises ChannelClosed once the stream has ended and is read.

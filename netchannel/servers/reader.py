@@ -51,11 +51,11 @@ _DECODERS = 8
 
 
 class ChannelReader:
-    """A channel that keeps its stream, from the side of its reader; an async context manager.
+    """A retained channel, from the side of its reader; an async context manager.
 
     ``to`` is the address of the receiver, or of the sender that listens, whose `retain_channel` keeps the
     channel; it need not be there yet. ``fault`` is how long it is waited for; then calls raise
-    `ChannelBroken`. ``secret`` and ``tls`` must be its.
+    `ChannelBroken`. ``secret`` and ``tls`` must match that server's.
 
     Reading changes nothing there: any number of readers can read any range any number of times. Messages that
     all consumers acknowledge, each under its own name, may be freed.
@@ -130,7 +130,7 @@ class ChannelReader:
         await self.close()
 
     async def close(self) -> None:
-        """Read no more; names that it holds can be taken by others once their leases have expired."""
+        """Stop reading; names that it holds can be taken by others once their leases have expired."""
         if self._entered and (runner := self._client.runner) is not None:
             check_loop(runner.loop)
             if self._channel.error is None:
@@ -207,24 +207,24 @@ class ChannelReader:
 
     @property
     def latest(self) -> Heads | None:
-        """The heads that were pushed last; None before the first. ``stream`` is empty where there will be none."""
+        """The heads that were pushed last; None before the first. ``stream`` is empty if there will be no stream."""
         heads = self._heads
         return heads if heads is not None and (heads.stream or heads.ended) else None
 
     @property
     def error(self) -> NetChannelError | None:
-        """The error that ended this reader, which all calls raise from then on: another one may be made.
+        """The error that ended this reader, which all calls raise from then on: make a new one.
 
         None while it is in use.
         """
         return self._error
 
     async def heads(self, beyond: int | None = None) -> Heads:
-        """How far the stream goes: the newest that is known here, as it is pushed.
+        """Return how far the stream goes: the newest heads that were pushed here.
 
         Waits for the first, and with ``beyond`` until ``head`` is above it, or the stream has ended. Raises
-        `ChannelBroken` where the fault policy gives up, `SchemaMismatch` for another codec, and where the stream has
-        come back with another schema.
+        `ChannelBroken` if the fault policy gives up, `SchemaMismatch` for another codec, and if the stream has come
+        back with another schema.
         """
         while True:
             self._check()
@@ -296,7 +296,7 @@ class ChannelReader:
     async def locate(
         self, first: Position | int, *, max_rows: int | None = None, max_bytes: int | None = None
     ) -> Located:
-        """The end of a range from ``first`` on that has as many messages as fit, at least one if there is one.
+        """Return the end of a range from ``first`` on, with as many messages as fit, at least one if there is one.
 
         Raises PositionLost below what is kept, StreamReplaced for another stream.
         """
@@ -311,7 +311,7 @@ class ChannelReader:
         return Located(answer.until, answer.rows, answer.bytes)
 
     async def moment(self, at: datetime) -> Moment:
-        """The place in the kept stream that parts messages sent before ``at`` from those sent then or later.
+        """Return the place in the kept stream between messages sent before ``at`` and those sent then or later.
 
         Raises ValueError for a time without a zone.
         """
@@ -327,9 +327,9 @@ class ChannelReader:
         return Resumable(self._read(first, until))
 
     def read_messages(self, first: Position | int, until: int) -> AsyncGenerator[Message, None]:
-        """Messages ``first`` to ``until`` (excluded), the same at every call, over lost connections.
+        """Yield messages ``first`` to ``until`` (excluded), the same at every call, even if connections are lost.
 
-        A call of the iterator that is cancelled takes no message; what was on its way to it is the next call's.
+        A cancelled call of the iterator takes no message: the next call gets it.
 
         Raises PositionLost below what is kept, StreamReplaced for another stream, NetChannelError beyond ``head``.
         """
@@ -386,11 +386,10 @@ class ChannelReader:
         """Take the lease of a consumer's name; returns the number below which it has acknowledged everything.
 
         A new name begins at the oldest message that is kept. ``holder`` is its new owner (this reader, if it
-        is not given; a call that is cancelled can be repeated): a process that comes back with the same one
-        gets the name at once. Raises ChannelInUse while another holder has it, and for the time of a lease
-        after that one's connection was lost. A ``fresh`` holder does not continue the work of others: raises
-        ConsumerFenced if another holder has acknowledged something under the name, and it was not forgotten
-        since.
+        is not given; a call that is cancelled can be repeated): a process that comes back with the same holder gets
+        the name at once. Raises ChannelInUse while another holder has it, and for the time of a lease after that
+        holder's connection was lost. A ``fresh`` holder does not continue the work of others: raises ConsumerFenced if
+        another holder has acknowledged something under the name, unless it was forgotten since.
         """
         _check_names(consumer=consumer, **({} if holder is None else {"holder": holder}))
         who = holder or self._held.get(consumer) or self._name
@@ -409,8 +408,7 @@ class ChannelReader:
     async def renew(self, consumer: str, holder: str) -> None:
         """Continue with a name that ``holder`` has had there before, possibly by another reader.
 
-        Raises ConsumerFenced if it is not known there, or another one has had it since; nothing has changed
-        then.
+        Raises ConsumerFenced if it is not known there, or another holder has had it since; nothing has changed then.
         """
         await self._ask(messages.Hold, consumer=consumer, holder=holder, renew=True, fresh=False)
         self._tried.add((consumer, holder))
@@ -421,8 +419,7 @@ class ChannelReader:
         """Acknowledge everything below ``upto``, which may be freed once all consumers have acknowledged it.
 
         Takes the lease of the name if this reader has not held it yet. Returns once it is durable, where the
-        channel is kept on disk. Raises ConsumerFenced if another holder has the name: until `hold` gets it
-        back.
+        channel is kept on disk. Raises ConsumerFenced if another holder has the name, until `hold` gets it back.
         """
         if (fenced := self._fenced.get(consumer)) is not None:
             raise ConsumerFenced(*fenced.args)
@@ -446,7 +443,7 @@ class ChannelReader:
             raise
 
     async def forget(self, consumer: str) -> None:
-        """Forget the name, even if it is held: nothing need be kept for it any more."""
+        """Forget the name, even if it is held: nothing is kept for it any more."""
         _check_names(consumer=consumer)
         await self._ask(messages.Forget, consumer=consumer)
         self._held.pop(consumer, None)

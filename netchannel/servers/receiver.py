@@ -67,15 +67,14 @@ class ReceiverServer:
     was registered (`netchannel.transports.register`); ``advertise`` is how others reach it, where that
     differs. Data connections go to the address that the sender dialed, or to ``data_ports``: a range
     (``"40000-40999"``) or ``"ephemeral"``, a fresh port for each. ``message_limit`` is the largest message
-    taken, in bytes. ``secret`` must be the senders'. With ``tls`` all connections are TLS, and every sender
-    must show a certificate. ``max_connections`` bounds connections of both kinds; None is three quarters of
-    the files that the process may have open. ``congestion_control`` is as of `SenderServer`, for what is read
-    from here. Senders of the same user on this host may share ``shared_memory`` bytes each with this process,
-    at most; 0: none. With ``tls`` none is shared.
+    taken, in bytes. ``secret`` must match the senders'. With ``tls`` all connections are TLS, and every sender must
+    show a certificate. ``max_connections`` bounds connections of both kinds; None is three quarters of the files that
+    the process may have open. ``congestion_control`` is that of `SenderServer`, for what is read from here. Senders of
+    the same user on this host may each share at most ``shared_memory`` bytes with this process; 0: none. With ``tls``
+    none is shared.
 
-    Several processes can share one address, that of the one with ``members=``, a ``unix:/path``: it sends
-    senders on to the others, which have ``node=`` with the same path, and ports of their own at the same
-    host.
+    Several processes can share the address of the one with ``members=``, a ``unix:/path``: it redirects senders to the
+    others, which have ``node=`` with the same path, and their own ports at the same host.
 
     On leaving the context its channels are detached: their senders keep what is not acknowledged for a
     successor.
@@ -265,8 +264,8 @@ class ReceiverServer:
                 (``explicit``).
             resume_from: the first message wanted: a `Position` of an earlier consumer, or a number, which is unsafe
                 as it may mean another stream. None starts at the oldest message that is not acknowledged.
-            buffer: what is received and not read, at most; above it the sender is held back.
-            fault: how long a sender that is away is waited for.
+            buffer: the bound of received, unread messages; above it the sender is held back.
+            fault: how long to wait for an absent sender.
 
         Raises:
             ChannelInUse: the id is registered here.
@@ -293,7 +292,7 @@ class ReceiverServer:
         buffer: BufferPolicy | None = None,
         fault: FaultPolicy | None = None,
     ) -> ReceiverChannel:
-        """Make a channel whose messages come from groups that are committed (`GroupClient`), and are numbered here.
+        """Make a channel of messages from committed groups (`GroupClient`), which are numbered here.
 
         Messages are acknowledged when `recv` has read them, or by `ack`; acknowledged ones are deleted, and
         after a restart with the same directory the channel continues there. Its files are opened here, which
@@ -340,7 +339,7 @@ class ReceiverServer:
         buffer: BufferPolicy | None = None,
         fault: FaultPolicy | None = None,
     ) -> RetainedChannel:
-        """Keep the stream for `ChannelReader`s, instead of giving it out here.
+        """Keep the stream for `ChannelReader`s, instead of delivering it here.
 
         Messages are acknowledged to their sender once they are kept; the stream continues after the kept
         messages. ``policy`` is how much is kept, and where. Its files are opened here, which waits for the
@@ -368,15 +367,15 @@ class ReceiverServer:
     def register_service(
         self, service_id: str, answer: Callable[[bytes], bytes | Awaitable[bytes]]
     ) -> Service:
-        """Answer calls (`Caller`) with what ``answer`` gives for their bodies, at most 64 MiB each; returns at once.
+        """Answer calls (`Caller`) with the results of ``answer`` for their bodies; returns at once.
 
-        ``answer`` is called on this server's loop, so that it must not block; what takes long it gives as an
-        awaitable, which is cancelled if the caller waits no more. A call may come twice, after a lost
-        connection. At most 1024 calls of a connection are worked on at once, with 64 MiB of bodies. Its exceptions
-        reach the caller as `CallFailed`.
+        Bodies and results have at most 64 MiB each. ``answer`` is called on this server's loop, so it must not block;
+        for long work it returns an awaitable, which is cancelled if the caller no longer waits. A call may come twice,
+        after a lost connection. At most 1024 calls of a connection are worked on at once, with 64 MiB of bodies. Its
+        exceptions reach the caller as `CallFailed`.
 
-        Ids have the form of channel ids, and are separate: a channel may have the same. On leaving the server's
-        context waiting callers are not notified, and ask the next process at its address.
+        Ids have the form of channel ids, and are separate: a channel may have the same id. On leaving the server's
+        context waiting callers are not notified, but ask the next process at its address.
 
         Raises:
             ChannelInUse: the id of a service is registered here, or by a member of this node.

@@ -158,7 +158,7 @@ class ReceiverChannel:
     async def ack(self, upto: int | Position) -> None:
         """Acknowledge everything below ``upto``, a number or a position; for channels with ``ack="explicit"``.
 
-        A position in a stream that another one has taken the place of does nothing.
+        A position in a stream that has been replaced does nothing.
         """
         core = self._core
         core.ack(upto, self._clock())
@@ -168,12 +168,11 @@ class ReceiverChannel:
     def upquery(self, body: bytes) -> bool:
         """Ask the producer for something again: send ``body``, of at most 1 MiB, up to its `recv_upquery`.
 
-        Its answers come as messages of the stream, in their order. Returns at once. True: it goes out on the
-        connection that there is now. It may be lost with that all the same, or be one too many for the other
-        side, and is never sent again: a consumer that needs an answer asks again after a while, under its own
-        id. False: it goes nowhere, as no producer is attached, the stream has ended, the producer takes no
-        upqueries, or 1 024 of them, or 4 MiB, are still to be written here. On a channel of groups there is
-        no producer to ask.
+        Its answers come as messages of the stream, in their order. Returns at once. True: it is sent on the current
+        connection. It may still be lost with that, or be one too many for the other side, and is never sent again: a
+        consumer that needs an answer asks again after a while, under its own id. False: it is not sent, as no producer
+        is attached, the stream has ended, the producer takes no upqueries, or 1 024 of them, or 4 MiB, are still to be
+        written here. On a channel of groups there is no producer to ask.
 
         Raises:
             MessageTooLarge: ``body`` has more than 1 MiB.
@@ -198,7 +197,7 @@ class ReceiverChannel:
         return decoder.schema
 
     async def close(self, reason: str = "the consumer is done", grace: float | None = None) -> None:
-        """Take no more, ever: what is queued is dropped, and the producer gets `ChannelClosedByPeer`.
+        """Stop receiving for good: queued messages are dropped, and the producer gets `ChannelClosedByPeer`.
 
         Waits until a connected sender is notified, ``grace`` seconds at most (the server's ``leave_s`` if not
         given): then the process may end.

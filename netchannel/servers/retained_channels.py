@@ -70,7 +70,7 @@ class RetainedChannel:
     """A stream that is received and kept. Made by `ReceiverServer.retain_channel`.
 
     Messages are acknowledged to their sender once they are kept, and can be read with `ChannelReader`, here
-    and elsewhere. When it is full, the sender is held back, until the consumers have acknowledged more.
+    and elsewhere. When the channel is full, the sender is held back, until the consumers have acknowledged more.
     """
 
     def __init__(self, core: RetainedInbound, clock: Callable[[], float]) -> None:
@@ -116,7 +116,7 @@ class RetainedChannel:
         return self._core.channel.upquery(body)
 
     async def close(self, reason: str = "the consumer is done", grace: float | None = None) -> None:
-        """Take no more, ever: what is kept is dropped, and the producer gets `ChannelClosedByPeer`.
+        """Stop receiving for good: kept messages are dropped, and the producer gets `ChannelClosedByPeer`.
 
         Waits as `ReceiverChannel.close` does.
         """
@@ -209,7 +209,7 @@ def offer_stream(
 class RetainedSenderChannel:
     """A stream that is kept where it is sent, for `ChannelReader`s. Made by `SenderServer.retain_channel`.
 
-    ``send`` waits while what is kept is full: until the consumers have acknowledged more.
+    ``send`` waits while the channel is full, until the consumers have acknowledged more.
     """
 
     def __init__(self, core: RetainedOutbound, encoder: Encoder, clock: Callable[[], float]) -> None:
@@ -251,10 +251,10 @@ class RetainedSenderChannel:
         return self.core.heads
 
     async def send(self, batch: Any, note: bytes = b"") -> None:
-        """Take a message; waits while what is kept is full, and for the disk, if that is where it is kept.
+        """Take a message; waits while the channel is full, and for the disk, if the stream is kept there.
 
         The memory of ``batch`` is kept without a copy and must not change. ``note`` (at most 32 KiB) goes
-        with it. A call that is cancelled took its number or did not: `position` shows which.
+        with it. A cancelled call may have taken its number: `position` shows it.
 
         Raises:
             SchemaMismatch: another schema than the channel's.
@@ -309,7 +309,7 @@ class RetainedSenderChannel:
             await self._changes.wait()
 
     async def flush(self) -> None:
-        """Wait until all known consumers, one at least, have acknowledged everything sent so far."""
+        """Wait until all known consumers, at least one, have acknowledged everything sent so far."""
         upto = self.core.position
         while self.core.acknowledged < upto:
             if self.core.broken is not None or self.core.is_left:
@@ -354,7 +354,7 @@ class RetainedSenderChannel:
             await self._changes.wait()
 
     async def abort(self, error: str | BaseException) -> None:
-        """Fail the stream: readers get what was sent, then the failure, as long as this process is there."""
+        """Fail the stream: readers get what was sent, then the failure, as long as this process runs."""
         self.core.finish(
             error if isinstance(error, str) else f"{type(error).__name__}: {error}", self._clock()
         )

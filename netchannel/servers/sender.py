@@ -53,13 +53,13 @@ class SenderServer:
     It holds one control connection per receiver, opened with the first channel there, and one data connection
     per channel. On leaving the context a channel that was not closed is aborted ("producer left without
     closing"), so that an exception never looks like a clean end; one with a durable buffer is detached: the
-    next process that registers it with the same directory continues it. ``secret`` must be the receivers'.
-    With ``tls`` all its receivers speak TLS. ``congestion_control`` is TCP's between peers on one host, where
-    those for networks cost throughput and do nothing; None leaves the system's, and so does one that the
-    system does not have or allow.
+    next process that registers it with the same directory continues it. ``secret`` must match the receivers'. With
+    ``tls`` all its receivers speak TLS. ``congestion_control`` is TCP's algorithm between peers on one host, where
+    those for networks cost throughput without benefit; None keeps the system's, and so does one that the system lacks
+    or forbids.
 
-    Large messages to a receiver of the same user on this host go through memory that both processes have, of
-    ``shared_memory`` bytes at most for each; 0: none. With ``tls`` none is shared.
+    Large messages to a receiver of the same user on this host go through shared memory, at most ``shared_memory``
+    bytes for each receiver; 0: none. With ``tls`` none is shared.
 
     With ``listen``, an address as `ReceiverServer` takes it, channels can be read from it directly, with
     `ChannelReader`: those of `retain_channel`.
@@ -154,7 +154,7 @@ class SenderServer:
                 which ``await channel.attached()`` returns.
             buffer: how much is kept until it is acknowledged, and where. A durable buffer is opened here, which
                 waits for the disk for a few milliseconds.
-            fault: how long a receiver that is away is waited for.
+            fault: how long to wait for an absent receiver.
 
         Raises:
             ChannelInUse: this process sends on that channel to that receiver already, or its durable buffer is
@@ -190,8 +190,8 @@ class SenderServer:
     ) -> GroupChannel:
         """Make an attempt at a partition of a staged group, for the channel at ``to``; returns at once.
 
-        Settings and errors are those of `register_channel`; ValueError, too, for a ``group`` that cannot be, and for a
-        buffer that is durable or drops what it holds.
+        Settings and errors are those of `register_channel`; also ValueError for an invalid ``group``, and for a buffer
+        that is durable or drops messages.
         """
         self._check(channel_id, to, buffer, fault)
         check_given("group", group, Group)
@@ -214,7 +214,7 @@ class SenderServer:
         """Keep a stream here, for `ChannelReader`s, instead of sending it; on a server that listens.
 
         Settings and errors are those of `register_channel`; ``policy`` is how much is kept, and where. Its files are
-        opened here, which waits for the disk. Raises ValueError, too, on a server that does not listen.
+        opened here, which waits for the disk. Also raises ValueError on a server that does not listen.
         """
         check_loop(self._running().loop)
         check_given("policy", policy, RetainPolicy)
@@ -277,8 +277,8 @@ class SenderServer:
 
         Attempts at groups are not among them: they are many, and each has a `GroupChannel.statistics` of its own.
 
-        It only reads, so that it neither waits for the event loop nor holds it up. From another thread, numbers that
-        belong together may be a message apart.
+        It only reads, so it neither waits for the event loop nor holds it up. From another thread, numbers that belong
+        together may be a message apart.
         """
         runner = self._running()
         now = runner.clock()

@@ -100,17 +100,16 @@ class SenderChannel:
     def allocate(self, size: int) -> memoryview:
         """Memory for a message of at most ``size`` bytes, to be filled and sent; returns at once.
 
-        Where bodies go through shared memory, and has it room, that is where it lies: then what is sent of it
-        is not copied. It is ordinary memory else, with no other difference. Its initial contents are
-        undefined.
+        If bodies go through shared memory, and that has room, it lies there, and is sent without a copy. Otherwise it
+        is ordinary memory, with no other difference. Its initial contents are undefined.
 
         With the codec ``bytes``, send the view, or its first bytes: `send` releases the view, and later
-        writes through it raise ValueError. With ``arrow``, make columns of it (``pyarrow.py_buffer``): those
-        of primitive types without nulls go from where they are, if they are consecutive, each at the next
-        multiple of 8, from the first byte; all others are copied as usual.
+        writes through it raise ValueError. With ``arrow``, make columns of it (``pyarrow.py_buffer``): those of
+        primitive types without nulls are sent in place, if they are consecutive, each at the next multiple of 8, from
+        the first byte; all others are copied as usual.
 
-        Sent memory must not be written to any more: the receiver may be reading it. It is free again once
-        nothing refers to it, here and there.
+        Sent memory must not be written to any more: the receiver may be reading it. It is free again once nothing
+        refers to it on either side.
 
         Raises:
             ValueError: ``size`` is below 1.
@@ -132,8 +131,7 @@ class SenderChannel:
         """Take a message; waits while the buffer is full, by its policy, and for the disk, if it is durable.
 
         The memory of ``batch`` is sent without a copy and must not change until it is acknowledged (`flush`).
-        ``note`` (at most 32 KiB) travels with it. A call that is cancelled took its number or did not:
-        `position` shows which.
+        ``note`` (at most 32 KiB) travels with it. A cancelled call may have taken its number: `position` shows it.
 
         Raises:
             SchemaMismatch: another schema than the channel's.
@@ -301,7 +299,7 @@ class SenderChannel:
             await self.changes.wait()
 
     async def flush(self) -> None:
-        """Wait until everything sent so far is acknowledged. Raises what ended the channel before that."""
+        """Wait until everything sent so far is acknowledged. Raises the error that ended the channel before that."""
         core, upto = self.core, self.core.head
         while core.acknowledged < upto:
             if core.terminal:
@@ -315,7 +313,7 @@ class SenderChannel:
                 core.ack_requests.flushing -= 1
 
     async def attached(self) -> tuple[int, bytes]:
-        """Wait for the receiver: the number it wants next, and the last note it has."""
+        """Wait for the receiver; returns the number that it wants next, and the last note that it has."""
         while self.core.state is not SenderState.ATTACHED:
             if self.core.terminal:
                 await self._settled()
@@ -326,10 +324,9 @@ class SenderChannel:
     async def recv_upquery(self) -> bytes:
         """Wait for the next upquery: what the consumer asks for, by `ReceiverChannel.upquery`.
 
-        Answer it by messages of the stream. Upqueries come in the order in which they were sent, of the
-        connection that there is now: what was not taken when one is lost is gone with it. So is the oldest,
-        where more than 1 024 wait, or 4 MiB. Each goes to one of the callers; a call that is cancelled took
-        none. The producer of a group gets none.
+        Answer it by messages of the stream. Upqueries of the current connection come in the order in which they were
+        sent: those not taken when it is lost are gone with it. So is the oldest, if more than 1 024 wait, or 4 MiB.
+        Each goes to one of the callers; a cancelled call takes none. The producer of a group gets none.
 
         Raises:
             ChannelClosed, ChannelClosedByPeer, ChannelBroken: nothing can be sent any more.
@@ -394,8 +391,8 @@ class SenderChannel:
     async def abort(self, error: str | BaseException) -> None:
         """Fail the stream: the consumer gets what was sent, then `ChannelFailed` with ``error``.
 
-        Waits until the receiver is notified, as long as the server's ``leave_s`` at most; then gives up. A
-        durable buffer keeps the failure for the next process that registers the channel.
+        Waits until the receiver is notified, at most the server's ``leave_s``; then gives up. A durable buffer keeps
+        the failure for the next process that registers the channel.
         """
         await self._fail(
             error if isinstance(error, str) else f"{type(error).__name__}: {error}",

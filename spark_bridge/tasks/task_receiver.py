@@ -39,7 +39,7 @@ def open_inbox(
     buffer: BufferPolicy | None = None,
     fault: FaultPolicy = WAIT,
 ) -> Iterator[BlockingReceiverChannel]:
-    """A channel that the current task receives on, for ``foreachPartition`` and functions of your own.
+    """A channel that the current task receives on, for ``foreachPartition`` and your own functions.
 
     The task's address is announced to ``announce`` first, where `announced` waits for it. The stream is read from
     its beginning or not at all: a second attempt that is offered the rest of a stream gets
@@ -51,12 +51,12 @@ def open_inbox(
         announce: the address of the receiver that waits with `announced`, as executors reach it.
         ack: a message is acknowledged once it is in this process (``receipt``), or when you call ``ack``.
         buffer: how much is received ahead of the reader, at most.
-        fault: how long the receiver at ``announce``, and then the sender, are waited for.
+        fault: how long to wait for the receiver at ``announce``, and then for the sender.
 
     Raises:
         NotInTask: there is no task here.
         ChannelTemplate: this partition would share its channel with others.
-        netchannel.NetChannelError: what became of the channel.
+        netchannel.NetChannelError: what ended the channel.
     """
     name = current_task().channel(channel)
     receiver = netchannel.receiver_server(_listen_address(announce))
@@ -101,14 +101,14 @@ def _listen_address(peer: str) -> str:
 
 
 async def announced(receiver: ReceiverServer, channel: str) -> str:
-    """Wait until a Spark task receives on ``channel``; the address to send to.
+    """Wait until a Spark task receives on ``channel``; returns the address to send to.
 
     For the sender's process, whose ``receiver`` listens at the address that tasks announce themselves to. A call
-    serves one attempt of a task; when that attempt fails, `netchannel.ChannelClosedByPeer` comes where it was sent
-    to, and the next one can be waited for, to send the stream again from its beginning. A cancelled call has no effect.
+    serves one attempt of a task; when that attempt fails, the sender gets `netchannel.ChannelClosedByPeer`, and can
+    wait for the next one, to send the stream again from its beginning. A cancelled call has no effect.
 
     Raises:
-        ChannelInUse: another call waits for this channel already.
+        ChannelInUse: another call already waits for this channel.
         ChannelFailed: the task failed while it announced itself.
     """
     inbox = receiver.register_channel(_announcement(channel), codec="bytes")
@@ -167,9 +167,9 @@ def receive(
         df = slots.mapInArrow(spark_bridge.receive("flights/{partition}", announce, schema), schema)
 
     The sender learns with `announced` where to send. ``schema`` is given as to ``mapInArrow``; received batches are
-    brought into exactly its types, and raise `SchemaConflict` if a value would change. A batch is acknowledged once
-    Spark has taken it from this function, so that the producer's ``close`` does not return before that. The rest is
-    as for `open_inbox`.
+    converted to exactly its types, and raise `SchemaConflict` if a value would change. A batch is acknowledged once
+    Spark has taken it from this function, so the producer's ``close`` does not return before that. The rest is as for
+    `open_inbox`.
     """
     format_channel(channel, 0)
     return Receive(channel, announce, arrow_schema(schema), buffer, fault)

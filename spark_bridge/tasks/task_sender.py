@@ -35,7 +35,7 @@ def open_outbox(
     buffer: BufferPolicy | None = None,
     fault: FaultPolicy = WAIT,
 ) -> Iterator[BlockingSenderChannel]:
-    """A channel that the current task sends on, for ``foreachPartition`` and functions of your own.
+    """A channel that the current task sends on, for ``foreachPartition`` and your own functions.
 
     Leaving the ``with`` block ends the stream, and waits until everything is acknowledged, but only if Spark has
     given the task all of its input. An exception within the block, or an input that broke off, aborts the stream:
@@ -46,13 +46,13 @@ def open_outbox(
         to: the receiver's address, as executors reach it.
         schema: the batches' schema; if not given, the first batch's.
         buffer: how much is kept until it is acknowledged.
-        fault: how long a receiver that is away is waited for.
+        fault: how long to wait for an absent receiver.
 
     Raises:
         NotInTask: there is no task here.
         ChannelTemplate: this partition would share its channel with others.
         InputIncomplete: Spark failed above this task; the stream was aborted.
-        netchannel.NetChannelError: what became of the channel.
+        netchannel.NetChannelError: what ended the channel.
     """
     task = current_task()
     outbox = netchannel.sender_server().register_channel(

@@ -120,7 +120,7 @@ TEMPLATES = {
             self.close()
 
         def close(self) -> None:
-            """Ask no more: calls that wait raise `ChannelClosed`."""
+            """Stop asking: calls that wait raise `ChannelClosed`."""
             self._thread.call(self._client.close)
     ''',
     "ReceiverChannel": '''
@@ -161,7 +161,7 @@ TEMPLATES = {
             return Resumable(self._read(first, until))
 
         def read_messages(self, first: Position | int, until: int) -> AsyncGenerator[Message, None]:
-            """As `netchannel.ChannelReader.read_messages`. While what has come is decoded here, more comes."""
+            """As `netchannel.ChannelReader.read_messages`. While messages are decoded here, more arrive."""
             return Resumable(self._read_messages(first, until))
 
         async def _read(self, first: Position | int, until: int) -> AsyncGenerator[Iterator[Any], None]:
@@ -252,7 +252,7 @@ __all__ = {public}
 def sender_server(
     *, secret: str | None = None, tls: Tls | None = None, shared_memory: int | None = None
 ) -> SenderServer:
-    """The process-wide sender, started by the first call, with that call's settings, as of `netchannel.SenderServer`.
+    """Return the process-wide sender, started by the first call with its settings, those of `netchannel.SenderServer`.
 
     Raises:
         NetChannelError: it was started with another secret, TLS or ``shared_memory``.
@@ -269,12 +269,12 @@ def receiver_server(
     message_limit: int | None = None,
     shared_memory: int | None = None,
 ) -> ReceiverServer:
-    """The process-wide receiver. The first call binds ``address`` (a free port of 127.0.0.1 if None).
+    """Return the process-wide receiver. The first call binds ``address`` (a free port of 127.0.0.1 if None).
 
-    The settings are those of the first call, too, as of `netchannel.ReceiverServer`.
+    The settings, those of `netchannel.ReceiverServer`, are also those of the first call.
 
     Raises:
-        NetChannelError: it is bound to another address already, or has other settings.
+        NetChannelError: it is already bound to another address, or has other settings.
         OSError: the address cannot be bound.
     """
     settings = services.Settings(secret, tls, message_limit, shared_memory)
@@ -289,7 +289,7 @@ def group_client(
     tls: Tls | None = None,
     fault: FaultPolicy | None = None,
 ) -> GroupClient:
-    """A `netchannel.GroupClient` on the process-wide thread; all that ask one receiver share a connection to it."""
+    """A `netchannel.GroupClient` on the process-wide thread; all clients of a receiver share a connection to it."""
     thread, client = services.services.client(services.Trust(secret, tls))
     return GroupClient(thread, thread.call(group_channels.SharedGroupClient, client, to, channel_id, fault))
 
@@ -300,7 +300,7 @@ def caller(
     secret: str | None = None,
     tls: Tls | None = None,
 ) -> Caller:
-    """A `netchannel.Caller` on the process-wide thread; all that call one node share a connection to it."""
+    """A `netchannel.Caller` on the process-wide thread; all callers of a node share a connection to it."""
     thread, client = services.services.call_client(services.Trust(secret, tls))
     made = call_client.Caller.from_client(client, address)
     return Caller(thread, thread.wait(made.__aenter__()))
@@ -315,9 +315,10 @@ def channel_reader(
     tls: Tls | None = None,
     fault: FaultPolicy | None = None,
 ) -> ChannelReader:
-    """A reader of a channel that is kept at ``to``; returns at once. Settings as of `netchannel.ChannelReader`.
+    """Return a reader of a channel that is retained at ``to``, with the settings of `netchannel.ChannelReader`.
 
-    All readers of the process at one address, with one secret and TLS, share a connection to ask on.
+    Returns at once. All readers of the process at one address, with one secret and TLS, share a connection for their
+    requests.
     """
     thread, client = services.services.client(services.Trust(secret, tls))
     made = reader.ChannelReader.from_client(client, to, channel_id, codec=codec, fault=fault)
