@@ -366,7 +366,7 @@ def test_in_steps_views_are_anywhere_and_sinks_have_their_results_all_the_same()
         (
             [op("sink", "s", input="v", sink="out")],
             "b:1",
-            "1:138: view v: s reads it, so it is where there is",
+            "1:138: view v: s reads it, so it is placed where there is",
         ),
     ],
 )
