@@ -212,9 +212,9 @@ class Services:
         for name, given in settings.given().items():
             if given != used[name]:
                 raise NetChannelError(
-                    f"this process' {role} is already running, {'without' if used[name] is None else 'with another'} "
-                    f"{name}: the first call of {role}_server() determines it; start your own server for another "
-                    f"{name}"
+                    f"this process' {role} is already running, "
+                    f"{'without a' if used[name] is None else 'with another'} {name}: the first call of "
+                    f"{role}_server() determines it; start your own server for another {name}"
                 )
 
     def receiver(self, address: str | None, settings: Settings) -> tuple[ServiceThread, ReceiverServer]:

@@ -199,7 +199,7 @@ class Rows:
         if partition >= channels:
             raise UnsupportedSpark(
                 f"with deliveryGuarantee=at-least-once every partition writes to a channel of its own, but this is "
-                f"partition {partition} and there are {channels} channels: name more channels, or "
+                f"partition {partition}, and the number of channels is {channels}: name more channels, or "
                 f"coalesce({channels})"
             )
         source = connection.sources[partition]

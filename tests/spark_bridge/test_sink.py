@@ -387,7 +387,8 @@ async def test_at_least_once_writes_at_once_to_a_channel_that_goes_on(spark, tmp
             await run(query.to_the_end)
         assert ids(await take(inbox, 20)) == list(range(20))
         with pytest.raises(
-            Exception, match=r"this is partition 1 with 1 channels: name more channels, or coalesce"
+            Exception,
+            match=r"this is partition 1, and the number of channels is 1: name more channels, or coalesce",
         ):
             await run(lambda: save(spark.range(0, 10, 1, 2), receiver, "more", **loose))
 

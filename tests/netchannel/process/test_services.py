@@ -389,7 +389,7 @@ def test_the_services_of_a_process_take_tls_and_a_secret(tls: Tls) -> None:
     )
     assert (one, other) == ("from a thread", "from another loop")
     assert "is the sender without tls=?" in stranger
-    assert [re.findall("already, (.*): the first", text) for text in refused] == [
+    assert [re.findall("already running, (.*): the first", text) for text in refused] == [
         ["with another secret"],
         ["with another tls"],
     ] * 2
@@ -430,7 +430,7 @@ def test_the_services_of_a_process_take_limits() -> None:
     """From the first call; what a later one gives must be the same."""
     too_large, *refused = ended(script(SETTINGS))
     assert "3145728" in too_large
-    assert [re.findall("already, (.*): the first", text) for text in refused] == [
+    assert [re.findall("already running, (.*): the first", text) for text in refused] == [
         ["with another message_limit"],
         ["with another shared_memory"],
         ["with another shared_memory"],
