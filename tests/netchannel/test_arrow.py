@@ -444,7 +444,7 @@ def read(column: pa.Array) -> tuple[bytes, pa.RecordBatch]:
 def test_views_that_share_their_bytes_count_as_often_as_they_do(nested: Any) -> None:
     """CH-BAD-1: validation looks at each value, so at half the limit for each view here; two of them are taken."""
     size = len(pa.record_batch({"c": nested(views(32))}).serialize())
-    said = f"a body of {size} bytes have {32 * TEXT}, .* the limit here is {WITHIN}"
+    said = f"a body of {size} bytes have {32 * TEXT} bytes by .*: the limit here is {WITHIN}"
     with pytest.raises(netchannel.ProtocolError, match=said):
         read(nested(views(32)))
     _, batch = read(nested(views(2)))

@@ -56,8 +56,8 @@ async def until(condition: Callable[[], object], what: str) -> None:
             ValueError,
             "distinguished by their ports",
         ),
-        ({"listen": "mem:1", "node": "unix:/a"}, ValueError, "and mem:1 has none"),
-        ({"advertise": "unix:/c", "node": "unix:/a"}, ValueError, "and unix:/c has none"),
+        ({"listen": "mem:1", "node": "unix:/a"}, ValueError, "but mem:1 has none"),
+        ({"advertise": "unix:/c", "node": "unix:/a"}, ValueError, "but unix:/c has none"),
     ],
     ids=str,
 )

@@ -91,7 +91,7 @@ async def test_the_end_is_durable_and_so_is_its_reason(tmp_path: Path, free_addr
                     late = sender.register_channel(
                         "c", free_address, codec="bytes", stream=outbox.stream, replayable=True
                     )
-                    with pytest.raises(NetChannelError, match="has ended"):
+                    with pytest.raises(NetChannelError, match="had already ended"):
                         await late.attached()
                     await reader.hold("me", holder="test")
                     await reader.ack("me", 2)

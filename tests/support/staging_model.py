@@ -315,7 +315,7 @@ class World:
 
     def warned(self, text: str, *_: object) -> None:
         """What is found under the name of a sealed attempt is whole."""
-        assert "given up" not in text
+        assert "discarded" not in text
 
     def check_broken(self) -> None:
         """Nothing is promised any more."""

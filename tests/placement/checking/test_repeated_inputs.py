@@ -49,7 +49,7 @@ def test_a_source_that_is_read_once_is_refused_by_its_name() -> None:
         check(query(model), model)
     message, *_ = str(error.value).splitlines()
     assert message.startswith("twice.sql:")
-    assert "is read by" in message
+    assert "is already read by" in message
     assert "which node 127.0.0.1:27594 has of 't', can be read only once: run it in steps" in message
 
 

@@ -71,7 +71,7 @@ def test_what_is_full_is_where_all_rows_are_that_it_needs():
     assert planned_of(with_addition(running(), added(fresh, by_n))[0]).full
     (mistake,) = mistakes(op("view", "by_n", input="counts", key=["n"]))
     assert mistake.startswith(
-        "more.json:1:16: view by_n: counts by k would have to be full for it, and is partial"
+        "more.json:1:16: view by_n: counts by k would have to be full for it, but is partial"
     )
     assert "(one of one, two)" in mistake
     (mistake,) = mistakes(

@@ -196,7 +196,7 @@ def test_windows_take_all_settings() -> None:
         ),
         ("SELECT k FROM TUMBLE(t, x, INTERVAL 1 SECOND, late := |5)", "expected the path of a CSV file"),
         ("SELECT k FROM |main.t", "expected the name of a table alone, got main.t: leave the schema out"),
-        ("SELECT k FROM t AS r(a, b, c, e, |f)", "r has 4 columns, and 5 names are given"),
+        ("SELECT k FROM t AS r(a, b, c, e, |f)", "r has 4 columns, but 5 names are given"),
         ("SELECT t.k FROM t NATURAL JOIN |u", "NATURAL JOIN is not supported: write USING (x)"),
         ("WITH RECURSIVE |c AS (SELECT k FROM t) SELECT k FROM c", "WITH RECURSIVE is not supported"),
     ],

@@ -139,9 +139,9 @@ def test_a_schema_that_is_given_may_say_what_options_say(schema, options):
             GIVEN,
             {"columns": "a, b"},
             OptionError,
-            "columns has a, b, and the given schema has b, a of the channel:",
+            "columns selects a, b, but the given schema selects b, a of the channel:",
         ),
-        (GIVEN, {"columns": "b"}, OptionError, "columns has b, and the given schema .* of the channel:"),
+        (GIVEN, {"columns": "b"}, OptionError, "columns selects b, but the given schema .* of the channel:"),
         (
             GIVEN,
             {"includeMetadata": "true"},

@@ -70,7 +70,7 @@ async def test_a_stage_that_ends_four_times_while_nothing_is_done_ends_the_run(t
     case = Case(tmp_path)
     case.driver.says(*[Happened.FAILED] * ATTEMPTS, text="member 1: no space is left")
     with pytest.raises(
-        StageEnds, match=r"ended 4 times within 600 s.*At last: member 1: no space is left\. Fix"
+        StageEnds, match=r"ended 4 times within 600 s.*The last time: member 1: no space is left\. Fix"
     ):
         await case.follow()
     assert case.driver.told.qsize() == ATTEMPTS
@@ -96,7 +96,7 @@ async def test_a_stage_that_ends_any_number_of_times_while_steps_are_made_is_beg
     ("happened", "text", "error", "match"),
     [
         (Happened.SHORT, "1", TooFewSlots, "2 members hold 2 slots .* spark://h:1 has 1 after 45 s: give"),
-        (Happened.REFUSED, "no master", SparkRefuses, "no session of Spark at spark://h:1: no master. See"),
+        (Happened.REFUSED, "no master", SparkRefuses, "no session of Spark at spark://h:1: no master. Check"),
     ],
 )
 async def test_what_stands_in_the_way_at_the_start_is_told(

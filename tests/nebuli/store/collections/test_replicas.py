@@ -120,12 +120,12 @@ async def test_writers_that_differ_are_told_where(
     before = state(collections)
     with pytest.raises(
         ConflictingWrite,
-        match=rf"rendition r1 of collection sales has other rows at time 7 .* only there: {there}; "
+        match=rf"rendition r1 of collection sales has other rows at time 7 .*only there: {there}; "
         rf"only here: {here}\)\. ",
     ) as raised:
         await other.write(sales, [(3, batch(("z", 0))), (7, batch(*rows)), (12, batch(("x", 1)))], 0, 20)
     assert (raised.value.name, raised.value.rendition, raised.value.time) == ("sales", "r1", 7)
-    with pytest.raises(ConflictingWrite, match=r"at time 5 .* only there: nothing; only here: \('y', 1\)"):
+    with pytest.raises(ConflictingWrite, match=r"at time 5 .*only there: nothing; only here: \('y', 1\)"):
         await other.write(sales, [(5, batch(("y", 1)))], 5, 6)
     await collections.describe(sales)
     assert state(collections) == before
@@ -220,7 +220,7 @@ async def test_a_replica_does_not_go_on_with_another_rendition_unasked(
     await other.handover(sales, "r2")
     for _ in range(2):
         with pytest.raises(
-            RenditionOver, match=r"writes rendition r1 of collection \w+, which is r2 from \d+"
+            RenditionOver, match=r"writes rendition r1 of collection \w+, whose rendition is r2 from \d+"
         ):
             await collections.write(sales, [(2, batch(("old", 2)))], 2, 3)
     await collections.write(sales, [(2, batch(("new", 2)))], 2, 3, rendition="r2")
