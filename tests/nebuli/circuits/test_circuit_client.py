@@ -304,7 +304,7 @@ async def test_where_no_circuit_is_or_another_secret_it_says_so(serve: Serve) ->
         async with Circuit(here.address, secret="correct horse") as circuit:
             await circuit.push("a", batch(("x", 1)), producer="p", sequence=0)
             await read_until(circuit, "rows", Counter({("x", 1): 1}))
-        for secret, why in ((None, "requires a secret"), ("wrong", "has a different secret")):
+        for secret, why in ((None, "requires a secret"), ("wrong", "has another secret")):
             with pytest.raises(
                 circuits.CircuitDenied, match=f"{why}.*give Circuit the secret of its topology"
             ):
@@ -329,7 +329,7 @@ async def test_over_tls_who_is_of_another_authority_or_has_another_secret_is_tol
             await circuit.push("a", batch(("x", 1)), producer="p", sequence=0)
             await read_until(circuit, "rows", Counter({("x", 1): 1}))
         assert await asyncio.to_thread(pushed_by_blocking, here.address, tls) == 2
-        for secret, why in ((None, "requires a secret"), ("wrong", "has a different secret")):
+        for secret, why in ((None, "requires a secret"), ("wrong", "has another secret")):
             with pytest.raises(circuits.CircuitDenied, match=f"{why}.*give Circuit the secret"):
                 await Circuit(here.address, secret=secret, tls=tls).__aenter__()
         wrong = (
