@@ -50,7 +50,10 @@ def test_sql_is_the_query_as_a_statement(directory: Path):
     """It is the same query again, but for ids, which a statement chooses; what it cannot say is refused."""
     refused = nebuli("place", "t.yaml", "q.json", "--format", "sql", cwd=directory)
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert "join join: several inputs have a column v, which a statement would name differently" in refused.stderr
+    assert (
+        "join join: several inputs have a column v, which a statement would name differently"
+        in refused.stderr
+    )
     (directory / "q.sql").write_text(
         "INSERT INTO out SELECT one.k, two.v FROM one JOIN two USING (k)", "utf-8"
     )

@@ -256,7 +256,7 @@ def test_a_growing_file_that_is_gone_for_good_is_said_with_what_to_do(case: Case
         lose()
         ended = case.run()
         assert ended.exit_code == 1
-        assert re.search(r"out\.csv is (gone|empty), and [0-9,]+ bytes had been written to it", ended.error)
+        assert re.search(r"out\.csv is (gone|empty), but [0-9,]+ bytes had been written to it", ended.error)
         assert "put it back unchanged, or start again with another state folder" in ended.error
         assert "done" not in ended.stderr.split()
         assert not case.out.exists() or not case.out.read_bytes()
