@@ -311,7 +311,7 @@ async def test_where_no_circuit_is_or_another_secret_it_says_so(serve: Serve) ->
                 await Circuit(here.address, secret=secret).__aenter__()
     with pytest.raises(
         circuits.CircuitUnreachable,
-        match="cannot be reached.*check that 'nebuli run --stepped --serve .*' is running",
+        match=r"cannot be reached.*check that 'nebuli run --stepped --serve .*' is running",
     ):
         await Circuit(here.address, deadline_s=1.0).__aenter__()
 
