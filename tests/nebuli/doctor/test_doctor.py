@@ -141,7 +141,7 @@ def test_a_certificate_of_the_command_that_has_expired(make_fleet: MakeFleet, tm
     assert code == 3
     assert bad["here", "certificate"]["found"].startswith("expired on ")
     assert bad["here", "certificate"]["remedy"].startswith(f"renew {old.certificate}")
-    assert "has expired" in bad[f"worker {fleet.nodes[0]}", "TLS"]["found"]
+    assert "expired on" in bad[f"worker {fleet.nodes[0]}", "TLS"]["found"]
 
 
 def test_a_workers_certificate_that_ends_soon_or_has_ended_on_its_disk(

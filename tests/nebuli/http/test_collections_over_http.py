@@ -347,7 +347,7 @@ REFUSED: dict[str, tuple[Ask, int, str, str]] = {
     ),
     "a page of another site": (
         lambda client: client.delete("/collections/sales", headers={"origin": "http://evil.example"}),
-        *(403, "other_origin", "a page of http://evil.example asks"),
+        *(403, "other_origin", "a page of http://evil.example sent the request"),
     ),
     "another host": (
         lambda client: client.delete("/collections/sales", headers={"host": "evil.example"}),
