@@ -14,7 +14,7 @@ from nebuli.disk_room import what_to_do
 from nebuli.limits import DEFAULT_MAX_STATE_BYTES
 from nebuli.steps.coordinator.circuit_run import CircuitRun
 from nebuli.steps.coordinator.run_record import RunRecord
-from nebuli.steps.errors import FolderUnusable
+from nebuli.steps.errors import FolderUnusable, NotScaled
 from nebuli.steps.local.kept_roster import KeptRoster, Surroundings
 from nebuli.steps.local.kept_state import KeptState
 from nebuli.steps.local.local_members import ThisMachine
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 NEVER_ENDED = "its query did not come to its end"
 """Why sinks are left without their results."""
+_TRIES, _AGAIN_S = 3, 1.0
+"""How often a run scales at its start, and the seconds between."""
 
 
 class LocalRun(CircuitRun[int]):
@@ -111,11 +113,23 @@ class LocalRun(CircuitRun[int]):
             await self.begin(await self._roster_of_state())
             self._running = asyncio.create_task(self.run())
             if self._scales and self.plan.members != self._wanted.plan.members:
-                await self.scale(self._wanted.plan.members)
+                await self._scale_at_start(self._wanted.plan.members)
         except BaseException as error:
             await self.__aexit__(type(error), error, None)
             raise
         return self
+
+    async def _scale_at_start(self, members: int) -> None:
+        """Continue with so many members. A process that is killed meanwhile does not end the run: it tries again."""
+        for further in reversed(range(_TRIES)):
+            try:
+                await self.scale(members)
+            except NotScaled:
+                if not further:
+                    raise
+                await asyncio.sleep(_AGAIN_S)  # the lost member is started again
+            else:
+                return
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -303,7 +303,7 @@ async def test_one_that_cannot_be_made_anew_leaves_what_there_is(
 
         async def told_again() -> bool:
             found = await sources.describe("orders")
-            if "column id is null" in str(found.last_error):
+            if "column id of the key is null" in str(found.last_error):
                 times.add(found.last_error_at)
             return len(times) > 2
 

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from nebuli.steps.coordinator import succession
+from nebuli.steps.coordinator import circuit_run, succession
 from nebuli.steps.coordinator.coordinator import Coordinator
+from nebuli.steps.coordinator.generation import Generation
+from nebuli.steps.coordinator.succession import GivenUp
 from nebuli.steps.errors import NotScaled
 from nebuli.steps.local.local_run import LocalRun
 from nebuli.steps.protocol.triggers import TriggerSettings
@@ -105,6 +107,31 @@ async def test_where_members_do_not_come_to_rest_their_sinks_have_one_writer_all
         writers = [each for each in asyncio.all_tasks() if "Delivery._work" in str(each.get_coro())]
         assert len(writers) == 1
         await run.until_ended()
+    assert_each_row_counts_once(tmp_path, rows)
+
+
+async def test_a_run_that_is_to_have_other_members_has_them_though_one_is_lost_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, lost = 24_000, []
+
+    async def given_ahead(*generations: Generation) -> object:
+        if lost:
+            return await succession.given_ahead(*generations)
+        lost.append(GivenUp("a member that was to take over has ended"))
+        raise lost[0]
+
+    monkeypatch.chdir(tmp_path)
+    topology = parse_topology(TOPOLOGY.replace("count: 60000", f"count: {rows}"), "topology.yaml")
+    settings = TriggerSettings(checkpoint_s=0.5)
+    two, three = (stepped_query(parse_query(QUERY, "sums", "query.json"), topology, each) for each in (2, 3))
+    async with asyncio.timeout(120):
+        async with LocalRun(two, tmp_path / "state", tmp_path, settings) as run:
+            await run.coordinator.caught_up()
+        monkeypatch.setattr(circuit_run, "given_ahead", given_ahead)
+        async with LocalRun(three, tmp_path / "state", tmp_path, settings) as run:
+            assert (len(lost), run.plan.members) == (1, 3)
+            await run.until_ended()
     assert_each_row_counts_once(tmp_path, rows)
 
 

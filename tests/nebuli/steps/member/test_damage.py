@@ -64,7 +64,7 @@ async def test_a_checkpoint_beyond_the_input_log_is_refused(tmp_path: Path) -> N
         await database.commit()
     async with circuit, circuit.coordinated() as coordinator:
         with pytest.raises(
-            MemberFailed, match="checkpoint of member 0 is at 3, and input log member ends at 0"
+            MemberFailed, match="checkpoint of member 0 is at 3, but input log member ends at 0"
         ):
             await asyncio.wait_for(coordinator.running, 30)  # type: ignore[attr-defined]
 
@@ -94,7 +94,7 @@ async def test_a_step_with_more_rows_than_were_logged_is_refused(tmp_path: Path)
         fixed = pa.record_batch([["a"], [0], [5], [1]], schema=remap.schema)
         addresses = await store.open_shard(f"{LOG}/addresses")
         await store.append([remap.part([(0, fixed)], 0, 1), addresses.part([], 0, 1)])
-    with pytest.raises(BeyondEnd, match="step 0 of input log member is at 5, and its input a ends at 0"):
+    with pytest.raises(BeyondEnd, match="step 0 of input log member is at 5, but its input a ends at 0"):
         await circuit.start(0)
     await circuit.end(0)
 
