@@ -193,9 +193,8 @@ class Normaliser:
         if self._whole and (added := [field for field in schema if field.name not in self._target.names]):
             raise SchemaConflict(
                 f"the column {added[0].name!r}, {added[0].type}, did not exist when the query got its "
-                "schema, "
-                f"{', '.join(self._target.names)}, and would be lost: load() again, which reads it too; or name the "
-                f"columns to read with .schema(...)"
+                f"schema ({', '.join(self._target.names)}) and would be lost: load() again to read it too, or name "
+                f"the columns to read with .schema(...)"
             )
         return indices
 

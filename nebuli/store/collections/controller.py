@@ -380,7 +380,7 @@ def _check_columns(name: str, schema: pa.Schema) -> None:
     twice = sorted({each for each in schema.names if schema.names.count(each) > 1})
     if twice:
         raise CollectionMisused(
-            f"collection {name} has several columns {', '.join(twice)}: give each a name of its own"
+            f"collection {name} repeats column names ({', '.join(twice)}): give each its own"
         )
 
 
