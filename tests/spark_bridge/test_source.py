@@ -171,8 +171,7 @@ async def test_the_types_of_senders_become_sparks(spark):
         assert [tuple(row) for row in await run(declared.load().collect)] == [(0, "a"), (1, "b"), (2, "a")]
         with pytest.raises(
             Exception,
-            match=r"columns has word, and the given schema has n, word of the "
-            "channel",
+            match=r"columns selects word, but the given schema selects n, word of the channel",
         ):
             await run(declared.option("columns", "word").load().collect)
         numbered = spark.read.format("netchannel").schema("_sequence BIGINT, n BIGINT").options(**given)
