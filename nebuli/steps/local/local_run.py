@@ -125,7 +125,7 @@ class LocalRun(CircuitRun[int]):
             try:
                 await self.scale(members)
             except NotScaled:
-                if not further:
+                if not further or self._broken.done():
                     raise
                 await asyncio.sleep(_AGAIN_S)  # the lost member is started again
             else:

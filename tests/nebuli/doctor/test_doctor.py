@@ -165,7 +165,9 @@ def test_a_workers_certificate_that_ends_soon_or_has_ended_on_its_disk(
     first, second = (f"worker {node}" for node in fleet.nodes)
     edge = (f"edge {fleet.nodes[0]} -> {fleet.nodes[1]}", "channel")
     assert set(bad) == {(first, "certificate"), (second, "certificate"), edge}
-    assert "used.pem expired on " in bad[edge]["found"]  # as for a process of a fragment, which reads it anew
+    assert (
+        "used.pem expired on " in bad[edge]["found"]
+    )  # as for a process of a fragment, which reads it again
     assert re.fullmatch(
         rf"renew {soon.certificate} in time: (49|50) h are left; .*", bad[first, "certificate"]["remedy"]
     )

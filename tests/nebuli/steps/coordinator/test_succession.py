@@ -121,6 +121,9 @@ async def test_a_run_that_is_to_have_other_members_has_them_though_one_is_lost_m
         lost.append(GivenUp("a member that was to take over has ended"))
         raise lost[0]
 
+    async def no_disk(*_: Generation) -> object:
+        raise OSError("no disk")
+
     monkeypatch.chdir(tmp_path)
     topology = parse_topology(TOPOLOGY.replace("count: 60000", f"count: {rows}"), "topology.yaml")
     settings = TriggerSettings(checkpoint_s=0.5)
@@ -128,6 +131,9 @@ async def test_a_run_that_is_to_have_other_members_has_them_though_one_is_lost_m
     async with asyncio.timeout(120):
         async with LocalRun(two, tmp_path / "state", tmp_path, settings) as run:
             await run.coordinator.caught_up()
+        monkeypatch.setattr(circuit_run, "given_ahead", no_disk)
+        with pytest.raises(NotScaled, match="no disk"):  # any other failure ends it at once, with its reason
+            await LocalRun(three, tmp_path / "state", tmp_path, settings).__aenter__()
         monkeypatch.setattr(circuit_run, "given_ahead", given_ahead)
         async with LocalRun(three, tmp_path / "state", tmp_path, settings) as run:
             assert (len(lost), run.plan.members) == (1, 3)
