@@ -73,9 +73,11 @@ def second_roots(outlines: Sequence[Outline]) -> Iterator[tuple[Location, str]]:
         what = "sink" if {first.type, other.type} == {"sink"} else "root"
         message = f"{other}: a second {what} in addition to {first}; expected exactly one in a free query"
         onward = (
-            _IN_STEPS if what == "sink" else "let the operators above read the view, which forwards all rows"
+            _IN_STEPS
+            if what == "sink"
+            else "let the operators above it read the view, which forwards all rows"
         )
-        yield other.path, f"{message}: make it a query of its own, or {onward}"
+        yield other.path, f"{message}: make it a separate query, or {onward}"
 
 
 def second_readers(
@@ -92,7 +94,10 @@ def second_readers(
                 reader[child] = outline
             elif unrepeatable is None:
                 message = f"{outline}: {child!r} is already read by {reader[child]}; a free query is a tree"
-                yield path, f"{message}: repeat the operators that both read under other ids, or {_IN_STEPS}"
+                yield (
+                    path,
+                    f"{message}: repeat, under other ids, the operators that both read, or {_IN_STEPS}",
+                )
             elif child in unrepeatable:
                 message = (
                     f"{outline}: {child!r} is already read by {reader[child]}, and {unrepeatable[child]}"
@@ -124,7 +129,7 @@ def _bad_ids(outlines: Sequence[Outline]) -> Iterator[tuple[Location, str]]:
     for outline in outlines:
         counts[outline.id] += 1
         if counts[outline.id] > 1:
-            yield (*outline.path, "id"), f"duplicate operator id {outline.id!r}; give each once"
+            yield (*outline.path, "id"), f"duplicate operator id {outline.id!r}; use each id once"
         if len(outline.id) > _MAX_ID:
             yield (
                 (*outline.path, "id"),
@@ -133,7 +138,7 @@ def _bad_ids(outlines: Sequence[Outline]) -> Iterator[tuple[Location, str]]:
         if ">" in outline.id:
             yield (
                 (*outline.path, "id"),
-                f"operator id {outline.id!r} has a '>'; channels and exchanges are named with it",
+                f"operator id {outline.id!r} has a '>', which is reserved for names of channels and exchanges",
             )
 
 
@@ -146,13 +151,13 @@ def _bad_views(outlines: Sequence[Outline]) -> Iterator[tuple[Location, str]]:
         if name in of_names and of_names[name].id != view.id:
             yield (
                 place,
-                f"{view}: {of_names[name]} is already read by the name {name!r}; expected another name",
+                f"{view}: {of_names[name]} already has the name {name!r}; expected another name",
             )
         of_names.setdefault(name, view)
         if view.name is not None and len(view.name) > _MAX_ID:
             yield place, f"{view}: a name of {len(view.name)} characters; expected {_MAX_ID} at most"
         if view.name is not None and ">" in view.name:
-            yield place, f"{view}: its name {view.name!r} has a '>'; expected the characters of an id"
+            yield place, f"{view}: its name {view.name!r} has a '>', which is reserved; expected another name"
 
 
 def _bad_inputs(outlines: Sequence[Outline], by_id: Mapping[str, Outline]) -> Iterator[tuple[Location, str]]:
@@ -166,8 +171,8 @@ def _bad_inputs(outlines: Sequence[Outline], by_id: Mapping[str, Outline]) -> It
             elif by_id[child].type == "sink":
                 yield path, f"{outline}: reads {by_id[child]}; a sink has no output"
             elif child in seen and outline.type == "join":
-                message = f"{outline}: reads {child!r} twice, so that columns have the same name"
-                yield path, f"{message}; put a project between, with an id of its own"
+                message = f"{outline}: reads {child!r} twice, so both inputs have the same column names"
+                yield path, f"{message}; put a project operator between, with an id of its own"
             seen.add(child)
 
 
@@ -210,4 +215,4 @@ def _loose_ends(
         return
     for outline in by_id.values():
         if not readers[outline.id] and outline.type not in ("sink", "view"):
-            yield outline.path, f"{outline}: nothing reads it; every operator leads to a sink, or to a view"
+            yield outline.path, f"{outline}: nothing reads it; every operator must lead to a sink or a view"

@@ -391,7 +391,9 @@ def unknown_operators(of: Iterable[str], outlines: Iterable[Outline]) -> Iterato
     known = [each.id for each in outlines if each.id not in roots]
     for name in of:
         if name not in known:
-            message = f"policies of the output of {name!r}, which is not an operator with an output"
+            message = (
+                f"policies are given for the output of {name!r}, but no operator with an output has this id"
+            )
             yield ("channels", "of", name), f"{message}{did_you_mean(name, known)}; expected {listed(known)}"
 
 

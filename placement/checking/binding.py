@@ -58,7 +58,7 @@ T = TypeVar("T")
 _BY_WINDOWS = {
     "source": "a collection that is not followed (follow: false)",
     "aggregate": "an aggregate by the columns of a window",
-    "join": "a join on the columns of a window, which each input whose rows are all kept has",
+    "join": "a join on the columns of a window (each input whose unmatched rows the join returns needs that window)",
 }
 """Properties that operators with retractions would need in order to have none."""
 
@@ -253,7 +253,10 @@ class _Binder(ABC):
                 message = f"unknown node {operator.node!r}{hint}; expected {listed(self._nodes)}"
                 self._fault(operator, ("node",), message)
             elif readers:
-                message = f"{readers[0]} reads it, so it is placed where there is room on the way; omit node"
+                message = (
+                    f"{readers[0]} reads this view, so it is placed on a node with room along the "
+                    f"path; omit 'node'"
+                )
                 self._fault(operator, ("node",), message)
             else:
                 self._pins[operator.id] = operator.node
@@ -328,8 +331,9 @@ class _FreeBinder(_Binder):
         found = repeated(self._ids, root)
         if found is None:
             message = (
-                f"with an operator repeated for each of its readers, it has more than {MAX_OPERATORS:,} operators; "
-                "run it in steps, where each is computed once (nebuli run --stepped --state DIR)"
+                f"if each operator is repeated for each of its readers, the query has more than "
+                f"{MAX_OPERATORS:,} operators; run it in steps, which compute each operator once "
+                f"(nebuli run --stepped --state DIR)"
             )
             self._mistakes[self._query.mistake(("operators",), message)] = MultipleReaders
             return
@@ -344,17 +348,20 @@ class _FreeBinder(_Binder):
 
     def _check_shard(self, operator: DividedOperator, shard: Sharding) -> None:
         if not any(isinstance(each, ViewOperator) for each in self._ids.values()):
-            message = "only the operators of views can be in shards, but the query has no view; omit shard"
+            message = "only a query with a view can have operators in shards, but this query has no view; omit 'shard'"
             self._fault(operator, ("shard",), message)
         elif (schema := self._schemas.get(operator.id)) is not None:
             columns, by = divisible_by(operator, schema), shard.by or ()
             if not columns:
-                message = "without columns to group by it has one group, which cannot be divided; omit shard"
+                message = (
+                    "it has no columns to group by, so it has a single group, which cannot be "
+                    "divided; omit 'shard'"
+                )
                 self._fault(operator, ("shard",), message)
             for index, name in enumerate(by):
                 if name not in columns:
-                    what = "joins" if isinstance(operator, JoinOperator) else "groups"
-                    message = f"{name!r} is not a column that it {what} by; expected {listed(columns)}"
+                    what = "join" if isinstance(operator, JoinOperator) else "group"
+                    message = f"it does not {what} by column {name!r}; expected {listed(columns)}"
                     self._fault(operator, ("shard", "by", index), message)
                 elif name in by[:index]:
                     self._fault(operator, ("shard", "by", index), f"column {name!r} is given twice")
@@ -379,7 +386,9 @@ class _FreeBinder(_Binder):
     ) -> None:
         parts = [f"{operator.id}/{index}" for index, _ in enumerate(attached)]
         if taken := [part for part in parts if part in self._ids]:
-            self._fault(operator, ("id",), f"its part {taken[0]!r} has the id of another operator")
+            self._fault(
+                operator, ("id",), f"its part gets the id {taken[0]!r}, which another operator already has"
+            )
             return
         for part, (node, physical) in zip(parts, attached, strict=True):
             self._add_attached(part, source, node, physical)
@@ -400,7 +409,9 @@ class _SteppedBinder(_Binder):
     def plan(self) -> SteppedPlan:
         for operator in self._query.operators:
             if isinstance(operator, DividedOperator) and operator.shard is not None:
-                message = "in steps rows are divided among all members; omit shard, or run a free query"
+                message = (
+                    "in steps, rows are divided among all members; omit 'shard', or run it as a free query"
+                )
                 self._fault(operator, ("shard",), message)
         self._bind_all(sorted(each.id for each in roots_of(self._query.outlines)))
         inputs = [each for each in self._operators.values() if isinstance(each, InputOperator)]
@@ -437,9 +448,9 @@ class _SteppedBinder(_Binder):
             named = "consumer" if isinstance(physical, ChannelSource) else "reader"
             if isinstance(physical, ChannelSource | CollectionSource) and not physical.can_be_read_again:
                 message = (
-                    f"{physical.reads}, which node {node} has of {source.name!r}, has no {named}: its read "
-                    f"position would not be kept, and a restarted process would repeat or skip rows; give it "
-                    f"a {named}"
+                    f"node {node} reads {source.name!r} from {physical.reads} without a {named}: "
+                    f"the read position would not be kept, and a restarted process would repeat "
+                    f"or skip rows; add '{named}' to this source"
                 )
                 self._fault(operator, ("logical",), message)
         leaf = InputOperator(

@@ -32,7 +32,7 @@ def waits_for_ever(operators: Iterable[FragmentOperator]) -> str | None:
     if not (endless and final):
         return None
     return (
-        f"the sink {final[0]} (mode final) gives its result when all sources have ended, and {endless} "
-        "never ends, so the result never comes; give it an end (for a generator: a count), or give the sink "
-        "the mode append or changes"
+        f"the sink {final[0]} (mode final) writes its result after all sources have ended, but "
+        f"{endless} never ends; give that source an end (for a generator, a 'count'), or give the "
+        f"sink the mode append or changes"
     )

@@ -98,7 +98,7 @@ class EventTimes:
     def _add_window(self, window: WindowOperator, below: Sequence[str], faults: list[Fault]) -> None:
         if below:
             message = (
-                f"{window.input} already has windows of {', '.join(below)}; expected an input without any"
+                f"{window.input} already has windows of {', '.join(below)}; expected an input without windows"
             )
             faults.append((("input",), message))
             return
@@ -109,10 +109,10 @@ class EventTimes:
             other = self.origins.setdefault(operator, origin)
             if _settings(other) != _settings(origin):
                 message = (
-                    f"the watermark of {operator} already follows {_said(other)}, but is now to follow "
-                    f"{_said(origin)}"
+                    f"the watermark of {operator} already follows {_said(other)}, but this window "
+                    f"needs it to follow {_said(origin)}"
                 )
-                faults.append((("time",), f"{message}; read the rows by a source of its own"))
+                faults.append((("time",), f"{message}; read the rows through a separate source operator"))
 
     def _sources_of(self, operator: str, column: str, faults: list[Fault]) -> Iterator[tuple[str, str]]:
         """Where the values of a column come from unchanged: operators, and what they call it."""
@@ -124,7 +124,10 @@ class EventTimes:
                 continue
             seen.add(at)
             if isinstance(aggregate := self._operators[key], AggregateOperator) and name not in aggregate.by:
-                message = f"{name!r} is a result of aggregate {key}, which changes; expected one of its 'by' columns"
+                message = (
+                    f"{name!r} is a result of aggregate {key}, so its values change; expected a 'by' "
+                    f"column of that aggregate"
+                )
                 faults.append((("time",), message))
             elif below := self._below(key, name):
                 stack += reversed(below)

@@ -25,12 +25,13 @@ def unrepeatable(
     for key in bottom_up({key: each.children for key, each in operators.items()}, *operators):
         operator = operators[key]
         if isinstance(operator, ViewOperator):
-            found[key] = f"view {key} is read by its key, once"
+            found[key] = f"view {key} cannot be repeated for another reader"
         elif isinstance(operator, SourceOperator):
             for node, each in physical.get(operator.logical, ()):
                 if not each.repeatable:
                     found[key] = (
-                        f"{each.reads}, which node {node} has of {operator.logical!r}, can be read only once"
+                        f"node {node} reads {operator.logical!r} from {each.reads}, which can be "
+                        f"read only once"
                     )
         for child in operator.children:
             if child in found:

@@ -181,26 +181,30 @@ def _united(operator: UnionOperator, inputs: Sequence[Schema], faults: list[Faul
     first = inputs[0]
     for index, (child, schema) in enumerate(zip(operator.inputs, inputs, strict=True)):
         if schema != first:
-            message = f"inputs differ: {operator.inputs[0]} has {_difference(first, schema)} in {child}"
+            message = f"inputs differ: {operator.inputs[0]} has {_difference(first, child, schema)}"
             faults.append((("inputs", index), f"{message}; expected equal schemas"))
     return first
 
 
-def _difference(ours: Schema, theirs: Schema) -> str:
-    """How two schemas differ first, as "5 columns, but there are 4" or "a int64, but it is b string"."""
+def _difference(ours: Schema, other: str, theirs: Schema) -> str:
+    """How two schemas differ first: "5 columns, but b has 4", or "column x BIGINT, but b has y VARCHAR there"."""
     for our, their in zip(ours, theirs, strict=False):
         if our != their:
-            return f"{our.name} {sql_name(our.type)}, but it is {their.name} {sql_name(their.type)}"
-    return f"{len(ours)} columns, but there are {len(theirs)}"
+            return f"column {our.name} {sql_name(our.type)}, but {other} has {their.name} {sql_name(their.type)} there"
+    return f"{len(ours)} columns, but {other} has {len(theirs)}"
 
 
 def _check_join(operator: JoinOperator, inputs: Sequence[Schema], faults: list[Fault]) -> None:
     if operator.how != "inner" and len(inputs) > 2:
         message = (
-            f"a {operator.how} join has 2 inputs, but here are {len(inputs)} ({', '.join(operator.inputs)})"
+            f"a {operator.how} join has 2 inputs, but this one has {len(inputs)} "
+            f"({', '.join(operator.inputs)})"
         )
         faults.append(
-            (("how",), f"{message}; expected a join of two of them, and another of its result and the next")
+            (
+                ("how",),
+                f"{message}; join two of them, and join the result with the next input by another operator",
+            )
         )
     for index, key in enumerate(operator.on):
         found = [

@@ -78,8 +78,9 @@ class Engines:
                 ]
             elif isinstance(operator, WindowOperator) and (below := self._endless_on_spark(key)):
                 faults.append(
-                    f"{where}: the watermark of its time does not pass {below}, which Spark computes on endless "
-                    "input; give this node the engine spark as well, or that one the engine embedded"
+                    f"{where}: the watermark of its time does not pass {below}, which Spark "
+                    f"computes on endless input; set the engine of this node to spark too, or "
+                    f"that of {below}'s node to embedded"
                 )
         if faults:
             raise NotOnEngine(faults)
@@ -107,8 +108,9 @@ class Engines:
     def _faults(self, key: str, operator: FragmentOperator) -> Iterator[str]:
         if self._views:
             yield (
-                f"the query has views ({', '.join(self._views)}), whose keys are filled through its operators, but "
-                f"Spark cannot send rows again; give this node the engine embedded"
+                f"the query has views ({', '.join(self._views)}), whose keys are filled through "
+                f"the query's operators, but Spark cannot send rows again; set the engine of this "
+                f"node to embedded"
             )
             return
         for child in operator.children:
@@ -116,15 +118,17 @@ class Engines:
                 begins = self._plan.operators[self._taking_back[child]]
                 if isinstance(begins, BoundSource):
                     yield (
-                        f"its input {child} retracts rows, since source {begins.id} follows {begins.physical.reads}, "
-                        "but Spark only takes rows that are never retracted; read it with follow: false, or give "
-                        "this node the engine embedded"
+                        f"its input {child} retracts rows, because source {begins.id} follows "
+                        f"{begins.physical.reads}, but Spark only accepts rows that are never "
+                        f"retracted; read the source with follow: false, or set the engine of "
+                        f"this node to embedded"
                     )
                     continue
                 yield (
-                    f"its input {child} retracts rows, since {begins.type} {begins.id} at "
-                    f"{self._nodes[begins.id]} does, but Spark only takes rows that are never retracted; give that "
-                    f"{begins.type}'s node the engine spark as well, or this node the engine embedded"
+                    f"its input {child} retracts rows, because {begins.type} {begins.id} at "
+                    f"{self._nodes[begins.id]} does, but Spark only accepts rows that are never "
+                    f"retracted; set the engine of that {begins.type}'s node to spark too, or "
+                    f"that of this node to embedded"
                 )
         if not self._bounded[key]:
             yield from self._without_end(key, operator)
@@ -148,22 +152,24 @@ class Engines:
         ends = f"its input does not end ({', '.join(self._endless_sources(key))})"
         if isinstance(operator, AggregateOperator):
             yield (
-                f"{ends}, and its result is only known at that end: in append mode Spark only outputs final rows, "
-                f"and sinks here have no key for replacing rows; {_POSSIBLE}"
+                f"{ends}, and its result is only known when the input ends: in append mode Spark "
+                f"only outputs final rows, and sinks here have no key for replacing rows; "
+                f"{_POSSIBLE}"
             )
         else:
             yield f"{ends}, and Spark would keep every row of this {operator.type} forever; {_POSSIBLE}"
 
     def _faults_of_window(self, key: str, window: WindowOperator) -> Iterator[str]:
         if window.idle_after is not None:
-            yield "it has idle_after, but Spark waits for every input; omit idle_after"
+            yield "it has 'idle_after', but Spark waits for every input; omit 'idle_after'"
         computed = [
             each for each in self._below(key) if each in self._plan.watermarks and self._computes(each)
         ]
         if computed:
             yield (
-                f"its time is computed by {computed[0]}, on Spark as well, but Spark's watermark comes from "
-                f"a column of its input; compute the time at a node with the engine embedded"
+                f"its time is computed by {computed[0]}, on Spark as well, but Spark's watermark "
+                f"must come from a column that Spark reads; compute the time at a node with the "
+                f"engine embedded"
             )
         reader = self._plan.readers[key]
         while isinstance(self._plan.operators[reader], FilterOperator) and self._computes(reader):
@@ -173,8 +179,9 @@ class Engines:
         )
         if not is_by_window or not self._computes(reader):
             yield (
-                f"{reader} reads it, but on endless input Spark closes windows only for an aggregate by "
-                f"window_start or window_end, at the same node, with nothing but filters before it"
+                f"{reader} reads this window, but on endless input Spark closes windows only for "
+                f"an aggregate by window_start or window_end, at the same node, with only filters "
+                f"between window and aggregate"
             )
 
     def _faults_of_distinct(self, operator: AggregateOperator) -> Iterator[str]:
@@ -228,7 +235,7 @@ def refusals(operator: FragmentOperator, inputs: Sequence[Schema]) -> Iterator[s
 
 def _of_window(window: WindowOperator, schema: Schema) -> Iterator[str]:
     if window.late is not None:
-        yield "it has a file for late rows, but Spark does not return them; omit late"
+        yield "it has a file for late rows, but Spark does not return these rows; omit 'late'"
     if any(column.name == window.time and column.type is T.DATE for column in schema):
         yield f"its time {window.time} is a date, but Spark's windows are over timestamps; cast it first"
 
@@ -262,7 +269,10 @@ def _of(node: Node) -> Iterator[str]:
 def _of_cast(call: Call) -> Iterator[str]:
     source = call.arguments[0].type
     if source is T.STRING:
-        yield f"{call.sql} parses {call.type} from strings, but Spark accepts other strings; let the source parse it"
+        yield (
+            f"{call.sql} parses {call.type} from strings, but Spark accepts different strings; let "
+            f"the source parse them"
+        )
     elif call.type in UNSIGNED and source not in UNSIGNED:
         yield f"{call.sql} casts to {call.type}, but Spark's integers are signed; cast to int64"
     elif call.type in UNSIGNED and source in UNSIGNED and UNSIGNED.index(source) > UNSIGNED.index(call.type):

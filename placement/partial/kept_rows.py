@@ -94,7 +94,7 @@ def _indices(base: Base, plan: PartialPlan) -> Iterator[Kept]:
         filled = " and ".join(dict.fromkeys(targets))
         yield Kept(base.id, None, columns, "base", f"all rows, with an index that fills {filled}")
     if not asked:
-        yield Kept(base.id, None, (), "base", "all rows; none are asked for again")
+        yield Kept(base.id, None, (), "base", "all rows; no operator requests them again")
 
 
 def _sources(place: Place, plan: PartialPlan) -> Iterator[str]:
@@ -119,10 +119,10 @@ def _asked(merger: MergerOperator, place: Place) -> str:
     """Which shards are asked for a key, and why."""
     count, by = len(merger.inputs), ", ".join(merger.by)
     if not by:
-        return f"in all {count} shards, as no key determines the shard of a row"
+        return f"in all {count} shards, because no key determines the shard of a row"
     if set(merger.by) <= set(place.columns):
-        return f"in the one of {count} shards that {by} selects"
-    return f"in all {count} shards, as these are divided by {by}"
+        return f"in one of {count} shards, selected by {by}"
+    return f"in all {count} shards, because the shards are divided by {by}"
 
 
 def _count(operator: str, plan: PartialPlan) -> int:

@@ -115,12 +115,13 @@ def planned(nodes: Iterable[PartialNode], known: Sequence[Path] = ()) -> Partial
         for child in children_of(node):
             if child not in by_id or isinstance(by_id[child], Output):
                 raise UnfitNodes(
-                    f"it reads {child!r}; expected {listed(list(by_id))}, listed before it", node.id
+                    f"it reads {child!r}, which is not listed before it; expected {listed(list(by_id))}",
+                    node.id,
                 )
             sharder = by_id[child]
             if isinstance(sharder, SharderOperator) and node.id not in sharder.shards:
                 raise UnfitNodes(
-                    f"it reads {child!r}, which gives rows to {', '.join(sharder.shards)} only", node.id
+                    f"it reads {child!r}, which sends rows only to {', '.join(sharder.shards)}", node.id
                 )
         by_id[node.id] = node
         schemas[node.id] = _columns_of(node, [schemas[child] for child in children_of(node)])
@@ -164,7 +165,9 @@ def _columns_of(node: PartialNode, inputs: Sequence[Schema]) -> Schema:
         case View():
             names = [column.name for column in inputs[0]]
             if unknown := [name for name in node.key if name not in names]:
-                raise UnfitNodes(f"its key has {unknown[0]!r}; expected {listed(names)}", node.id)
+                raise UnfitNodes(
+                    f"its key has the unknown column {unknown[0]!r}; expected {listed(names)}", node.id
+                )
             if len(set(node.key)) < len(node.key):
                 raise UnfitNodes(f"its key {', '.join(node.key)} has a column twice", node.id)
             return inputs[0]
@@ -187,7 +190,9 @@ def _with_columns(node: PartialNode, by: Sequence[str], columns: Schema) -> Sche
     """The columns of a node, which are to have those that it is divided by."""
     names = [column.name for column in columns]
     if unknown := [name for name in by if name not in names]:
-        raise UnfitNodes(f"it is divided by {unknown[0]!r}; expected {listed(names)}", node.id)
+        raise UnfitNodes(
+            f"it is divided by the unknown column {unknown[0]!r}; expected {listed(names)}", node.id
+        )
     return columns
 
 
@@ -237,10 +242,10 @@ class _Planning:
                 case Stream():
                     self.full[id_] = f"it reads {id_}, which is not a base"
                 case WindowOperator():
-                    self.full[id_] = f"it reads window {id_}, whose rows are dropped when their time is over"
-                    whole[id_] = f"window {id_}, which is made of it, takes every row"
+                    self.full[id_] = f"it reads window {id_}, whose rows are dropped when the window closes"
+                    whole[id_] = f"window {id_}, which is computed from it, reads every row"
                 case Output():
-                    whole[id_] = f"sink {id_}, which is made of it, takes every row"
+                    whole[id_] = f"sink {id_}, which is computed from it, reads every row"
                 case _ if reasons:
                     self.full[id_] = reasons[0]
                     whole[id_] = f"{carried(id_)} needs every row of it: {reasons[0]}"
@@ -365,7 +370,9 @@ class _Planning:
             )
         above = tuple(plain[name] for name in names)
         if len(set(above)) < len(above):
-            raise NoProvenanceError(f"{' and '.join(names)} are the same column above {carried(node.id)}")
+            raise NoProvenanceError(
+                f"{' and '.join(names)} are the same column in the input of {carried(node.id)}"
+            )
         return above
 
     def _side(self, node: JoinOperator, names: tuple[str, ...]) -> tuple[int, tuple[str, ...]]:
@@ -383,8 +390,8 @@ class _Planning:
             case [port]:
                 origin = carried(node.inputs[port])
                 raise NoProvenanceError(
-                    f"{said} {'comes' if is_one else 'come'} from {origin}, and {node.how} join {join} also gives rows "
-                    f"that no row of {origin} matches"
+                    f"{said} {'comes' if is_one else 'come'} from {origin}, and {node.how} join "
+                    f"{join} also returns rows without a match in {origin}"
                 )
         raise NoProvenanceError(
             f"{said} {'is' if is_one else 'are'} part of the key of {node.how} join {join}, and no input has all of "

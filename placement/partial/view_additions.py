@@ -58,7 +58,8 @@ def addition_of(text: str, fragments: Sequence[Fragment], file: str | None = Non
     """
     if not fragments[0].views:
         raise NoViews(
-            "the query has no view, so it keeps no rows by key: add one to its file, and start it again"
+            "the query has no view, so it keeps no rows by key: add a view to the query's file, "
+            "and start the query again"
         )
     data, marks, mistakes = parse_json(text, file)
     if data is None and mistakes:
@@ -101,12 +102,15 @@ def _misshapen(
 ) -> Iterator[tuple[Location, str]]:
     """Return the reasons why the operators are not a graph that leads from the query's to views."""
     if not any(isinstance(each, ViewOperator) for each in operators):
-        yield ("operators",), "the operators to add have no view; expected an operator of type view"
+        yield ("operators",), "none of the operators to add is a view; expected an operator of type view"
         return
     for index, each in enumerate(operators):
         if isinstance(each, DividedOperator) and each.shard is not None:
             what = f"{each.type} {each.id}: a running query gets no new processes"
-            yield ("operators", index, "shard"), f"{what}; omit shard, or start the query again with it"
+            yield (
+                ("operators", index, "shard"),
+                f"{what}; omit 'shard', or start the query again with this operator",
+            )
     running = _running(fragments)
     taken = {each.id for each in running}
     clashes = [index for index, each in enumerate(operators) if each.id in taken]
@@ -159,7 +163,7 @@ class _Adding:
             if isinstance(each, ViewOperator) and each.node not in (None, fragment.node):
                 raise self._wrong(
                     each.id,
-                    f"its input is at {fragment.node}, but it names {each.node}: omit node",
+                    f"its input is at {fragment.node}, but its 'node' is {each.node}: omit 'node'",
                     "node",
                 )
         addition = Addition(fragment=fragment.id, operators=tuple(self._operators))
@@ -182,10 +186,10 @@ class _Adding:
                 if host is not None and homes[child] is not host[1]:
                     raise self._wrong(
                         operator.id,
-                        f"it needs {child}, which is in fragment {homes[child].id} at {homes[child].node}, "
-                        f"and {host[0]}, which is in fragment {host[1].id} at {host[1].node}: a running "
-                        f"query gets no new channels; read one of them, or start the query again with all of "
-                        f"it",
+                        f"it needs {child}, which is in fragment {homes[child].id} at "
+                        f"{homes[child].node}, and {host[0]}, which is in fragment {host[1].id} "
+                        f"at {host[1].node}: a running query gets no new channels; read from only "
+                        f"one of these fragments, or start the query again with all operators",
                     )
                 host = child, homes[child]
         assert host is not None, "operators that read nothing of the query cannot lead to a view"
@@ -204,8 +208,9 @@ class _Adding:
                 reader = next(each.id for each in self._operators if each.id in plan.below(place.node))
                 raise self._wrong(
                     reader,
-                    f"{in_words(place, plan.nodes)} would have to be full for it, but is partial in the running "
-                    f"query ({why}): have it read a base through operators of its own ({listed(_bases(before))})",
+                    f"{in_words(place, plan.nodes)} would have to be full for this operator, but "
+                    f"is partial in the running query ({why}): read a base "
+                    f"({listed(_bases(before))}) through added operators instead",
                 )
         for edge in plan.edges_to_full:
             if edge.consumer in self._places and edge.producer not in self._places:
@@ -214,13 +219,13 @@ class _Adding:
     def _check_fed(self, id_: str, reader: str, here: set[str]) -> None:
         """Raise InvalidQuery if the rows so far of an operator are not known at its place."""
         node = self._before.nodes[id_]
-        what = f"it is full, so it needs all rows of {carried(id_)} so far"
+        what = f"its state is full, so it needs all earlier rows of {carried(id_)}"
         if id_ not in here:
             raise self._wrong(
-                reader, f"{what}, which are in another fragment; have it read a base in that fragment"
+                reader, f"{what}, which are in another fragment; let it read a base in that fragment"
             )
         if isinstance(node, Stream):
-            raise self._wrong(reader, f"{what}, a source that is not a base: they were not kept")
+            raise self._wrong(reader, f"{what}, which is not a base, so its rows were not kept")
         if not isinstance(node, Base | JoinOperator | AggregateOperator | DistinctOperator):
             for child in children_of(node):
                 self._check_fed(child, reader, here)

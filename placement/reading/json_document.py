@@ -71,7 +71,7 @@ def _duplicates(text: str, file: str | None) -> Iterator[Mistake]:
             continue
         if path in seen:
             spot = at(offset)
-            yield Mistake(f"duplicate key {path[-1]!r}; give each once", file, spot.line, spot.column)
+            yield Mistake(f"duplicate key {path[-1]!r}; give each key once", file, spot.line, spot.column)
         seen.add(path)
 
 

@@ -82,7 +82,7 @@ def _aggregate(sql: str, schema: Schema) -> AggregateCall:
     function = AGGREGATES.get(type(call))
     if function is None:
         raise ExpressionError(
-            "one call of count, sum, avg, min or max is expected; compute with its result in a project"
+            "expected one call of count, sum, avg, min or max; compute with the result in a project operator"
         )
     if function == "count" and (call.this is None or isinstance(call.this, exp.Star)):
         return AggregateCall(sql, function, None, DataType.INT64)
@@ -95,8 +95,8 @@ def _aggregate(sql: str, schema: Schema) -> AggregateCall:
     if isinstance(call.this, exp.Distinct):
         if function != "count":
             raise ExpressionError(
-                f"{function} takes no DISTINCT, which is for count: aggregate the rows of a distinct operator, or of a "
-                f"SELECT DISTINCT"
+                f"{function} does not support DISTINCT, only count does: aggregate the rows of a "
+                f"distinct operator, or of a SELECT DISTINCT"
             )
         function = "count distinct"
     return AggregateCall(sql, function, argument, type_)

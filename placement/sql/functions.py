@@ -151,7 +151,7 @@ def _substring(t: Translator, node: Expr) -> Node:
     start = _constant(t, node.args["start"], 1, sql)
     length = _constant(t, node.args.get("length"), (1 << 31) - 1, sql)
     if start < 1 or length < 0:
-        raise ExpressionError(f"substring counts from 1 and takes a length of 0 or more: {sql}")
+        raise ExpressionError(f"substring expects a start of 1 or more and a length of 0 or more: {sql}")
     start = min(start, _MAX_INT64)
     length = min(length, _MAX_INT64 - start)
     return Call("substring", (text, Literal(start, T.INT64), Literal(length, T.INT64)), T.STRING, sql)

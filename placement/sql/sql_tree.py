@@ -34,10 +34,13 @@ _INSTEAD = {
 AGGREGATE_NAMES = ("count", "sum", "avg", "min", "max")
 _REFUSALS: tuple[tuple[tuple[type, ...], str], ...] = (
     ((exp.Query, exp.Exists, exp.Subquery), "a subquery is not supported: {}"),
-    ((exp.AggFunc,), "{} is an aggregate, where a value of one row is expected; use an aggregate operator"),
+    (
+        (exp.AggFunc,),
+        "{} is an aggregate, but a value of a single row is expected; use an aggregate operator",
+    ),
     ((exp.Window,), "a window function is not supported: {}"),
     ((exp.Star,), "{} is not a value; name the columns"),
-    ((exp.Alias,), "an alias is not supported: {}; the key of the expression names its column"),
+    ((exp.Alias,), "an alias is not supported: {}; the key before the expression already names the column"),
     ((exp.Interval,), "an interval can only be added to or subtracted from a date or timestamp: {}"),
     ((exp.TryCast,), "TRY_CAST is not supported: {}; use CAST"),
 )
@@ -57,7 +60,7 @@ def parsed(sql: str) -> Expr:
         reason = str(details[0].get("description") or "not SQL").partition(" for <class")[0]
         raise ExpressionError(f"cannot be read as SQL{place}: {reason}") from None
     if len(trees) != 1 or trees[0] is None:
-        raise ExpressionError(f"one expression is expected, not {len([t for t in trees if t])}")
+        raise ExpressionError(f"expected one expression, got {len([t for t in trees if t])}")
     return trees[0]
 
 

@@ -229,7 +229,7 @@ def _in_range(number: int, to: T, what: str) -> int:
     least, greatest = integer_range(to)
     if not least <= number <= greatest:
         raise ExpressionError(
-            f"{what} needs {sql_name(to)}, whose range {least} to {greatest} does not hold {number}"
+            f"{what} needs {sql_name(to)}, whose range {least} to {greatest} does not include {number}"
         )
     return number
 

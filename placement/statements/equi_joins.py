@@ -56,15 +56,15 @@ def joined(
         left, rest = _narrowed(operators, left, right, rest)
     if rest and how != "inner":
         raise Unsupported(
-            f"{shown(rest[0])} is not supported in ON of a {how} join, which also returns rows for which it "
-            "is false: "
-            f"filter a table in a subquery before the join; WHERE after it would also drop rows without a match",
+            f"{shown(rest[0])} is not supported in ON of a {how} join, which also returns rows "
+            f"for which this condition is false: filter a table in a subquery before the join; "
+            f"WHERE after the join would also drop rows without a match",
             rest[0],
         )
     if not pairs:
         raise Unsupported(
-            "tables are joined by equal columns: write ON a.x = b.y, with AND for more, or USING (x); a "
-            "cross join is not supported",
+            "tables are joined by equal columns: write ON a.x = b.y, with AND for more columns, "
+            "or USING (x); a cross join is not supported",
             join,
         )
     names = _names(pairs)
@@ -98,7 +98,8 @@ def _of_one_type(
         both = common_type(one, other)
         if both is None:
             raise Unsupported(
-                f"{shown(pair.left)} is {sql_name(one)}, and {shown(pair.right)} is {sql_name(other)}: cast one",
+                f"{shown(pair.left)} is {sql_name(one)}, and {shown(pair.right)} is "
+                f"{sql_name(other)}: cast one of them",
                 pair.at,
             )
         lefts[index] = pair.left if one == both else cast(pair.left, both)
@@ -111,7 +112,7 @@ def how_of(join: exp.Join) -> str:
     kind = str(join.args.get("method") or join.args.get("kind") or "").upper()
     if kind not in ("", "INNER", "OUTER", "CROSS"):
         instead = {
-            "NATURAL": "USING (x), with the columns of one name",
+            "NATURAL": "USING (x), with the columns that both tables have",
             "SEMI": "a JOIN with SELECT DISTINCT",
             "ANTI": "a LEFT JOIN and IS NULL",
         }

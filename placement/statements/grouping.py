@@ -147,7 +147,7 @@ def _calls_in(item: Expr) -> list[Expr]:
         own = _aggregate_of(call)
         inner: Iterable[Expr] = own.find_all(*_KINDS)
         if any(each is not own for each in inner):
-            raise Unsupported(f"an aggregate in an aggregate: {shown(call)}", call)
+            raise Unsupported(f"an aggregate cannot contain another aggregate: {shown(call)}", call)
     return calls
 
 

@@ -79,11 +79,13 @@ def _columns(by: int | str | None, names: Sequence[str], term: Expr) -> list[int
         case int() if 0 < by <= len(names):
             return [by - 1]
         case int():
-            raise Unsupported(f"ORDER BY {by}: expected 1 to {len(names)}, a place in SELECT", term)
+            raise Unsupported(
+                f"ORDER BY {by}: expected the position of a column in SELECT, from 1 to {len(names)}", term
+            )
     folded = [each.casefold() for each in names]
     if by in names or by.casefold() in folded:
         return [names.index(by) if by in names else folded.index(by.casefold())]
-    raise Unsupported(f"ORDER BY {by}, which is not a column of the result; expected {listed(names)}", term)
+    raise Unsupported(f"ORDER BY {by}: {by} is not a column of the result; expected {listed(names)}", term)
 
 
 def unordered(query: Expr) -> Unordered:
@@ -128,10 +130,14 @@ def _named(by: Expr, query: Expr) -> int | str | None:
 
 def _check_hidden(term: Expr, query: Expr) -> None:
     if not isinstance(query, exp.Select):
-        raise Unsupported(f"ORDER BY {shown(term)} of a UNION: name a column of its result", term)
+        raise Unsupported(
+            f"ORDER BY {shown(term)} is not supported for a UNION: name a column of its result", term
+        )
     if query.args.get("distinct"):
         raise Unsupported(
-            f"ORDER BY {shown(term)} of a SELECT DISTINCT: expected something that it selects", term
+            f"ORDER BY {shown(term)} is not supported: SELECT DISTINCT can be ordered only by "
+            f"what it selects",
+            term,
         )
 
 

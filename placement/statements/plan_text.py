@@ -44,10 +44,10 @@ def statement_of(query: Query, topology: Topology) -> str:
     sinks = [each for each in query.operators if isinstance(each, SinkOperator)]
     if len(sinks) != 1:
         raise NotInSql(
-            f"a statement has one sink, and the query has {len(sinks)}: make each a query of its own"
+            f"a statement has one sink, but the query has {len(sinks)}: write a separate query for each sink"
         )
     if query.channels.of or query.channels.model_dump(exclude_defaults=True):
-        raise NotInSql("a statement has no policies of channels: keep the query as a file of JSON")
+        raise NotInSql("a statement cannot have policies of channels: keep the query as a JSON file")
     (sink,) = sinks
     _check_joins(query, {each.name: [column.name for column in each.columns] for each in topology.logical})
     names = _names(query)
@@ -55,7 +55,9 @@ def statement_of(query: Query, topology: Topology) -> str:
     for each in query.operators:
         for field in ("shard", "max_state_bytes"):
             if getattr(each, field, None) is not None:
-                raise NotInSql(f"{field} of {each.id} is for query files: keep the query as a file of JSON")
+                raise NotInSql(
+                    f"a statement cannot have '{field}' (of {each.id}): keep the query as a JSON file"
+                )
         if not isinstance(each, SinkOperator):
             named.append(f"{_name(names[each.id])} AS ({operator_sql(each, names)})")
     with_ = ",\n     ".join(named)
@@ -82,8 +84,9 @@ def _check_joins(query: Query, sources: Mapping[str, list[str]]) -> None:
                 others = [name for width in inputs for name in width if name not in operator.on]
                 if twice := sorted({name for name in others if others.count(name) > 1}):
                     raise NotInSql(
-                        f"join {key}: several inputs have a column {', '.join(twice)}, which a statement would name "
-                        f"differently: rename it in a project before the join"
+                        f"join {key}: several inputs have a column {', '.join(twice)}, which a "
+                        f"statement would name differently: rename it in a project operator "
+                        f"before the join"
                     )
                 widths[key] = [*operator.on, *others]
             case _:
@@ -130,7 +133,10 @@ def operator_sql(operator: Any, names: Mapping[str, str] | None = None) -> str: 
             return f"SELECT * FROM {_window(operator, inputs[0])}"
         case SinkOperator():
             return f"INSERT INTO {_name(operator.sink)} SELECT * FROM {inputs[0]}"
-    raise NotInSql(f"{operator.type} {operator.id} is for query files: keep the query as a file of JSON")
+    raise NotInSql(
+        f"a statement cannot have an operator of type {operator.type} ({operator.id}): keep the query "
+        f"as a JSON file"
+    )
 
 
 def _window(window: WindowOperator, table: str) -> str:

@@ -49,8 +49,7 @@ def check_names(tree: Expr, text: str) -> None:
             continue
         if isinstance(node, exp.TableAlias) or not _BY_AS.search(text[:begin]):
             raise Unsupported(
-                f"{name.name.upper()} is an SQL keyword, not a name, here: complete its clause, leave it out, or "
-                f"write "
-                f'it in quotes as a name, "{name.name}"',
+                f"{name.name.upper()} is an SQL keyword here: complete its clause, or leave it out; to use it as a "
+                f'name, write it in double quotes: "{name.name}"',
                 begin,
             )

@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 _NULL = "CAST(NULL AS INT)"
 """A NULL that is given no type."""
 _READ = {"expressions", "from_", "joins", "where", "group", "having", "distinct", "with_"}
-_OUTERMOST = "leave it out; the outermost SELECT of a statement without INSERT may have it, in nebuli run"
+_OUTERMOST = "leave it out; in nebuli run, the outermost SELECT of a statement without INSERT may have it"
 _INSTEAD = {
     "order": _OUTERMOST,
     "limit": _OUTERMOST,
     "offset": _OUTERMOST,
-    "qualify": "filter outside of a subquery, by WHERE",
-    "by_name": "name the columns in one order",
+    "qualify": "put this SELECT in a subquery, and filter its rows with WHERE",
+    "by_name": "list the columns of each SELECT in the same order",
 }
 """Replacements for parts that are not supported."""
 _WORDS = {
@@ -108,7 +108,7 @@ def with_queries(with_: Expr, scope: Scope) -> Scope:
     named: set[str] = set()
     for each in with_.expressions:
         if each.alias.casefold() in named:
-            raise Unsupported(f"WITH names {each.alias} twice: give one another name", each)
+            raise Unsupported(f"WITH has two queries named {each.alias}: give one of them another name", each)
         named.add(each.alias.casefold())
         queries = {
             name: query for name, query in scope.queries.items() if name.casefold() != each.alias.casefold()
@@ -126,8 +126,9 @@ def _union(operators: Operators, union: exp.Union, scope: Scope) -> Relation:
     for number, part in enumerate(parts[1:], 2):
         if len(part.width) != len(first.width):
             raise Unsupported(
-                f"UNION of {len(first.width)} columns ({', '.join(first.width)}) with {len(part.width)} in its "
-                f"SELECT {number} ({', '.join(part.width)})",
+                f"UNION of different numbers of columns: {len(first.width)} in SELECT 1 "
+                f"({', '.join(first.width)}), {len(part.width)} in SELECT {number} "
+                f"({', '.join(part.width)})",
                 union,
             )
     types = _common_types(operators, parts, union)
@@ -157,7 +158,7 @@ def _common_types(operators: Operators, parts: Sequence[Relation], union: Expr) 
         type_ = reduce(_common, of_parts[1:], first)
         if type_ is None:
             shown_types = " and ".join(dict.fromkeys(map(sql_name, of_parts)))
-            raise Unsupported(f"UNION of {shown_types} in its column {name}: cast one of them", union)
+            raise Unsupported(f"column {name} of a UNION is {shown_types}: cast one of them", union)
         found.append(type_)
     return found
 
@@ -241,7 +242,7 @@ def _select(operators: Operators, select: exp.Select, scope: Scope) -> Relation:
     if distinct := select.args.get("distinct"):
         if distinct.args.get("on"):
             raise Unsupported(
-                "DISTINCT ON is not supported: write GROUP BY, with an aggregate of the rest", distinct
+                "DISTINCT ON is not supported: write GROUP BY, with aggregates of the other columns", distinct
             )
         found = Relation.of(operators.add("distinct", "distinct", select, input=found.operator), found.width)
     return found
@@ -270,7 +271,10 @@ def _check_expression(node: Expr) -> None:
             raise Unsupported("IN without values: write IN (1, 2)", each)
         if isinstance(each, exp.Rollup | exp.Cube | exp.GroupingSets):
             word = sql_of(each).partition(" (")[0]
-            raise Unsupported(f"{word} is not supported: write a GROUP BY for each, with UNION ALL", each)
+            raise Unsupported(
+                f"{word} is not supported: write one SELECT with GROUP BY for each grouping, combined by UNION ALL",
+                each,
+            )
         if isinstance(each, exp.AggFunc) and type(each) not in AGGREGATES:
             raise Unsupported(unknown_function(sql_of(each).partition("(")[0].lower()), each)
         if isinstance(each, exp.Func) and not isinstance(each, exp.AggFunc) and not is_known(each):
@@ -288,7 +292,7 @@ def _from(operators: Operators, select: exp.Select, scope: Scope) -> Relation:
     for table, at in zip(tables, [first, *joins], strict=True):
         own = {each.casefold() for each in _tables(table)}
         if twice := names & own:
-            raise Unsupported(f"two tables are named {min(twice)}: give one another name, by AS", at)
+            raise Unsupported(f"two tables are named {min(twice)}: give one of them another name with AS", at)
         names |= own
     conditions = _where(select, Relation.together(tables))
     if all(how_of(each) == "inner" for each in joins):
@@ -459,7 +463,9 @@ def _keys(select: exp.Select, items: Mapping[str, Expr], relation: Relation) -> 
             number = int(each.this)
             if not 1 <= number <= len(items):
                 raise Unsupported(
-                    f"GROUP BY {each.this}: expected 1 to {len(items)}, a place in SELECT", each
+                    f"GROUP BY {each.this}: expected the position of a column in SELECT, from 1 "
+                    f"to {len(items)}",
+                    each,
                 )
             key = [*items.values()][number - 1]
         elif (
@@ -472,7 +478,7 @@ def _keys(select: exp.Select, items: Mapping[str, Expr], relation: Relation) -> 
         else:
             key = each
         if has_aggregates([key]):
-            raise Unsupported(f"an aggregate in GROUP BY: {shown(key)}", each)
+            raise Unsupported(f"GROUP BY cannot contain an aggregate: {shown(key)}", each)
         keys.append(key)
     return keys
 

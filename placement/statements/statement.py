@@ -53,10 +53,10 @@ class Statement:
         message = "EXPLAIN is for nebuli run and nebuli place: leave it out"
         if not self.is_explained:
             sinks = sorted({each.name for node in topology.nodes for each in node.sinks})
-            known = listed(sinks) if sinks else "one that the topology has, which has none"
+            known = f"expected as sink {listed(sinks)}" if sinks else "the topology has no sink yet"
             message = (
-                f"the statement has no sink for its rows: write INSERT INTO sink in front of it, or let nebuli run "
-                f"print them; expected as sink {known}"
+                f"the statement has no sink for its rows: write INSERT INTO sink in front of it, "
+                f"or let nebuli run print them; {known}"
             )
         raise InvalidQuery([mistake_at(self.text, self.file, _tokens(self.text)[0].start, message)])
 
@@ -190,7 +190,7 @@ def _insert(tree: Expr, topology: Topology) -> exp.Insert:
         or not isinstance(target.this, exp.Identifier)
         or target.args.get("db")
     ):
-        raise Unsupported("expected the name of a sink alone after INSERT INTO", target)
+        raise Unsupported("expected only the name of a sink after INSERT INTO", target)
     _refuse_others(tree)
     return tree
 
@@ -212,7 +212,7 @@ def _refuse_others(insert: exp.Insert) -> None:
         word = words.get(others[0], others[0].strip("_").upper())
         raise Unsupported(f"{word} of INSERT is not supported: leave it out", insert.this)
     if insert.expression is None:
-        raise Unsupported("INSERT INTO without SELECT", insert.this)
+        raise Unsupported("INSERT INTO without SELECT: write INSERT INTO sink SELECT ...", insert.this)
 
 
 def _misread(text: str, file: str | None, details: dict[str, object], message: str) -> Mistake:

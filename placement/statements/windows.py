@@ -64,7 +64,7 @@ def windowed(operators: Operators, call: exp.Anonymous, table: Callable[[Expr], 
 def _path(node: Expr) -> str:
     """The file for late rows."""
     if not isinstance(node, exp.Literal) or not node.is_string:
-        raise Unsupported(f"expected the path of a CSV file, as 'late.csv', got {shown(node)}", node)
+        raise Unsupported(f"expected the path of a CSV file, such as 'late.csv', got {shown(node)}", node)
     path: str = node.this
     return path
 
@@ -77,7 +77,7 @@ def _length(node: Expr) -> str:
         number, _, said = text.partition(" ")
         if number.isdecimal() and said:
             return f"{number} {said.removesuffix('s')}{'' if number == '1' else 's'}"
-    raise Unsupported(f"expected a length of time, as INTERVAL '10 seconds', got {shown(node)}", node)
+    raise Unsupported(f"expected a length of time, such as INTERVAL '10 seconds', got {shown(node)}", node)
 
 
 def is_window(node: Expr) -> bool:

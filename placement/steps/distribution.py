@@ -59,7 +59,10 @@ def distribute(plan: SteppedPlan, members: int, spread: Container[str]) -> Stepp
     this. ``ValueError`` for less than one, and for a plan that is for several already.
     """
     if members < 1 or plan.members > 1:
-        message = f"a plan for one member is distributed over one or more; got one for {plan.members}"
+        message = (
+            f"only a plan for one member can be distributed, over at least one member; got a plan for "
+            f"{plan.members}"
+        )
         raise ValueError(f"{message}, to be distributed over {members}")
     if members == 1:
         return plan

@@ -114,7 +114,10 @@ def why_pinned(operator: FragmentOperator) -> str:
         case BoundSource():
             return f"pinned: {operator.physical.reads} is attached here"
         case BoundSink(target=CollectionSink(mode="final")):
-            return f"pinned: sink {operator.sink} is attached here; inserts the result once, under the query's id"
+            return (
+                f"pinned: sink {operator.sink} is attached here; it inserts the result once, under "
+                f"the query's id"
+            )
         case BoundSink(target=CollectionSink()):
             return (
                 f"pinned: sink {operator.sink} is attached here; the query does not start over after a loss"
@@ -123,7 +126,7 @@ def why_pinned(operator: FragmentOperator) -> str:
             return f"pinned: sink {operator.sink} is attached here"
         case ViewOperator(node=None):
             return "pinned: the node with the fewest hops among those that all sources reach"
-    return "pinned: it names this node"
+    return "pinned: the view names this node"
 
 
 class _Placer:
@@ -184,7 +187,8 @@ class _Placer:
             why = f"{why}: {full}, next with room on the path to {walk[-1]}"
         else:
             why = (
-                f"common ancestor of {' and '.join(operator.children)}: {full}, and so is the path from there"
+                f"common ancestor of {' and '.join(operator.children)}: {full}, and so is the "
+                f"path from {lowest}"
             )
         self._take(operator.id, walk, why, walks=True)
 

@@ -72,7 +72,10 @@ class Exact:
         if self.gap == 0:
             return f"{self.cost:g} {self.unit}, and no placement has less"
         bound = f"{self.bound:g}, {self.gap:.0%} below"
-        return f"{self.cost:g} {self.unit}; none has less than {bound}: more time may find one"
+        return (
+            f"{self.cost:g} {self.unit}; no placement has less than {bound}: more time may find a "
+            f"better placement"
+        )
 
 
 def place_exactly(
@@ -362,8 +365,8 @@ class _Model:
         missing = []
         if movable:
             missing.append(
-                f"{len(movable)} operators need a slot each, on nodes from their sources to the {end}; those have "
-                f"{slots}, and links lead one way only: raise a capacity, or add a link"
+                f"{len(movable)} operators need a slot each, on nodes from their sources to the "
+                f"{end}; these nodes have {slots}, and links lead one way only: raise a capacity, or add a link"
             )
         (top,) = self.plan.operators[self.plan.root].children
         total = self.traffic.weights[top]
@@ -374,8 +377,8 @@ class _Model:
         )
         if narrow:
             missing.append(
-                f"all sources together give {total:g} bytes/s, but some links have less bandwidth, "
-                f"{narrow}: raise it, or add a link"
+                f"all sources together give {total:g} bytes/s, but some links have less "
+                f"bandwidth, {narrow}: raise the bandwidth, or add a link"
             )
         return f"no placement has room: {'; '.join(missing)}"
 

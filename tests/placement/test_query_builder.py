@@ -203,10 +203,13 @@ def test_another_thing_than_a_relation_is_no_input() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda rows: rows.project("k"), "project takes expressions by the names .* got 'k': write project"),
+        (
+            lambda rows: rows.project("k"),
+            "project takes each expression by the name .* got 'k': write project",
+        ),
         (
             lambda rows: rows.aggregate("sum(n)"),
-            "aggregate takes expressions by the names .* got 'sum\\(n\\)'",
+            "aggregate takes each expression by the name .* got 'sum\\(n\\)'",
         ),
         (lambda rows: rows.join(source("u"), on=3), "expected column names, got 3"),
         (lambda rows: rows.group_by(["k"]), "expected column names, got \\['k'\\]"),

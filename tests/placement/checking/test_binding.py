@@ -156,7 +156,7 @@ def test_an_outer_join_gives_the_columns_of_an_inner_one_of_two_inputs(how):
     bound = check(chain(F, W, {**JOIN, "how": how}), TOPOLOGY)
     assert bound.schemas["j"] == check(chain(F, W, JOIN), TOPOLOGY).schemas["j"]
     third = op("source", "f2", logical="flights")
-    said = f"join j: a {how} join has 2 inputs, but here are 3 .f, w, f2.; expected a join of two of them"
+    said = f"join j: a {how} join has 2 inputs, but this one has 3 .f, w, f2.; join two of them"
     with pytest.raises(InvalidQuery, match=said) as caught:
         check(chain(F, W, third, {**JOIN, "inputs": ["f", "w", "f2"], "how": how}), TOPOLOGY)
     assert len(caught.value.mistakes) == 1
@@ -167,7 +167,7 @@ def test_an_outer_join_gives_the_columns_of_an_inner_one_of_two_inputs(how):
 def test_a_union_takes_equal_schemas_only():
     union = op("union", "u", inputs=["f", "w"])
     with pytest.raises(
-        InvalidQuery, match="union u: inputs differ: f has delay BIGINT, but it is temp DOUBLE in w"
+        InvalidQuery, match="union u: inputs differ: f has column delay BIGINT, but w has temp DOUBLE there"
     ):
         check(chain(F, W, union), TOPOLOGY)
 
@@ -223,7 +223,9 @@ def test_a_part_of_a_source_that_has_the_id_of_another_operator_is_refused():
         op("filter", "s/1", input="s", predicate="k > 0"),
         op("sink", "out", input="s/1", sink="out"),
     )
-    with pytest.raises(InvalidQuery, match="source s: its part 's/1' has the id of another operator"):
+    with pytest.raises(
+        InvalidQuery, match="source s: its part gets the id 's/1', which another operator already has"
+    ):
         check(plan, nodes)
 
 
@@ -242,12 +244,12 @@ def test_what_is_to_run_free_has_one_sink_and_is_a_tree():
     readers, sinks = str(caught.value).splitlines()
     assert readers == (
         "q.json:5:45: aggregate a: 'late' is already read by sink s; a free query is a tree: "
-        "repeat the operators that both read under other ids, or run it in steps (nebuli run --stepped "
-        "--state DIR)"
+        "repeat, under other ids, the operators that both read, or run it in steps (nebuli run "
+        "--stepped --state DIR)"
     )
     assert sinks == (
-        "q.json:6:3: sink s2: a second sink in addition to sink s; expected exactly one in a free query: "
-        "make it a query of its own, or run it in steps (nebuli run --stepped --state DIR)"
+        "q.json:6:3: sink s2: a second sink in addition to sink s; expected exactly one in a "
+        "free query: make it a separate query, or run it in steps (nebuli run --stepped --state DIR)"
     )
     apart = query(F, W, op("sink", "s", input="f", sink="out"), op("sink", "s2", input="w", sink="log"))
     with pytest.raises(
@@ -337,8 +339,8 @@ def test_a_query_that_runs_free_has_one_root_views_included():
     two = query(F, op("sink", "s", input="f", sink="out"), W, op("view", "by_hour", input="w", key=["hour"]))
     with pytest.raises(
         MultipleSinks,
-        match=r"view by_hour: a second root in addition to sink s; .*: make it a query of its own, or let "
-        r"the operators above read the view",
+        match=r"view by_hour: a second root in addition to sink s; .*: make it a separate query, or let "
+        r"the operators above it read the view",
     ):
         check(two, TOPOLOGY)
 
@@ -366,7 +368,7 @@ def test_in_steps_views_are_anywhere_and_sinks_have_their_results_all_the_same()
         (
             [op("sink", "s", input="v", sink="out")],
             "b:1",
-            "1:138: view v: s reads it, so it is placed where there is",
+            "1:138: view v: s reads this view, so it is placed on a node with",
         ),
     ],
 )
@@ -412,10 +414,10 @@ def test_in_steps_a_result_is_not_inserted_into_a_collection_at_the_end():
         (
             {"by": ["origin"]},
             {"into": 2, "by": ["hour"]},
-            "'hour' is not a column that it groups by; expected origin",
+            "it does not group by column 'hour'; expected origin",
         ),
         ({"by": ["origin"]}, {"into": 2, "by": ["origin", "origin"]}, "column 'origin' is given twice"),
-        ({"by": []}, {"into": 2}, "it has one group, which cannot be divided"),
+        ({"by": []}, {"into": 2}, "it has a single group, which cannot be divided"),
     ],
 )
 def test_an_operator_is_divided_by_columns_that_it_groups_by(
@@ -429,15 +431,15 @@ def test_an_operator_is_divided_by_columns_that_it_groups_by(
 
 def test_a_join_is_divided_by_columns_that_it_joins_by():
     join = {**JOIN, "shard": {"into": 2, "by": ["temp"]}}
-    with pytest.raises(
-        InvalidQuery, match="'temp' is not a column that it joins by; expected one of origin, hour"
-    ):
+    with pytest.raises(InvalidQuery, match="it does not join by column 'temp'; expected one of origin, hour"):
         check(query(F, W, join, op("view", "v", input="j", key=["origin"])), TOPOLOGY)
 
 
 def test_only_a_query_with_views_that_runs_free_has_shards():
     operators = [F, op("distinct", "d", input="f", shard={"into": 2}), op("sink", "s", input="d", sink="out")]
-    with pytest.raises(InvalidQuery, match="distinct d: only the operators of views can be in shards"):
+    with pytest.raises(
+        InvalidQuery, match="distinct d: only a query with a view can have operators in shards"
+    ):
         check(query(*operators), TOPOLOGY)
-    with pytest.raises(InvalidQuery, match="distinct d: in steps rows are divided among all members"):
+    with pytest.raises(InvalidQuery, match="distinct d: in steps, rows are divided among all members"):
         check_stepped(query(*operators), TOPOLOGY)

@@ -40,5 +40,5 @@ def test_a_result_behind_a_source_without_an_end(
     why = waits_for_ever(check(CHAIN, nodes).operators.values())
     assert (why is not None) is warned
     assert why is None or why.startswith(
-        "the sink out (mode final) gives its result when all sources have ended, and s never ends"
+        "the sink out (mode final) writes its result after all sources have ended, but s never ends"
     )

@@ -230,7 +230,7 @@ def test_an_appending_sink_takes_aggregates_over_windows_and_what_is_made_of_the
         ((window("v", "f", "time"),), "window v: unknown column 'time'"),
         (
             (window("v", "f"), op("project", "p", input="v", columns={"hour": "hour"}), window("x", "p")),
-            "window x: p already has windows of v; expected an input without any",
+            "window x: p already has windows of v; expected an input without windows",
         ),
         (
             (
@@ -244,7 +244,10 @@ def test_an_appending_sink_takes_aggregates_over_windows_and_what_is_made_of_the
                 op("aggregate", "g", input="f", by=["origin"], aggregates={"last": "max(hour)"}),
                 window("v", "g", "last"),
             ),
-            "window v: 'last' is a result of aggregate g, which changes; expected one of its 'by' columns",
+            (
+                "window v: 'last' is a result of aggregate g, so its values change; expected a 'by' "
+                "column of that aggregate"
+            ),
         ),
     ],
 )
@@ -356,7 +359,8 @@ def test_windows_that_want_different_watermarks_of_the_same_rows_are_refused(
     counts = [aggregate(f"{each['id']}-n", each["id"], "window_start") for each in (first, second)]
     sinks = [op("sink", f"s{n}", input=each["id"], sink=("out", "log")[n]) for n, each in enumerate(counts)]
     message = (
-        rf"window [vw]: the watermark of f already follows .*{said}.*; read the rows by a source of its own"
+        rf"window [vw]: the watermark of f already follows .*{said}.*; read the rows through a "
+        rf"separate source operator"
     )
     with pytest.raises(InvalidQuery, match=message):
         check_stepped(query(flights, days, again, first, second, *counts, *sinks), TOPOLOGY)

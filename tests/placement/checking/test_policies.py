@@ -148,8 +148,8 @@ def test_mistakes_in_a_querys_policies_have_their_places() -> None:
     assert [str(mistake).partition(";")[0] for mistake in caught.value.mistakes] == [
         "q.json:1:26: unknown key 'when_ful' (did you mean 'when_full'?)",
         "q.json:2:22: expected forever, or seconds from 0 on, as retry, got -1",
-        "q.json:3:10: policies of the output of 't', which is not an operator with an output",
-        "q.json:3:19: policies of the output of 'out', which is not an operator with an output",
+        "q.json:3:10: policies are given for the output of 't', but no operator with an output has this id",
+        "q.json:3:19: policies are given for the output of 'out', but no operator with an output has this id",
     ]
 
 

@@ -94,13 +94,15 @@ def test_what_computes_at_a_node_with_the_engine_spark_is_sparks() -> None:
         (
             "CAST(s AS BIGINT)",
             (
-                "CAST(s AS BIGINT) parses int64 from strings, but Spark accepts other strings; let the source parse it"
+                "CAST(s AS BIGINT) parses int64 from strings, but Spark accepts different "
+                "strings; let the source parse them"
             ),
         ),
         (
             "CAST(s AS DATE)",
             (
-                "CAST(s AS DATE) parses date from strings, but Spark accepts other strings; let the source parse it"
+                "CAST(s AS DATE) parses date from strings, but Spark accepts different strings; "
+                "let the source parse them"
             ),
         ),
     ],
@@ -130,9 +132,9 @@ def test_an_edge_into_spark_must_not_take_rows_back() -> None:
     """SP-ENG-2: an aggregate of the embedded engine takes rows back; one on Spark, over inputs that end, does not."""
     after = {**FILTER, "input": "counted", "predicate": "n > 1"}
     assert refused([COUNT, after], capacity=1) == (
-        "filter some at b:1, whose engine is spark: its input counted retracts rows, since aggregate "
-        "counted at a:1 does, but Spark only takes rows that are never retracted; give that aggregate's node "
-        "the engine spark as well, or this node the engine embedded"
+        "filter some at b:1, whose engine is spark: its input counted retracts rows, because "
+        "aggregate counted at a:1 does, but Spark only accepts rows that are never retracted; "
+        "set the engine of that aggregate's node to spark too, or that of this node to embedded"
     )
     engines = cut([COUNT, after], capacity=1, engines=("spark", "spark"))
     assert engines == dict.fromkeys(("a:1", "b:1"), SparkEngine(master="local[*]", bounded=True))
@@ -141,9 +143,9 @@ def test_an_edge_into_spark_must_not_take_rows_back() -> None:
 def test_a_collection_that_is_followed_takes_rows_back_and_one_read_at_a_time_does_not() -> None:
     kept = {"type": "Collection", "store": "s", "collection": "c"}
     assert (
-        "filter some at b:1, whose engine is spark: its input in retracts rows, since source in follows "
-        "collection c, but Spark only takes rows that are never retracted; read it with follow: false, or "
-        "give this node the engine embedded"
+        "filter some at b:1, whose engine is spark: its input in retracts rows, because source "
+        "in follows collection c, but Spark only accepts rows that are never retracted; read the "
+        "source with follow: false, or set the engine of this node to embedded"
     ) in refused([FILTER], physical=kept)
     local = SparkEngine(master="local[*]", bounded=True)
     assert cut([FILTER], physical={**kept, "follow": False}) == {"a:1": None, "b:1": local}
@@ -156,8 +158,8 @@ def test_an_outer_join_of_the_embedded_engine_takes_rows_back_and_one_on_spark_d
     join = {"id": "joined", "type": "join", "inputs": ["in", "in2"], "on": ["k"]}
     after = {**FILTER, "input": "joined", "predicate": "k > 0"}
     said = refused([other, {**join, "how": "left"}, after], capacity=1)
-    assert "its input joined retracts rows, since join joined at a:1 does" in said
-    assert "give that join's node the engine spark as well" in said
+    assert "its input joined retracts rows, because join joined at a:1 does" in said
+    assert "set the engine of that join's node to spark too" in said
     spark = dict.fromkeys(("a:1", "b:1"), SparkEngine(master="local[*]", bounded=True))
     assert cut([other, {**join, "how": "left"}, after], capacity=1, engines=("spark", "spark")) == spark
     assert cut([other, join, after], capacity=1)["a:1"] is None
@@ -167,8 +169,8 @@ def test_without_an_end_spark_computes_row_by_row() -> None:
     """SP-ENG-2: in append mode a result is given out once, and never changes."""
     said = refused([COUNT], physical=ENDLESS)
     assert said.startswith(
-        "aggregate counted at b:1, whose engine is spark: its input does not end (source in), and its result "
-        "is only known at that end: in append mode Spark only outputs final rows"
+        "aggregate counted at b:1, whose engine is spark: its input does not end (source in), "
+        "and its result is only known when the input ends: in append mode Spark only outputs final rows"
     )
     join = {"id": "joined", "type": "join", "inputs": ["in", "in2"], "on": ["k"]}
     other = {"id": "in2", "type": "source", "logical": "rows"}
@@ -278,16 +280,16 @@ def test_an_aggregate_by_windows_needs_no_end() -> None:
         ),
         (
             [{**WINDOW, "idle_after": "5 seconds"}, BY_HOUR],
-            "it has idle_after, but Spark waits for every input",
+            "it has 'idle_after', but Spark waits for every input",
         ),
         ([{**WINDOW, "time": "d"}, BY_HOUR], "its time d is a date, but Spark's windows are over timestamps"),
         (
             [WINDOW],
-            "out reads it, but on endless input Spark closes windows only for an aggregate by ",
+            "out reads this window, but on endless input Spark closes windows only for an aggregate by ",
         ),
         (
             [WINDOW, {**BY_HOUR, "by": ["k"]}],
-            "by_hour reads it, but on endless input Spark closes windows only for an",
+            "by_hour reads this window, but on endless input Spark closes windows only for an",
         ),
         (
             [
@@ -296,8 +298,8 @@ def test_an_aggregate_by_windows_needs_no_end() -> None:
                 BY_HOUR,
             ],
             (
-                "its time is computed by p, on Spark as well, but Spark's watermark comes from a column of its "
-                "input"
+                "its time is computed by p, on Spark as well, but Spark's watermark must come "
+                "from a column that Spark reads"
             ),
         ),
     ],
@@ -319,8 +321,10 @@ def test_nothing_of_a_query_with_views_runs_on_spark() -> None:
     """Upqueries of its views go through its operators."""
     said = refused([FILTER, {"id": "by_k", "type": "view", "input": "some", "key": ["k"]}]).splitlines()
     assert [line.partition(", whose")[0] for line in said] == ["filter some at b:1", "view by_k at b:1"]
-    assert all("the query has views (by_k), whose keys are filled through its" in line for line in said)
-    assert all(line.endswith("give this node the engine embedded") for line in said)
+    assert all(
+        "the query has views (by_k), whose keys are filled through the query's" in line for line in said
+    )
+    assert all(line.endswith("set the engine of this node to embedded") for line in said)
 
 
 def test_event_time_does_not_pass_spark() -> None:
@@ -329,8 +333,8 @@ def test_event_time_does_not_pass_spark() -> None:
         [FILTER, {**WINDOW, "input": "some"}, BY_HOUR], physical=ENDLESS, columns=TIMED, **SPARK_FIRST
     )
     assert said == (
-        "window hours at b:1: the watermark of its time does not pass some, which Spark computes on endless input; "
-        "give this node the engine spark as well, or that one the engine embedded"
+        "window hours at b:1: the watermark of its time does not pass some, which Spark computes "
+        "on endless input; set the engine of this node to spark too, or that of some's node to embedded"
     )
 
 

@@ -80,7 +80,7 @@ def test_what_is_read_by_a_result_is_full_and_so_is_all_that_it_is_made_of():
     result = "'n' is a result of counts, which does not group by it"
     above = f"of_size by n needs every row of it: {result}"
     assert kept(BOOKS, COUNTS, view("per_genre", "counts", "genre"), view("of_size", "per_genre", "n")) == [
-        Kept("books", None, (), "base", "all rows; none are asked for again"),
+        Kept("books", None, (), "base", "all rows; no operator requests them again"),
         Kept("counts", None, ("genre",), "full", above),
         Kept("per_genre", None, ("genre",), "partial", "filled from counts by genre"),
         Kept("of_size", None, ("n",), "full", result),
@@ -157,11 +157,11 @@ FULL = {
     ),
     "what is by windows": (
         [LOANS, WINDOW, BY_HOUR, view("v", "by_hour", "window_start")],
-        {"it reads window w, whose rows are dropped when their time is over"},
+        {"it reads window w, whose rows are dropped when the window closes"},
     ),
     "what a sink takes": (
         [BOOKS, COUNTS, op("sink", "s", input="v", sink="out"), view("v", "counts", "genre")],
-        {"sink s, which is made of it, takes every row"},
+        {"sink s, which is computed from it, reads every row"},
     ),
 }
 
@@ -182,9 +182,9 @@ def test_of_shards_it_is_said_which_a_lookup_asks():
     """PS-EX-2: by the columns that they are divided by one, by others all; one row is for all shards."""
     groups = {**COUNTS, "by": ["genre", "title"], "shard": {"into": 3, "by": ["genre"]}}
     for key, which in (
-        (("genre",), "in the one of 3 shards that genre selects"),
-        (("genre", "title"), "in the one of 3 shards that genre selects"),
-        (("title",), "in all 3 shards, as these are divided by genre"),
+        (("genre",), "in one of 3 shards, selected by genre"),
+        (("genre", "title"), "in one of 3 shards, selected by genre"),
+        (("title",), "in all 3 shards, because the shards are divided by genre"),
     ):
         names = ", ".join(key)
         assert kept(BOOKS, groups, view("v", "counts", *key)) == [
@@ -205,7 +205,7 @@ def test_of_shards_that_are_full_the_reason_names_their_operator():
     result = "'n' is a result of counts, which does not group by it"
     computed = op("project", "p", input="counts", columns={"next": "n + 1", "genre": "genre"})
     assert kept(BOOKS, divided, view("v", "counts", "n")) == [
-        Kept("books", None, (), "base", "all rows; none are asked for again"),
+        Kept("books", None, (), "base", "all rows; no operator requests them again"),
         Kept(
             "counts", None, ("genre",), "full", f"in each of 2 shards, v by n needs every row of it: {result}"
         ),
@@ -214,7 +214,7 @@ def test_of_shards_that_are_full_the_reason_names_their_operator():
     assert kept(BOOKS, divided, computed, view("v", "p", "next"))[-1].why == "'next' is computed by p: n + 1"
     left = op("join", "told", inputs=["stories", "authors"], on=["author"], how="left", shard={"into": 2})
     assert kept(STORIES, AUTHORS, left, view("v", "told", "karma"))[-1].why == (
-        "karma comes from authors, and left join told also gives rows that no row of authors matches"
+        "karma comes from authors, and left join told also returns rows without a match in authors"
     )
     assert kept(STORIES, AUTHORS, left, view("v", "told", "id"))[0].why == (
         "all rows, with an index that fills told, of stories, by author"
@@ -225,7 +225,10 @@ def test_of_shards_of_which_nothing_is_known_all_are_asked():
     groups = {**COUNTS, "by": ["genre", "title"], "shard": {"into": 2, "by": ["genre"]}}
     titles = op("project", "titles", input="counts", columns={"title": "title", "n": "n"})
     *_, last = kept(BOOKS, groups, titles, view("v", "titles", "title"))
-    assert last.why == "filled from counts by title, in all 2 shards, as no key determines the shard of a row"
+    assert (
+        last.why
+        == "filled from counts by title, in all 2 shards, because no key determines the shard of a row"
+    )
 
 
 def _as_in_books(key: tuple[str, ...]) -> tuple[str, ...]:

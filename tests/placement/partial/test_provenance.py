@@ -64,7 +64,7 @@ FULL: dict[str, tuple[list[PartialNode], dict[str, str]]] = {
             ProjectOperator(id="p", input="books", columns={"a": "title", "b": "title"}),
             View("v", "p", ("a", "b")),
         ],
-        {"v by a, b": "a and b are the same column above p"},
+        {"v by a, b": "a and b are the same column in the input of p"},
     ),
     "one input of a union": (
         [
@@ -106,22 +106,25 @@ FULL |= {
         (
             "left",
             ("karma",),
-            "karma comes from authors, and left join told also gives rows that no row of authors matches",
+            "karma comes from authors, and left join told also returns rows without a match in authors",
         ),
         (
             "right",
             ("id",),
-            "id comes from stories, and right join told also gives rows that no row of stories matches",
+            "id comes from stories, and right join told also returns rows without a match in stories",
         ),
         (
             "left",
             ("author", "karma"),
-            "author and karma come from authors, and left join told also gives rows that no row of authors matches",
+            (
+                "author and karma come from authors, and left join told also returns rows without a "
+                "match in authors"
+            ),
         ),
         (
             "full",
             ("id",),
-            "id comes from stories, and full join told also gives rows that no row of stories matches",
+            "id comes from stories, and full join told also returns rows without a match in stories",
         ),
         ("left", ("id", "karma"), "id and karma come from different inputs of told"),
     ]
@@ -147,7 +150,7 @@ FULL |= {
     "PS-EL-4: what a sink takes": (
         [BOOKS, COUNTS, View("per_genre", "counts", ("genre",)), Output("out", "counts")],
         {
-            "counts by genre": "sink out, which is made of it, takes every row",
+            "counts by genre": "sink out, which is computed from it, reads every row",
         },
     ),
     "PS-EL-4: a window, what it is made of and what is made of it": (
@@ -160,10 +163,10 @@ FULL |= {
             View("titled", "once", ("title",)),
         ],
         {
-            "once by title, at": "window w, which is made of it, takes every row",
-            "once by title": "window w, which is made of it, takes every row",
-            "per_hour by window_start": "it reads window w, whose rows are dropped when their time is over",
-            "v by window_start": "it reads window w, whose rows are dropped when their time is over",
+            "once by title, at": "window w, which is computed from it, reads every row",
+            "once by title": "window w, which is computed from it, reads every row",
+            "per_hour by window_start": "it reads window w, whose rows are dropped when the window closes",
+            "v by window_start": "it reads window w, whose rows are dropped when the window closes",
         },
     ),
 }

@@ -71,7 +71,7 @@ def test_what_is_full_is_where_all_rows_are_that_it_needs():
     assert planned_of(with_addition(running(), added(fresh, by_n))[0]).full
     (mistake,) = mistakes(op("view", "by_n", input="counts", key=["n"]))
     assert mistake.startswith(
-        "more.json:1:16: view by_n: counts by k would have to be full for it, but is partial"
+        "more.json:1:16: view by_n: counts by k would have to be full for this operator, but is partial"
     )
     assert "(one of one, two)" in mistake
     (mistake,) = mistakes(
@@ -81,12 +81,12 @@ def test_what_is_full_is_where_all_rows_are_that_it_needs():
     assert "would have to be full" in mistake or "in another fragment" in mistake
     streams = running(TWO, op("view", "v", input="two", key=["k"]), bases=())
     (mistake,) = mistakes(op("view", "w", input="two", key=["v"]), to=streams)
-    assert "a source that is not a base: they were not kept" in mistake
+    assert "which is not a base, so its rows were not kept" in mistake
 
 
 def test_what_is_wrong_is_said_with_its_place():
     assert mistakes(op("filter", "f", input="one", predicate="true")) == [
-        "more.json:1:15: the operators to add have no view; expected an operator of type view"
+        "more.json:1:15: none of the operators to add is a view; expected an operator of type view"
     ]
     view = op("view", "w", input="tow", key=["k"])
     (mistake,) = mistakes(view)
@@ -97,13 +97,13 @@ def test_what_is_wrong_is_said_with_its_place():
         in mistake
     )
     (mistake,) = mistakes(op("view", "w", name="v", input="two", key=["k"]))
-    assert "is already read by the name 'v'" in mistake
+    assert "already has the name 'v'" in mistake
     (mistake,) = mistakes(op("view", "w", input="two", key=["j"]))
-    assert "its key has 'j'" in mistake
+    assert "its key has the unknown column 'j'" in mistake
     (mistake,) = mistakes(op("sink", "s", input="two", sink="out"))
     assert "unknown type 'sink'" in mistake
     (mistake,) = mistakes(op("view", "w", input="two", key=["k"], node="localhost:1"))
-    assert "its input is at B:1, but it names localhost:1" in mistake
+    assert "its input is at B:1, but its 'node' is localhost:1" in mistake
     both = op("union", "both", inputs=["one", "two"])
     (mistake,) = mistakes(both, op("view", "w", input="both", key=["k"]))
     assert "a running query gets no new channels" in mistake
@@ -143,16 +143,16 @@ def test_of_an_operator_in_shards_more_is_read_where_they_are_put_together():
         op("view", "w", input="d", key=["k"]),
         to=fragments,
     )
-    assert "distinct d: a running query gets no new processes; omit shard" in mistake
+    assert "distinct d: a running query gets no new processes; omit 'shard'" in mistake
     (mistake,) = mistakes(op("view", "w", input="counts", key=["n"]), to=fragments)
     assert mistake == (
-        "more.json:1:16: view w: counts by k would have to be full for it, but is partial in the running "
-        "query (w by n needs every row of it: 'n' is a result of counts, which does not group by it): have "
-        "it read a base through operators of its own (two)"
+        "more.json:1:16: view w: counts by k would have to be full for this operator, but is "
+        "partial in the running query (w by n needs every row of it: 'n' is a result of counts, "
+        "which does not group by it): read a base (two) through added operators instead"
     )
 
 
 def test_a_query_without_views_is_given_none():
     fragments = running(TWO, op("sink", "s", input="two", sink="out"))
-    with pytest.raises(NoViews, match="add one to its file"):
+    with pytest.raises(NoViews, match="add a view to the query's file"):
         added(op("view", "w", input="two", key=["k"]), to=fragments)

@@ -80,20 +80,20 @@ def test_the_places_in_a_large_file_are_found_in_one_pass():
         (
             '["f1", "w"]',
             '["f1", @"f1"]',
-            "join j: reads 'f1' twice, so that columns have the same name; put a",
+            "join j: reads 'f1' twice, so both inputs have the same column names; put a",
         ),
-        ('{"id": "w"', '@{"id": "w"', "source w: nothing reads it; every operator leads to a sink"),
+        ('{"id": "w"', '@{"id": "w"', "source w: nothing reads it; every operator must lead to a sink"),
         (
             '{"id": "j"',
             '@{"id": "j"',
             "operators form a cycle: j -> a -> f1 -> j; data flows one way, to the",
         ),
         ('["f1", "w"]', '["f1", @"s"]', "join j: reads sink s; a sink has no output"),
-        ('"id": "w"', '"id": @"f"', "duplicate operator id 'f'; give each once"),
+        ('"id": "w"', '"id": @"f"', "duplicate operator id 'f'; use each id once"),
         (
             '"id": "w"',
             '"id": @"w>x"',
-            "operator id 'w>x' has a '>'; channels and exchanges are named with it",
+            "operator id 'w>x' has a '>', which is reserved for names of channels and exchanges",
         ),
         (
             '"type": "filter"',
@@ -135,7 +135,7 @@ def test_the_places_in_a_large_file_are_found_in_one_pass():
             '"input": @"F1"',
             "aggregate a: unknown input 'F1' (did you mean 'f1'?); expected one",
         ),
-        ('"id": "j"', '"id": "j", @"id": "j"', "duplicate key 'id'; give each once"),
+        ('"id": "j"', '"id": "j", @"id": "j"', "duplicate key 'id'; give each key once"),
     ],
 )
 def test_a_mistake_is_reported_where_it_is(old: str, new: str, said: str):
@@ -235,7 +235,7 @@ def test_a_query_may_end_in_a_view():
         (
             '"max_bytes"',
             '"name": @"flights", "max_bytes"',
-            "view w: view v is already read by the name 'flights'",
+            "view w: view v already has the name 'flights'",
         ),
         (
             '"name": "flights"',

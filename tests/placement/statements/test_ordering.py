@@ -72,13 +72,16 @@ def test_what_is_explained_says_so() -> None:
 @pytest.mark.parametrize(
     ("statement", "why"),
     [
-        ("SELECT k FROM t ORDER BY |3", "ORDER BY 3: expected 1 to 1, a place in SELECT"),
-        ("SELECT DISTINCT k FROM t ORDER BY |n", "of a SELECT DISTINCT: expected something that it selects"),
+        (
+            "SELECT k FROM t ORDER BY |3",
+            "ORDER BY 3: expected the position of a column in SELECT, from 1 to 1",
+        ),
+        ("SELECT DISTINCT k FROM t ORDER BY |n", "SELECT DISTINCT can be ordered only by what it selects"),
         (
             "SELECT k FROM t UNION SELECT k FROM u ORDER BY |n",
-            "ORDER BY n, which is not a column of the result",
+            "ORDER BY n: n is not a column of the result",
         ),
-        ("SELECT k FROM t UNION SELECT k FROM u ORDER BY |k + 1", "of a UNION: name a column of its result"),
+        ("SELECT k FROM t UNION SELECT k FROM u ORDER BY |k + 1", "for a UNION: name a column of its result"),
         ("SELECT k FROM t LIMIT |n", "expected LIMIT and a whole number"),
         ("SELECT k FROM t ORDER BY |kk", "unknown column 'kk'"),
         (

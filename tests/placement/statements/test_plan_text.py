@@ -52,14 +52,14 @@ def test_a_window_has_all_its_settings() -> None:
     [
         (
             [{"id": "v", "type": "view", "input": "t", "key": ["k"]}],
-            "a statement has one sink, and the query has 0",
+            "a statement has one sink, but the query has 0",
         ),
         (
             [
                 {"id": "v", "type": "view", "input": "t", "key": ["k"]},
                 {"id": "o", "type": "sink", "input": "v", "sink": "out"},
             ],
-            "view v is for query files",
+            "a statement cannot have an operator of type view (v)",
         ),
         (
             [

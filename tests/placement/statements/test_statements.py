@@ -152,14 +152,17 @@ def test_windows_take_all_settings() -> None:
         ),
         ("SELECT t.k FROM t SEMI JOIN |u ON t.k = u.k", "SEMI JOIN is not supported"),
         ("SELECT |k, sum(n) AS n FROM t", "k is neither in GROUP BY nor in an aggregate"),
-        ("SELECT |sum(max(n)) AS n FROM t", "an aggregate in an aggregate"),
+        ("SELECT |sum(max(n)) AS n FROM t", "an aggregate cannot contain another aggregate"),
         ("SELECT k FROM t WHERE |sum(n) > 1", "an aggregate in WHERE"),
-        ("SELECT k FROM t GROUP BY |2", "GROUP BY 2: expected 1 to 1"),
+        (
+            "SELECT k FROM t GROUP BY |2",
+            "GROUP BY 2: expected the position of a column in SELECT, from 1 to 1",
+        ),
         ("SELECT k FROM t ORDER BY |k", "ORDER BY is not supported here"),
         ("SELECT k FROM t LIMIT |5", "LIMIT is not supported here"),
         (
             "SELECT |k FROM t UNION ALL SELECT k, n FROM u",
-            "UNION of 1 columns (k) with 2 in its SELECT 2 (k, n)",
+            "UNION of different numbers of columns: 1 in SELECT 1 (k), 2 in SELECT 2 (k, n)",
         ),
         (
             "SELECT k FROM |HOP(t, x, INTERVAL '1 second')",
@@ -167,7 +170,7 @@ def test_windows_take_all_settings() -> None:
         ),
         (
             "SELECT k FROM TUMBLE(t, x, |5)",
-            "expected a length of time, as INTERVAL '10 seconds', got 5",
+            "expected a length of time, such as INTERVAL '10 seconds', got 5",
         ),
         ("SELECT |1 AS one", "SELECT without FROM"),
         (
@@ -184,7 +187,7 @@ def test_windows_take_all_settings() -> None:
         ("SELECT t.k FROM t JOIN u ON |t.g = u.k", "g is VARCHAR, and k is BIGINT: cast one"),
         (
             "SELECT |k FROM t UNION ALL SELECT g FROM u",
-            "UNION of BIGINT and VARCHAR in its column k: cast one of",
+            "column k of a UNION is BIGINT and VARCHAR: cast one of",
         ),
         (
             "SELECT |k FROM t INTERSECT SELECT k FROM u",
@@ -229,7 +232,7 @@ def test_what_means_nothing_here_is_pointed_at(statement: str, why: str) -> None
             "CREATE OR REPLACE VIEW v AS SELECT k FROM t",
             "AS SELECT k FROM t; a view is an operator of type view in a query file (JSON)",
         ),
-        ("INSERT INTO out (k) SELECT k FROM t", "expected the name of a sink alone after INSERT INTO"),
+        ("INSERT INTO out (k) SELECT k FROM t", "expected only the name of a sink after INSERT INTO"),
         ("", "expected a statement, INSERT INTO sink SELECT ..., got none"),
     ],
 )

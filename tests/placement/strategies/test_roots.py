@@ -83,7 +83,7 @@ def test_above_several_sources_a_view_is_where_all_of_them_have_the_fewest_hops_
 def test_a_view_may_name_its_node(strategy: StrategyName):
     nodes = topology({"A": "C", "B": "C", "C": "D", "D": ""}, {"one": "A", "two": "B"}, sink="C")
     placement = place(viewed(JOIN, "k", node="D:1"), nodes, strategy=strategy)
-    assert (placement.nodes["sink"], placement.reasons["sink"]) == ("D:1", "pinned: it names this node")
+    assert (placement.nodes["sink"], placement.reasons["sink"]) == ("D:1", "pinned: the view names this node")
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,10 @@ def test_a_view_may_name_its_node(strategy: StrategyName):
             {"1": "3", "2": "", "3": ""},
             {},
             NoCommonAncestor,
-            "view sink: no node is downstream of source1 at 1:1, source2 at 2:1; add links to a node where they meet",
+            (
+                "view sink: no node is downstream of source1 at 1:1, source2 at 2:1; add links to a "
+                "node where these sources meet"
+            ),
         ),
         (
             viewed(JOIN, "k", node="4:1"),

@@ -193,7 +193,7 @@ def test_shards_are_drawn_with_their_channels_within_a_node(tmp_path: Path):
     assert f"  {boxes['one']} --> {boxes['one#62;shard']}" in lines
     assert f"  {boxes['n']} --> {boxes['v']}" in lines
     shown = nebuli("place", "t.yaml", "q.json", cwd=tmp_path).stdout
-    assert "filled from n by k, in the one of 2 shards that k selects" in shown
+    assert "filled from n by k, in one of 2 shards, selected by k" in shown
 
 
 def test_the_seed_decides_and_the_same_seed_prints_the_same(tmp_path: Path):
@@ -331,7 +331,7 @@ def test_a_graph_is_no_query_to_run_free(verb: str, tmp_path: Path):
     first, *_ = ended.stderr.splitlines()
     assert first.partition("q.json:")[2] == (
         "4:3: sink b: a second sink in addition to sink a; expected exactly one in a free query: "
-        "make it a query of its own, or run it in steps (nebuli run --stepped --state DIR)"
+        "make it a separate query, or run it in steps (nebuli run --stepped --state DIR)"
     )
 
 
@@ -467,7 +467,8 @@ def test_a_result_that_never_comes_is_warned_of(directory: Path):
     ended = nebuli("place", "t.yaml", "q.json", cwd=directory)
     assert ended.returncode == 0
     assert ended.stderr.startswith(
-        "Warning: the sink out (mode final) gives its result when all sources have ended, and source1 never ends"
+        "Warning: the sink out (mode final) writes its result after all sources have ended, but "
+        "source1 never ends"
     )
 
 

@@ -565,7 +565,7 @@ def test_a_result_that_never_comes_is_warned_of(fleet: Fleet) -> None:
     del fleet.data["nodes"][0]["physical"][0]["count"]
     ended = fleet.run("register", "--stepped", fleet.written("endless.yaml"), fleet.query)
     assert ended.exit_code == 0, ended.stderr
-    assert "Warning: the sink out (mode final) gives its result when all sources have ended" in ended.stderr
+    assert "Warning: the sink out (mode final) writes its result after all sources have ended" in ended.stderr
 
 
 def test_a_file_stays_its_querys_own_when_its_worker_was_killed(fleet: Fleet) -> None:

@@ -87,6 +87,6 @@ def test_a_view_of_a_left_join_is_filled_from_its_left_side(tmp_path: Path) -> N
     placed = json.loads(nebuli("place", *full, "--format", "json", directory=tmp_path).stdout)
     why = {each["operator"]: each["why"] for each in placed["state"]}
     assert (
-        "thing comes from orders, and left join both also gives rows that no row of orders matches"
+        "thing comes from orders, and left join both also returns rows without a match in orders"
         in why["rows"]
     )

@@ -487,7 +487,9 @@ def test_what_the_graph_cannot_do_is_said() -> None:
         DataflowError, match="books by genre is not a partial place; expected one of counts by genre, per"
     ):
         library.evict(Place("books", ("genre",)), rows(BOOKS, []))
-    with pytest.raises(UnfitNodes, match="operator more: its key has 'x'; expected one of genre, n"):
+    with pytest.raises(
+        UnfitNodes, match="operator more: its key has the unknown column 'x'; expected one of genre, n"
+    ):
         library.add([View("more", "counts", ("x",))])
     with pytest.raises(UnfitNodes, match="operator more: it reads 'nobody'; expected"):
         library.add([View("more", "nobody", ("n",))])

@@ -316,11 +316,11 @@ def test_without_narrow_upqueries_the_rows_are_right_and_the_messages_too_many(
     [
         (
             [S, SharderOperator(id="x", input="s", by=("z",), shards=("p", "q"))],
-            "divided by 'z'; expected one of a, b, c",
+            "divided by the unknown column 'z'; expected one of a, b, c",
         ),
         (
             [S, SharderOperator(id="x", input="s", by=("a",), shards=("p", "q")), View("v", "x", ("a",))],
-            "which gives rows to p, q only",
+            "which sends rows only to p, q",
         ),
         (
             [S, sums("n", "s", "a"), MergerOperator(id="m", inputs=("s", "n"))],
