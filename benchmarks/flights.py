@@ -235,7 +235,7 @@ def table(figures: dict[str, Any]) -> str:
     pairs = zip(figures["rounds"][THREE], figures["rounds"][ONE], strict=True)
     ratios = sorted(three["cpu_s"] / one["cpu_s"] for three, one in pairs)
     lines.append("")
-    lines.append(f"pathway is {figures['pathway']}, in an environment of its own.")
+    lines.append(f"pathway is {figures['pathway']}, in its own environment.")
     lines.append("")
     lines.append(
         f"CPU time over three nodes, compared with one node: {median(ratios):.2f} x "

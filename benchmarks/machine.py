@@ -38,9 +38,11 @@ def machine(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
     control = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text("utf-8").strip()
     return {
         "processor": f"{_processor()}, {os.cpu_count()} cores, {psutil.virtual_memory().total >> 30} GiB",
-        "cores": f"pinned: receivers on {RECEIVER_CORE}, senders on {SENDER_CORE}; free, and NATS' server: on any",
+        "cores": f"pinned receivers on core {RECEIVER_CORE}, pinned senders on core {SENDER_CORE}; "
+        "free processes and the NATS server on any core",
         "kernel": platform.release(),
-        "congestion control": f"{control}; of netchannel within a host cubic, except with the same sockets",
+        "congestion control": f"{control}; netchannel within a host uses cubic, "
+        "except in tables in which all use the same sockets",
         "disk": f"{_file_system()}, {tempfile.gettempdir()}",
         "Python": platform.python_version(),
         "packages": versions,

@@ -24,7 +24,7 @@ from .rows import SPARK_ROWS, Prepared, SparkRow
 from .session import spark_session
 
 PACKAGES = ("uvloop", "pyarrow", "pyspark")
-CORES = "not pinned: Spark and the other end of the channels share both"
+CORES = "not pinned: Spark and the other end of the channels share both cores"
 ROUNDS = 3
 QUICK = {"batches": 20, "triggers": 5, "warm_up": 3, "files": 30}
 

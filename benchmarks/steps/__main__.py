@@ -7,7 +7,7 @@ from benchmarks.commands import measure
 from .rows import STEP_ROWS
 
 PACKAGES = ("uvloop", "pyarrow", "numpy", "xxhash")
-CORES = "two members: each on one, or on any (last column); one member: on any"
+CORES = "two members: one core each, or any core (last column); one member: any core"
 
 
 def main() -> None:

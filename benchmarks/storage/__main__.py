@@ -7,7 +7,7 @@ from benchmarks.commands import measure
 from .rows import COLLECTION_ROWS
 
 PACKAGES = ("pyarrow", "deltalake", "numpy", "xxhash", "uvloop")
-CORES = "all processes: on any"
+CORES = "all processes on any core"
 
 
 def main() -> None:

