@@ -44,5 +44,7 @@ def secret_at(place: SecretPlace) -> str:
         assert place.env is not None
         secret, where = os.environ.get(place.env, ""), f"the environment variable {place.env}"
     if not secret:
-        raise TrustUnusable(f"{where} has no secret: put one there, the same for all workers and commands")
+        raise TrustUnusable(
+            f"{where} has no secret: put the secret there, the same for all workers and commands"
+        )
     return secret

@@ -22,9 +22,9 @@ def what_to_do(error: Exception) -> str | None:
     """Return the remedy for a lack of room; None if the error is another one."""
     match error:
         case OSError(errno=errno.ENOSPC):
-            return "free some"
+            return "free some space"
         case OSError(errno=errno.EDQUOT):
-            return "free some, or have the quota raised"
+            return "free some space, or have the quota raised"
         case OSError(errno=errno.EFBIG):
             limit = _size_limit()
             most = "" if limit is None else f", {limit:,} bytes here"

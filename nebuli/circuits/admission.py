@@ -124,7 +124,8 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has n
                 context,
                 InputFull(
                     f"pushes of {self.room.taken} bytes wait here already, the limit is "
-                    f"{self.room.max_bytes}, and none was taken in time: nothing of this one was kept; start "
-                    "the circuit if it is paused, have fewer producers push at once, and send it again"
+                    f"{self.room.max_bytes}, and none of them was processed in time: nothing of "
+                    f"this push was kept; start the circuit if it is paused, let fewer producers "
+                    f"push at once, and send this push again"
                 ),
             )

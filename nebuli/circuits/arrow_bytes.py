@@ -64,13 +64,14 @@ def zset_of(batch: pa.RecordBatch, schema: pa.Schema, handle: str) -> pa.RecordB
     found = [(name, column.type) for name, column in zip(names, columns, strict=True)]
     if found != expected:
         raise WrongRows(
-            f"input {handle} takes the columns {_listed(expected[:-1])}, then {WEIGHT} int64 if rows are "
-            f"retracted; the batch has {_listed(found if WEIGHT in batch.schema.names else found[:-1])}: "
-            "send the input's columns, in this order"
+            f"input {handle} expects the columns {_listed(expected[:-1])}, then {WEIGHT} int64 if "
+            f"rows are retracted; the batch has "
+            f"{_listed(found if WEIGHT in batch.schema.names else found[:-1])}: send the input's "
+            f"columns, in this order"
         )
     if columns[-1].null_count:
         raise WrongRows(
-            f"{columns[-1].null_count} rows for input {handle} have no {WEIGHT}: give each row one"
+            f"{columns[-1].null_count} rows for input {handle} have no {WEIGHT}: give each row a weight"
         )
     return pa.record_batch(columns, schema=schema)
 

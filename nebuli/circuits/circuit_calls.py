@@ -119,7 +119,8 @@ class CircuitCalls:
             return handle
         if handle in self.inputs:
             raise UnknownInput(
-                f"the rows of input {handle} come from the topology's sources: push into one that has none"
+                f"the rows of input {handle} come from the topology's sources: push into an input "
+                f"without a source"
             )
         raise UnknownInput(f"there is no input {handle}: the circuit has {', '.join(self.inputs)}")
 
@@ -151,8 +152,9 @@ class CircuitCalls:
                     return ""
                 case ask.Crowded(there, most):
                     raise InputFull(
-                        f"{there} bytes are staged at the member already, and the limit is {most}: push them, "
-                        f"or drop them; rows that are never pushed are deleted after some hours"
+                        f"{there} bytes are staged at the member already, and the limit is "
+                        f"{most}: push or drop these rows; rows that are never pushed are deleted "
+                        f"after some hours"
                     )
             return str(_step_of(answer, handle, producer, sequence))
 
@@ -185,8 +187,8 @@ class CircuitCalls:
             self._trial.check(handle, rows)
         except DataflowError as error:
             raise WrongRows(
-                f"the rows for input {handle} cannot be computed, and none of them was kept: {error}; "
-                f"correct them, and send them with the same number"
+                f"the rows for input {handle} cannot be processed, and none of them was kept: "
+                f"{error}; correct the rows, and send them with the same number"
             ) from error
         return rows
 
@@ -317,33 +319,35 @@ def _step_of(answer: ask.Answer, handle: str, producer: str, sequence: int) -> i
             return step
         case ask.Gap(expected):
             raise SequenceGap(
-                f"{who}, but its next is {expected}: nothing of this push was kept; send again from {expected}",
+                f"{who}, but its next is {expected}: nothing of this push was kept; send again "
+                f"from {expected}",
                 expected,
             )
         case ask.Reused(expected):
             raise SequenceReused(
-                f"{who}, which was kept with other rows; its next is {expected}: use each number for one set "
-                "of rows",
+                f"{who}, which was kept with other rows; its next is {expected}: use each number "
+                f"for one set of rows",
                 expected,
             )
         case ask.Passed(expected):
             raise SequencePassed(
-                f"{who}, but its next is {expected}: only the last number of staged rows may be repeated; "
-                "nothing of this push was kept",
+                f"{who}, but its next is {expected}: only the last number of staged rows may be "
+                f"repeated; nothing of this push was kept",
                 expected,
             )
         case ask.Lost(piece):
             raise StagedLost(
-                f"{who}, whose piece {piece[:200]!r} is no longer staged: the members have changed since, or "
-                "it was too old; nothing was logged; stage all of its rows again"
+                f"{who}, whose piece {piece[:200]!r} is no longer staged: the members have "
+                f"changed since, or the piece was too old; nothing was logged; stage all rows of "
+                f"this number again"
             )
         case ask.TooLarge(size, most):
             raise CircuitFailed(
-                f"{who}, for which {size} bytes are staged, but at most {most} can be pushed at once: "
-                "nothing was logged; give each number fewer rows. A Spark query runs the same batch again "
-                "on this checkpoint, and so cannot continue with it: bound its batches (maxFilesPerTrigger, "
-                "maxBytesPerTrigger or the option of its source) and start a new checkpoint at the first "
-                "rows that it has not written yet"
+                f"{who}, for which {size} bytes are staged, but at most {most} can be pushed at "
+                f"once: nothing was logged; give each number fewer rows. A Spark query repeats "
+                f"the same batch from its checkpoint, so it cannot continue with this checkpoint: "
+                f"limit its batches (maxFilesPerTrigger, maxBytesPerTrigger or the option of its "
+                f"source), and start a new checkpoint at the first rows that it has not written yet"
             )
         case ask.Full(waiting):
             raise InputFull(
@@ -357,7 +361,7 @@ def _step_of(answer: ask.Answer, handle: str, producer: str, sequence: int) -> i
                 f"{sequence} was kept; start the circuit if it is paused, and send it again"
             )
         case ask.CouldNot(why):
-            raise CircuitFailed(f"{why}; resend number {sequence}: it counts only once")
+            raise CircuitFailed(f"{why}; send number {sequence} again: it is applied only once")
     raise AssertionError(f"unexpected answer to a push: {answer}")
 
 
@@ -372,15 +376,21 @@ def as_circuit_errors() -> Iterator[None]:
         raise CheckpointNotMade(str(error)) from error
     except SinceMismatch as error:
         text = (
-            f"step {error.asked} of this output is no longer kept, and the first kept step is {error.since}: "
-            "read from there; the option --keep-output sets how much is kept"
+            f"step {error.asked} of this output is no longer kept, and the first kept step is "
+            f"{error.since}: read from that step; the option --keep-output sets how much is kept"
         )
         raise StepForgotten(text, error.since) from error
     except StepOutOfRange as error:
         if error.asked < error.first:
-            text = f"the pushes that count for step {error.asked} are forgotten: they are known from {error.first} on"
+            text = (
+                f"the record of pushes for step {error.asked} is no longer kept: records begin at "
+                f"step {error.first}"
+            )
             raise StepForgotten(text, error.first) from error
-        text = f"step {error.asked} has not been made yet; the next is {error.last}: ask again when its output is there"
+        text = (
+            f"step {error.asked} has not been made yet; the next step is {error.last}: ask again "
+            f"when step {error.asked} has its output"
+        )
         raise StepNotThere(text, error.last) from error
     except (StorageError, OSError) as error:
         raise CircuitFailed(str(error)) from error

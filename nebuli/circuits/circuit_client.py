@@ -93,7 +93,7 @@ class Circuit:
         deadline_s: float = DEADLINE_S,
     ) -> None:
         if not address:
-            raise ValueError("expected HOST:PORT or HOST:PORT/ID as address, got an empty text")
+            raise ValueError("expected HOST:PORT or HOST:PORT/ID as address, got an empty string")
         if not 0 < deadline_s < math.inf:
             raise ValueError(f"expected seconds above 0 as deadline_s, got {deadline_s}")
         self.address = address
@@ -356,7 +356,8 @@ class Circuit:
         match code:
             case grpc.StatusCode.UNAUTHENTICATED:
                 return CircuitDenied(
-                    f"{where} refuses this client: {error.details()}; give Circuit the secret of its topology"
+                    f"{where} refuses this client: {error.details()}; give Circuit the secret of "
+                    f"the circuit's topology"
                 )
             case grpc.StatusCode.UNIMPLEMENTED:
                 return CircuitFailed(
@@ -372,14 +373,17 @@ class Circuit:
                 return CircuitFailed(f"{where}: {error.details()}")
             case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED:
                 return CircuitUnreachable(f"{where} cannot be reached: {error.details()}; {self._advice}")
-        return CircuitFailed(f"{where} cannot do it: {error.details()}")
+        return CircuitFailed(f"{where} cannot execute the call: {error.details()}")
 
     @property
     def _advice(self) -> str:
         served = f"'nebuli run --stepped --serve {self._where}' is running"
         if self._query:
             served = f"'nebuli status {self._query}' shows that it is running there"
-        return f"check that {served}, and that the secret and the certificates are those of its topology"
+        return (
+            f"check that {served}, and that the secret and the certificates are those of the "
+            f"circuit's topology"
+        )
 
 
 def _rows(batch: pa.RecordBatch | pa.Table) -> bytes:

@@ -66,8 +66,8 @@ class Queries:
                 step, tables = await self._read(reads, until)
         except TimeoutError:
             raise QueryTimedOut(
-                f"not all members could be read within {within_s:.3g} s: check that the circuit runs, and "
-                "ask again"
+                f"not all members could be read within {within_s:.3g} s: check that the circuit "
+                f"runs, and query again"
             ) from None
         async with self._turns:
             left_s = max(until - loop.time(), 0.1)
@@ -182,6 +182,6 @@ def _count(name: str, batches: Sequence[pa.RecordBatch]) -> int:
 
 def _taken_back(name: str, what: str, times: int) -> ContentsUnknown:
     return ContentsUnknown(
-        f"{name} has {what} {times} times: it was retracted more often than it was added; push it with a "
-        f"weight above zero, or ask for another table"
+        f"{name} has {what} {times} times: it was retracted more often than it was added; push "
+        f"the row with a weight above zero, or query another table"
     )

@@ -112,7 +112,7 @@ class Sql:
                 raise WrongQuery(_said(error)) from None
         tree = json.loads(text)
         if tree["error"]:
-            raise WrongQuery(f"{tree['error_message']}: ask with SELECT")
+            raise WrongQuery(f"{tree['error_message']}: write a SELECT")
         return tree["statements"]
 
     def run(
@@ -134,7 +134,7 @@ class Sql:
             except duckdb.InterruptException:
                 raise _late(within_s) from None
             except duckdb.OutOfMemoryException as error:
-                raise QueryTooLarge(f"{_said(error)}: ask for less") from None
+                raise QueryTooLarge(f"{_said(error)}: select less") from None
             except (duckdb.Error, pa.ArrowException) as error:
                 if is_late():
                     raise _late(within_s) from None
@@ -178,7 +178,7 @@ def _bounded(reader: pa.RecordBatchReader, is_late: Callable[[], bool]) -> pa.Ta
 
 def _late(within_s: float | None) -> QueryTimedOut:
     after = "" if within_s is None else f" of {within_s:.3g} s"
-    return QueryTimedOut(f"the query was stopped at its deadline{after}: ask for less, or give it more time")
+    return QueryTimedOut(f"the query was stopped at its deadline{after}: select less, or allow more time")
 
 
 def _said(error: Exception) -> str:

@@ -78,7 +78,8 @@ class ViewInUse(FragmentError):
 
     def __init__(self, view: str, error: Exception) -> None:
         super().__init__(
-            f"a view {view!r} is at this node already ({error}): stop its query, or give this one another name"
+            f"this node already has a view {view!r} ({error}): stop that view's query, or give "
+            f"this view another name"
         )
 
 
@@ -90,11 +91,13 @@ class InputChanged(InputError):
     """The input of a step has changed since in the source that is to repeat it."""
 
     def __init__(self, reads: str, first: int, until: int, found: int) -> None:
-        has = "other rows are there" if found == until - first else f"only {found:,} of them are there"
+        has = (
+            "these rows are different" if found == until - first else f"the source has only {found:,} of them"
+        )
         super().__init__(
-            f"{reads}: {until - first:,} rows from row {first + 1:,} are in steps whose state is not kept, "
-            f"but now {has}: it was changed since; restore it, or start from scratch with another state "
-            "folder"
+            f"{reads}: {until - first:,} rows from row {first + 1:,} are in steps whose state is "
+            f"not kept, but now {has}: the source was changed since; restore it, or start from "
+            f"scratch with another state folder"
         )
 
 
@@ -102,10 +105,11 @@ class InputReplaced(InputError):
     """A source to resume is not the one whose rows were read."""
 
     def __init__(self, reads: str, rows: int, found: int) -> None:
-        has = f"it has {found:,}" if found < rows else "the last of them differ"
+        has = f"the source has {found:,}" if found < rows else "the last of them differ"
         super().__init__(
-            f"{reads}: its first {rows:,} rows are in steps, but now {has}: it was replaced or rewritten "
-            "since; restore it, with new rows at its end, or start from scratch with another state folder"
+            f"{reads}: its first {rows:,} rows are in steps, but now {has}: the source was "
+            f"replaced or rewritten since; restore it, with new rows at its end, or start from "
+            f"scratch with another state folder"
         )
 
 
@@ -159,9 +163,9 @@ class OutputForgotten(OutputError):
     def __init__(self, output: str, kind: str, first: int) -> None:
         self.first = first
         super().__init__(
-            f"the sink of {output} ({kind}) has to be written from step 0, but steps below {first:,} are no "
-            "longer kept, as the previous sink has written them: give it the type and mode that it had, or "
-            "start from scratch with another state folder"
+            f"the sink of {output} ({kind}) has to be written from step 0, but steps below "
+            f"{first:,} are no longer kept, because the previous sink has written them: give the "
+            f"sink its previous type and mode, or start from scratch with another state folder"
         )
 
 
@@ -171,8 +175,8 @@ class RowsLate(FragmentError):
     def __init__(self, late: Mapping[str, int]) -> None:
         where = ", ".join(f"{rows:,} at operator {id_}" for id_, rows in late.items())
         super().__init__(
-            f"rows came after their window was over: {where}; --late fail makes the query fail: give the "
-            "window more lateness, or use --late warn"
+            f"rows arrived after their window had closed: {where}; --late fail makes the query "
+            f"fail: give the window more lateness, or use --late warn"
         )
 
 
@@ -182,7 +186,7 @@ class RowsWithoutTime(FragmentError):
     def __init__(self, rows: Mapping[str, int], times: Mapping[str, str]) -> None:
         where = ", ".join(without_time(count, times[id_], id_) for id_, count in rows.items())
         super().__init__(
-            f"rows without a time are in no window: {where}; --late fail makes the query fail: "
+            f"rows without a time belong to no window: {where}; --late fail makes the query fail: "
             f"{fill_in_times(times[id_] for id_ in rows)}, or use --late warn"
         )
 

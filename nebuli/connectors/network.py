@@ -155,9 +155,9 @@ class NetworkChannelSource(Source):
         self._check(begin, max(self._read, lineage.start))
         if begin < lineage.start < end:
             raise InputLost(
-                f"its input {self._id} arrives as rows {begin} to {end} of its origin, but rows below "
-                f"{lineage.start} are processed: its sending fragment was restarted, and divides its rows "
-                "differently"
+                f"its input {self._id} contains rows {begin} to {end} of the origin, but rows "
+                f"below {lineage.start} are already processed: the sending fragment was "
+                f"restarted, and divides the rows differently"
             )
         self._read = end
         lineage.position = max(lineage.position, end)
@@ -169,8 +169,8 @@ class NetworkChannelSource(Source):
     def _check(self, begin: int, known: int) -> None:
         if begin > known:
             raise InputLost(
-                f"its input {self._id} continues at row {begin} of its origin, but this fragment has {known} "
-                "rows: its sending fragment and this one were restarted at the same time"
+                f"its input {self._id} continues at row {begin} of the origin, but this fragment "
+                f"has {known} rows: the sending fragment and this fragment were restarted at the same time"
             )
 
     def close(self, reason: str) -> None:

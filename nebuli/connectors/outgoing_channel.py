@@ -65,8 +65,8 @@ class OutgoingChannel:
             raise DownstreamLeft(message, error.said) from error
         except netchannel.PositionLost as error:
             raise InputLost(
-                f"its reader at {self._operator.address} has lost the rows that a predecessor of this "
-                f"fragment had sent: both were restarted at the same time"
+                f"its reader at {self._operator.address} has lost the rows that this fragment had "
+                f"sent before a restart: both fragments were restarted at the same time"
             ) from error
         except netchannel.NetChannelError as error:
             raise FragmentError(f"channel {self._operator.channel}: {error}") from error

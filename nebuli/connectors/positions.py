@@ -51,8 +51,8 @@ def of_note(note: bytes) -> tuple[Span, Progress | None]:
         return Span(*_SPAN.unpack(note)), None
     if len(note) != _SPAN_AND_PROGRESS.size:
         raise FragmentError(
-            f"a note has {len(note)} bytes, but one of a worker has {_SPAN.size} or "
-            f"{_SPAN_AND_PROGRESS.size}: another program, or another version, has written it"
+            f"a note has {len(note)} bytes, but a worker's note has {_SPAN.size} or "
+            f"{_SPAN_AND_PROGRESS.size}: another program, or another version, has written this note"
         )
     begin, end, watermark, idle = _SPAN_AND_PROGRESS.unpack(note)
     return Span(begin, end), Progress(watermark, idle)

@@ -36,9 +36,9 @@ class LateReport:
         if dropped:
             total = sum(rows for rows, _ in dropped)
             found.append(
-                f"{total:,} late {rows_are(total)} missing from the result, as their windows had closed: "
-                f"{', '.join(where for _, where in dropped)}; increase the window's lateness, or write late rows to a "
-                f"file (its key late)"
+                f"{total:,} late {rows_are(total)} missing from the result, because their windows "
+                f"had closed: {', '.join(where for _, where in dropped)}; increase the window's "
+                f"lateness, or write late rows to a file (the window's 'late')"
             )
         found += self._without_time()
         if unknown := uncounted(fragment for fragment, _ in self._fragments.values()):
@@ -64,8 +64,8 @@ class LateReport:
                 where.append(f"{without_time(rows, times[id_], id_)} ({fragment.id} at {fragment.node})")
         if total:
             yield (
-                f"{total:,} {rows_are(total)} missing from the result for lack of a time: {', '.join(where)}; "
-                f"{fill_in_times(columns)}"
+                f"{total:,} {rows_are(total)} missing from the result because they have no time: "
+                f"{', '.join(where)}; {fill_in_times(columns)}"
             )
 
 

@@ -88,8 +88,8 @@ async def collect(
         raise InvalidQuery(
             [
                 Mistake(
-                    f"{root.type} {root.id} takes the rows of the query: leave it out to get the rows here, or "
-                    "call nebuli.run",
+                    f"{root.type} {root.id} takes the rows of the query: remove this sink to get "
+                    f"the rows here, or call nebuli.run",
                     _name(query),
                 )
             ]
@@ -153,7 +153,12 @@ def _statement(topology: Topology, query: Given) -> Statement:
             raise TypeError("grouped rows are not a query yet: call aggregate on them")
         case str() if Path(query).suffix.lower() in (".sql", ".json") and len(query.split()) == 1:
             raise InvalidQuery(
-                [Mistake(f"{query} is a file's name, and text is a query: give pathlib.Path({query!r})")]
+                [
+                    Mistake(
+                        f"{query} is the name of a file, but a str is read as a query: give "
+                        f"pathlib.Path({query!r})"
+                    )
+                ]
             )
         case str():
             text, name, is_sql = query, "query", not query.lstrip().startswith("{")

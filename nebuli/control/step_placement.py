@@ -112,8 +112,9 @@ def _check_dated(plan: SteppedPlan, topology: Topology) -> None:
         raise InvalidQuery(
             [
                 Mistake(
-                    f"one member gives a step its time, and so reads and writes all collections of a query in steps; "
-                    f"these are at several nodes: {found}; attach them to one node"
+                    f"one member sets the time of each step, so it reads and writes all "
+                    f"collections of a query in steps; this query's collections are at several "
+                    f"nodes: {found}; attach them to one node"
                 )
             ]
         )
@@ -147,6 +148,7 @@ def _feeds(plan: SteppedPlan, topology: Topology, nodes: Sequence[str]) -> dict[
 
 def _too_few(members: int, nodes: Sequence[str]) -> str:
     return (
-        f"{members} member{'s are' if members > 1 else ' is'} too few: each sink, and each node with a "
-        f"source, has one ({', '.join(nodes)}); use --members {len(nodes)} or more, or leave it out"
+        f"{members} member{'s are' if members > 1 else ' is'} too few: each sink, and each node "
+        f"with a source, needs its own member ({', '.join(nodes)}); use --members {len(nodes)} or "
+        f"more, or leave --members out"
     )

@@ -258,10 +258,10 @@ class Supervisor:
             )
             fragments = _with_added(fragments, before.fragments)
         except placement.PlacementError as error:
-            raise QueryLost(f"{why}; and without it the query cannot be placed: {error}") from error
+            raise QueryLost(f"{why}; and the query cannot be placed on the other nodes: {error}") from error
         if not await self._end_of_old():
             return
-        self._say(f"{why}: the query begins again, as deployment {deployment}")
+        self._say(f"{why}: the query starts over, as deployment {deployment}")
         await self._fleet.prepare({fragment.node for fragment in fragments})
         self._active = Active(deployment, without, fragments, self._left)
         self._settling_since = None
@@ -277,13 +277,14 @@ class Supervisor:
     def _check_repeatable(self, why: str) -> None:
         if unreplayable := list(unreplayable_sources(self._active.fragments)):
             raise QueryLost(
-                f"{why}; the query cannot begin again: {', '.join(unreplayable)} cannot be read again"
+                f"{why}; the query cannot start over: {', '.join(unreplayable)} cannot be read again"
             )
         target = self._active.root.operators[-1]
         if isinstance(target, BoundSink) and target.target.mode != "final" and not target.target.begins_anew:
             raise QueryLost(
-                f"{why}; the query cannot begin again: its sink {target.sink} ({target.target.type}, mode "
-                f"{target.target.mode}) has already published rows; mode final publishes them at the end"
+                f"{why}; the query cannot start over: its sink {target.sink} "
+                f"({target.target.type}, mode {target.target.mode}) has already published rows; "
+                f"mode final publishes them at the end"
             )
 
     def _check_not_pinned(self, gone: Collection[str], why: str) -> None:
@@ -292,7 +293,8 @@ class Supervisor:
                 if fragment.node in gone and isinstance(operator, BoundSource | BoundSink):
                     what = "source" if isinstance(operator, BoundSource) else "sink"
                     raise QueryLost(
-                        f"{why}; the query cannot be placed without it: {what} {operator.id} is only there"
+                        f"{why}; the query cannot be placed on the other nodes: only node "
+                        f"{fragment.node} has {what} {operator.id}"
                     )
 
     async def _end_of_old(self) -> bool:
@@ -308,8 +310,8 @@ class Supervisor:
         if running := [place for place, each in found.items() if _is_running(each)]:
             names = ", ".join(f"{each.fragment} at {each.node}" for each in running)
             raise QueryLost(
-                f"the query cannot begin again: {names} did not stop within {_STOP_S:.0f} s, and two "
-                "deployments would write to one place"
+                f"the query cannot start over: {names} did not stop within {_STOP_S:.0f} s, and "
+                f"two deployments would write to the same place"
             )
         self._left = (*self._left, *await self._not_forgotten(places))
         return True

@@ -84,7 +84,7 @@ def _own(fleet: Fleet, trusts: dict[str, Trust]) -> list[Check]:
         try:
             trust = Trust.of(access)
         except TrustUnusable as error:
-            where = "put it there; the same topology is used by workers and commands"
+            where = "put the secret there; workers and commands use the same topology"
             checks[str(error)] = Check(HERE, "secret", str(error), where)
             continue
         found = [] if trust.tls is None else _certificates(HERE, trust.tls)
@@ -145,7 +145,7 @@ class _Patient:
         if self._trust is None:
             self._say(
                 "answer",
-                "not asked: the secret is missing here",
+                "not tested: this machine lacks the secret",
                 "put the secret at the path that the topology names",
             )
             return None
@@ -162,14 +162,14 @@ class _Patient:
             found = f"{grpc} does not complete its handshake within {_REACH_S:g} s"
             self._say("TLS", found, "check that a worker with TLS listens there", unreachable=True)
         except (HandshakeError, OSError) as error:
-            remedy = "give workers and commands certificates of one authority that are valid now, each for its host"
+            remedy = "give workers and commands valid certificates of one authority, each for its own host"
             self._say("TLS", str(error), remedy, unreachable=True)
         return None
 
     async def _reached(self, address: str) -> bool:
         place = parse_address(address)
         start = f"nebuli worker --topology {self._fleet.file.name} --node {self._node.address}"
-        remedy = f"start it there ({start}), or correct the node's grpc address"
+        remedy = f"start the worker there ({start}), or correct the node's grpc address"
         try:
             async with asyncio.timeout(_REACH_S):
                 _, writer = await asyncio.open_connection(place.host, place.port)
@@ -203,7 +203,10 @@ class _Patient:
         try:
             reply = await client.inspect()
         except WorkerDenied as error:
-            remedy = "give the topology that workers and commands use the same secret; restart workers that had another"
+            remedy = (
+                "give workers and commands a topology with the same secret; restart workers that had "
+                "another secret"
+            )
             self._say("secret", str(error), remedy, unreachable=True)
             return None
         except (WorkerUnreachable, WorkerRefused) as error:
@@ -229,19 +232,23 @@ class _Patient:
         controls = list(reply.congestion_controls)
         self._checks.append(judgement.congestion(subject, reply.congestion_control, controls))
         if reply.address != self._node.address:
-            remedy = f"start it with --advertise {self._node.address}, or with --topology and --node"
-            self._say("address", f"it reports that others reach it at {reply.address}", remedy)
+            remedy = f"start the worker with --advertise {self._node.address}, or with --topology and --node"
+            self._say("address", f"the worker reports that others reach it at {reply.address}", remedy)
         for name, has, wants in (
             ("tls", reply.tls, access.tls is not None),
             ("secret", reply.secret, access.secret is not None),
         ):
             if has != wants:
-                found = f"it has {'a' if has else 'no'} {name}, unlike in the topology"
+                found = f"the worker has {'a' if has else 'no'} {name}, unlike in the topology"
                 self._say(
                     name, found, "start the worker with --topology and --node, and the current topology"
                 )
         if reply.tls_error:
-            self._say("certificate", reply.tls_error, "fix its files: they are read again without a restart")
+            self._say(
+                "certificate",
+                reply.tls_error,
+                "fix the worker's files: it reads them again without a restart",
+            )
         elif reply.tls:
             now = time.time()
             for name, path, ends in (
@@ -260,8 +267,12 @@ async def _edge(fleet: Fleet, clients: dict[str, WorkerClient], start: str, end:
     subject = f"edge {start} -> {end}"
     silent = [node for node in (start, end) if node not in clients]
     if silent:
-        found = f"not measured: {' and '.join(silent)} cannot be asked"
-        return [Check(subject, "channel", found, "fix the entry of that worker", unreachable=True)]
+        found = f"not measured: no connection to {' and '.join(silent)}"
+        return [
+            Check(
+                subject, "channel", found, "fix the problem that is listed for that worker", unreachable=True
+            )
+        ]
     name = f"doctor/{uuid4().hex}"
     try:
         async with clients[end].expecting(name):

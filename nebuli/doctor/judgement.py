@@ -123,7 +123,7 @@ def private(subject: str, name: str, path: str, mode: int) -> Check:
     found = f"{path} has mode {mode & 0o777:o}"
     if not mode & 0o077:
         return Check(subject, name, found)
-    remedy = f"keep it from others: chmod 600 {path}; and replace it if it may have leaked"
+    remedy = f"make the file private: chmod 600 {path}; replace its content if it may have leaked"
     return Check(subject, name, found, remedy)
 
 
@@ -132,23 +132,21 @@ def channel(subject: str, to: str, reply: wire.ProbeReply) -> Check:
     if not reply.reached:
         port = to.rpartition(":")[2]
         remedy = (
-            f"let the first reach port {port} of the second (firewall, routes), and check that others can "
-            f"reach the worker at the node's address"
+            f"let the first node reach port {port} of the second (firewall, routes), and check "
+            f"that others can reach the worker at the node's address"
         )
         return Check(subject, "channel", reply.error, remedy, unreachable=True)
     if reply.error:
-        remedy = "read both workers' standard error: the port is open, but the two do not agree"
+        remedy = "read both workers' standard error: the port is open, but the two workers do not agree"
         if "named by" in reply.error:
             remedy = (
-                "let the first reach the ephemeral ports of the second (firewall, routes): each fragment's "
-                "process receives data at one"
+                "let the first node reach the ephemeral ports of the second (firewall, routes): "
+                "each fragment's process receives data at such a port"
             )
         elif "secret" in reply.error:
-            remedy = "give both workers the same secret, and restart the one that has another"
+            remedy = "give both workers the same secret, and restart the worker that has another"
         elif "TLS" in reply.error:
-            remedy = (
-                "give both workers certificates of one authority that are valid now, each for its own host"
-            )
+            remedy = "give both workers valid certificates of one authority, each for its own host"
         return Check(subject, "channel", reply.error, remedy, unreachable=True)
     values = {
         "opened_s": reply.opened_us / 1e6,
@@ -170,14 +168,16 @@ def limits(subject: str, said: LinkLimits, reply: wire.ProbeReply) -> Check | No
     wrong: list[str] = []
     if said.bandwidth is not None and reply.throughput < said.bandwidth / 2:
         wrong.append(
-            f"{reply.throughput / 1e6:,.1f} MB/s, but bandwidth promises {said.bandwidth / 1e6:,.1f} MB/s"
+            f"{reply.throughput / 1e6:,.1f} MB/s, but the topology's 'bandwidth' is "
+            f"{said.bandwidth / 1e6:,.1f} MB/s"
         )
     there_and_back = reply.round_trip_min_us / 1e3
     if said.latency_ms is not None and there_and_back > 4 * said.latency_ms + 1:
         wrong.append(
-            f"{there_and_back:.1f} ms there and back, but latency_ms promises {said.latency_ms:g} one way"
+            f"{there_and_back:.1f} ms there and back, but the topology's 'latency_ms' is "
+            f"{said.latency_ms:g} one way"
         )
     if not wrong:
         return Check(subject, "limits", "about as in the topology")
-    remedy = "look at the network, or correct the limits of the link: placements are chosen by them"
+    remedy = "look at the network, or correct the limits of the link: placements depend on these limits"
     return Check(subject, "limits", "; ".join(wrong), remedy)

@@ -203,7 +203,7 @@ class WorkerClient:
             if error.code() is grpc.StatusCode.UNAUTHENTICATED:
                 raise WorkerDenied(f"{error.details()} (at {self._address})") from error
             if error.code() is grpc.StatusCode.UNKNOWN:  # an unforeseen error of the call
-                message = f"worker {self._node} at {self._address} cannot do it: {error.details()}"
+                message = f"worker {self._node} at {self._address} cannot execute the call: {error.details()}"
                 raise WorkerRefused(wire.Refusal(message=message)) from error
             raise WorkerUnreachable(
                 f"worker {self._node} does not answer at {self._address}: {error.details()}",

@@ -90,7 +90,7 @@ async def test_with_the_other_policies_the_error_names_what_is_lost(
         with pytest.raises((NodeUnreachable, QueryLost)) as caught:
             await running.finish(running.kill_at(victim, 20_000))
     only = {"flights": "source flights", "weather": "source weather", "join": "sink result"}[victim]
-    why = "(the policy is to fail)" if policy is Policy.FAIL else f"{only} is only there"
+    why = "(the policy is to fail)" if policy is Policy.FAIL else f"only node {nodes[victim]} has {only}"
     assert nodes[victim] in str(caught.value)
     assert str(caught.value).endswith(why)
     assert not (tmp_path / "delays.parquet").exists()

@@ -90,7 +90,7 @@ async def test_a_sink_that_is_lost_makes_the_query_begin_again(tmp_path: Path, n
     async with watched(tmp_path, topology, QUERY, Policy.WAIT, nodes) as query:
         await query.finish(query.kill_at("sink", 1))
         assert len(query.deployments) == 1
-        assert "lost the state of sink out: the query begins again" in query.said[-1]
+        assert "lost the state of sink out: the query starts over" in query.said[-1]
     assert not list(tmp_path.glob(".*")), "what the killed sink wrote aside"
     assert_is_duckdbs(tmp_path / "out.parquet", numbers)
 
@@ -185,8 +185,8 @@ async def test_where_a_node_has_the_only_source_it_cannot_be_replaced(tmp_path: 
         with pytest.raises(QueryLost) as caught:
             await query.finish(query.kill_at("source", 1))
     assert str(caught.value) == (
-        f"worker {nodes['source']} does not answer; the query cannot be placed without it: source numbers is only "
-        f"there"
+        f"worker {nodes['source']} does not answer; the query cannot be placed on the other "
+        f"nodes: only node {nodes['source']} has source numbers"
     )
     assert not (tmp_path / "out.parquet").exists()
 

@@ -188,7 +188,7 @@ class ViewLookups:
     async def _get(self, view: _View, data: bytes, within_s: float, *, again: bool) -> bytes:
         keys = _keys(view, data)
         if distinct(keys).num_rows < keys.num_rows:
-            return bytes_of(Refused(f"{keys.num_rows} keys, some of which are equal: give each once"))
+            return bytes_of(Refused(f"{keys.num_rows} keys, some of which are equal: give each key once"))
         try:
             found = await self._look_up(view, keys, _until(within_s))
         except _NotInTime as error:
@@ -232,12 +232,12 @@ class ViewLookups:
             except (Unpinned, TimeoutError):
                 await asyncio.sleep(_SOON_S)
             except TooManyPieces as error:
-                raise ViewFailed(f"{error}: ask for fewer keys at once") from None
+                raise ViewFailed(f"{error}: request fewer keys at once") from None
             except StorageError as error:
                 failed = f" ({error})"
                 await asyncio.sleep(min(_AGAIN_S, max(until - loop.time(), 0.0)))
             if loop.time() >= until:
-                raise _NotInTime(f"{self._waited_for(asked)}{failed}; ask again, or with more time")
+                raise _NotInTime(f"{self._waited_for(asked)}{failed}; retry, or allow more time")
 
     def _waited_for(self, asked: set[int]) -> str:
         """Return the members that have not answered, and the circuit's state."""

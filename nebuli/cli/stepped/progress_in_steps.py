@@ -185,15 +185,17 @@ class ProgressInSteps:
             where = ", ".join(f"{rows:,} at operator {operator}" for operator, rows in late.items())
             total = sum(late.values())
             found.append(
-                f"{total:,} late {rows_are(total)} missing from the result, as their windows had closed: {where}; "
-                f"rows of later windows had come before them, or a run had closed all with --close"
+                f"{total:,} late {rows_are(total)} missing from the result, because their windows "
+                f"had closed: {where}; rows of later windows had arrived before, or a run had "
+                f"closed all windows with --close"
             )
         if dropped := self.rows_without_time():
             where = ", ".join(without_time(rows, self._times[key], key) for key, rows in dropped.items())
             total = sum(dropped.values())
             found.append(
-                f"{total:,} {rows_are(total)} missing from the result for lack of a time: {where}; "
-                f"{fill_in_times(self._times[key] for key in dropped)}, and start from scratch with another --state"
+                f"{total:,} {rows_are(total)} missing from the result because they have no time: "
+                f"{where}; {fill_in_times(self._times[key] for key in dropped)}, and start from "
+                f"scratch with another --state"
             )
         return found
 

@@ -47,7 +47,7 @@ class CsvComplaint:
         if found := _BAD_ROW.match(text):
             values = "1 value" if found[3] == "1" else f"{found[3]} values"
             row = printable(short(found[4]))
-            return cls(f"{values} where {namer} names {found[2]}: {row}", int(found[1]))
+            return cls(f"{values}, but {namer} names {found[2]}: {row}", int(found[1]))
         return cls(printable(short(text, _LONGEST)))
 
     def sentence(self, names: Sequence[str], types: Sequence[object]) -> str:

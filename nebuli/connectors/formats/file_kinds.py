@@ -30,6 +30,7 @@ def size_of(path: str) -> int:
     other = _OTHERS.get(stat.S_IFMT(found.st_mode))
     if other is not None:
         raise InputError(
-            f"{path} is {other}, whose rows cannot be read a second time; expected a file: write them to one"
+            f"{path} is {other}, whose rows cannot be read a second time; expected a file: write "
+            f"the rows to a file"
         )
     return found.st_size

@@ -51,8 +51,8 @@ class TooFine(pa.ArrowInvalid):  # type: ignore[misc]  # pyarrow has no types
             "" if timestamps is None else ", or set `timestamps: truncate` for the source to cut them off"
         )
         super().__init__(
-            f"{short(value)!r} has digits below the microsecond, but a timestamp has six decimals: write no "
-            f"more{remedy}"
+            f"{short(value)!r} has digits below the microsecond, but a timestamp has at most six "
+            f"decimals: write no more than six{remedy}"
         )
 
 

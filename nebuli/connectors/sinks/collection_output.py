@@ -138,8 +138,8 @@ class CollectionOutput(Output):
                 self._first = await collections.next_sequence(name, self._producer)
                 if self._first <= self._sequence and self._sequence:
                     raise OutputGone(
-                        f"{self._place}: inserted rows are missing: it is another collection of this name, "
-                        f"or an older copy"
+                        f"{self._place}: inserted rows are missing: the collection was replaced "
+                        f"by another of this name, or by an older copy"
                     )
         except BaseException:
             await collections.__aexit__(None, None, None)
@@ -161,7 +161,8 @@ class CollectionOutput(Output):
         if self._resumed is not None:
             if not self._resumed.startswith(_TIMES) or not is_timed:
                 raise OutputGone(
-                    f"{self._place}: it is not the collection of this name that was written before"
+                    f"{self._place}: this is not the collection that was written before, but "
+                    f"another of the same name"
                 )
             written, _, from_ = self._resumed.removeprefix(_TIMES).rpartition("/")
             return _AtTimes(name, written, int(from_))
@@ -174,9 +175,10 @@ class CollectionOutput(Output):
         (upper,) = (each.upper for each in found.renditions if each.name == rendition)
         if upper:
             raise OutputError(
-                f"{self._place}: rendition {rendition} was written up to {upper} by another query, or by "
-                f"this one from another state: started from scratch, it would write rows a second time; give "
-                f"the sink a new rendition, and hand over to it, or drop the collection"
+                f"{self._place}: rendition {rendition} was written up to {upper} by another "
+                f"query, or by this query with another state: from scratch, this query would "
+                f"write the rows a second time; give the sink a new rendition, and hand over to "
+                f"that rendition, or drop the collection"
             )
         return _AtTimes(name, rendition, 0)
 

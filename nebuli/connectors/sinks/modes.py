@@ -157,7 +157,9 @@ class FinalSink:
         """Add a change to the result."""
         if self._writes:
             self._put(
-                _rows_to_stay(change, "the plan of its query has no operator that retracts rows: report this")
+                _rows_to_stay(
+                    change, "the plan of its query has no operator that retracts rows: report this as a bug"
+                )
             )
             return 0
         self._result.add(change)
@@ -236,7 +238,7 @@ class AppendSink(ChangesSink):
 
     def write(self, change: pa.RecordBatch) -> int:
         """Write the rows."""
-        rows = _rows_to_stay(change, "a sink in mode append cannot retract one: use final or changes")
+        rows = _rows_to_stay(change, "a sink in mode append cannot retract rows: use final or changes")
         self._output.write(rows)
         return int(rows.num_rows)
 

@@ -227,7 +227,9 @@ def _locked(path: str, lock: Path) -> tuple[int, bool]:
                 os.close(descriptor)
                 raise
             _log.warning(
-                "%s: its file system has no locks, so two queries at once would not be noticed", path
+                "%s: its file system has no locks, so two queries that write it at once would "
+                "not be detected",
+                path,
             )
         with suppress(FileNotFoundError):
             if os.path.samestat(lock.stat(), os.fstat(descriptor)):
@@ -249,4 +251,4 @@ def _said(descriptor: int) -> str:
     try:
         return str(Holder.model_validate_json(os.pread(descriptor, _LARGEST_HOLDER, 0)))
     except (OSError, ValidationError):  # it has the lock, and has not written its name yet
-        return "another query, which began at this moment"
+        return "another query, which began at the same moment"

@@ -89,7 +89,9 @@ class UsedFiles(BaseModel):
                 os.close(descriptor)
                 raise
         except OSError as error:
-            _log.warning("%s: %s; sinks of other queries over these files are not noticed", file, error)
+            _log.warning(
+                "%s: %s; sinks of other queries that overwrite these files are not detected", file, error
+            )
             return None
         return str(file), descriptor
 

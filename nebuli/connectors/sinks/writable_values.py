@@ -39,7 +39,7 @@ def check_texts(rows: pa.RecordBatch) -> None:
             except pa.ArrowInvalid:
                 row, text = _first_bad_text(column)
                 raise ValueUnwritable(
-                    row, field.name, f"{text} is not UTF-8: correct it at its origin"
+                    row, field.name, f"{text} is not UTF-8: correct the value at its source"
                 ) from None
 
 

@@ -150,9 +150,9 @@ class KeptChannelSource(Source):
             raise last
         if last is Signal.END and stream.rows_to_skip:
             raise InputGone(
-                f"{self._place}: stream {stream.stream} ends {stream.rows_to_skip} rows before the place "
-                "that the query had reached: it is another stream, or begins at another message; restart "
-                "the query from scratch"
+                f"{self._place}: stream {stream.stream} ends {stream.rows_to_skip} rows before "
+                f"the position that the query had reached: the stream is another one, or begins "
+                f"at another message; restart the query from scratch"
             )
         return last if isinstance(last, Signal) else Signal.LATER
 

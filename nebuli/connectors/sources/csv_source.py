@@ -125,7 +125,7 @@ class CsvSource(Source):
             self._header, self._header_line = next(((row, line) for row, line in rows if row), ([], 1))
             if not self._header:
                 raise InputError(
-                    f"{self._path} is empty: a header was expected, with {shown_names(self._schema.names)}"
+                    f"{self._path} is empty: expected a header with {shown_names(self._schema.names)}"
                 )
             sample = []
             try:
@@ -404,7 +404,7 @@ def _open_bytes(path: str) -> IO[bytes]:
     with zipfile.ZipFile(path) as archive:
         files = [info for info in archive.infolist() if not info.is_dir() and "__MACOSX" not in info.filename]
         if len(files) != 1:
-            raise InputError(f"{path} holds {len(files)} files; one CSV file was expected")
+            raise InputError(f"{path} holds {len(files)} files; expected one CSV file")
         return archive.open(files[0])
 
 

@@ -172,19 +172,20 @@ class KeptStream:
         if heads.stream != stream:
             there = f"stream {heads.stream}, up to message {heads.head}" if heads.stream else "no stream"
             raise InputGone(
-                f"{place}: message {number} of stream {stream} comes next, but the stream was replaced by "
-                f"{there}; {self._advice()}"
+                f"{place}: the query needs message {number} of stream {stream} next, but the "
+                f"stream was replaced by {there}; {self._advice()}"
             )
         if number < heads.oldest:
             raise InputGone(
-                f"{place}: message {number} of stream {stream} comes next, but the oldest that is kept is "
-                f"{heads.oldest}: earlier messages were acknowledged by all consumers, and deleted; "
-                f"{self._advice()}"
+                f"{place}: the query needs message {number} of stream {stream} next, but the "
+                f"oldest kept message is {heads.oldest}: earlier messages were acknowledged by "
+                f"all consumers, and deleted; {self._advice()}"
             )
         if number > heads.head:
             raise InputGone(
-                f"{place}: message {number} of stream {stream} comes next, but the stream has only "
-                f"{heads.head}: the process that retains it has lost some; {self._advice()}"
+                f"{place}: the query needs message {number} of stream {stream} next, but the "
+                f"stream has only {heads.head} messages: the process that retains it has lost "
+                f"some; {self._advice()}"
             )
 
     def _advice(self) -> str:
@@ -194,8 +195,8 @@ class KeptStream:
                 "until they are acknowledged"
             )
         return (
-            f"restart the query from scratch, and let no other process acknowledge as "
-            f"{self._settings.consumer!r}, or forget it"
+            f"restart the query from scratch, and let no other process acknowledge as consumer "
+            f"{self._settings.consumer!r}, or forget that consumer"
         )
 
     # -- where to begin
@@ -212,9 +213,9 @@ class KeptStream:
         number = heads.head if self._settings.begin == "latest" else heads.oldest
         if number and self.rows_to_skip:
             raise InputGone(
-                f"{self._settings.reads}: {self.rows_to_skip} rows of stream {heads.stream} were read "
-                f"already, but the first of them is not known, as message {number} is the first that would "
-                f"be read now; {self._advice()}"
+                f"{self._settings.reads}: {self.rows_to_skip} rows of stream {heads.stream} were "
+                f"read already, but their first message is unknown, because reading would begin "
+                f"at message {number} now; {self._advice()}"
             )
         return await self._behind_rows(netchannel.Position(heads.stream, number))
 
@@ -222,7 +223,9 @@ class KeptStream:
         try:
             return await self._reader.heads_within(None, _SILENCE_S)
         except TimeoutError:
-            _log.warning("%s: it is not retained there; the query waits", self._settings.reads)
+            _log.warning(
+                "%s: the channel is not retained there; the query waits for it", self._settings.reads
+            )
             return await self._reader.heads()
 
     async def _consumers_place(self) -> Position:

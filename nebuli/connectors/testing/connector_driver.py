@@ -98,7 +98,9 @@ class Driven:
             if found is Signal.END:
                 break
             if found is Signal.LATER:
-                assert self.woken.wait(self._limit_s), "it returned LATER, but did not wake the fragment"
+                assert self.woken.wait(self._limit_s), (
+                    "poll returned LATER, but the source did not wake the fragment"
+                )
             elif isinstance(found, pa.RecordBatch):
                 batches.append(found)
         return pa.Table.from_batches(batches) if batches else pa.table({})

@@ -264,8 +264,8 @@ class SinkConformance:
         found = self._found(published, mode)
         if found is not None:
             names = [row["name"] for row in found]
-            assert names.count("later") == 1, "rows written after that are missing or duplicated"
-            assert len(names) == len(set(names)), "something is there twice"
+            assert names.count("later") == 1, "rows written after resume are missing or duplicated"
+            assert len(names) == len(set(names)), "some row is written twice"
 
     @pytest.mark.parametrize("when", ["before it is opened", "opened", "written to", "finished"])
     def test_it_lets_go_of_everything(self, settings: Settings, mode: SinkMode, when: str) -> None:
@@ -312,7 +312,7 @@ class SinkConformance:
             call = driven.begin(work)
             wait([call], 0.2)
             driven.end.interrupt()
-            assert wait([call], self.limit_s).done, "it still waits"
+            assert wait([call], self.limit_s).done, "the sink still waits after interrupt"
             assert isinstance(call.exception(), FragmentStopped if stalled else FragmentStopped | None)
             driven.call("abort", "stopped")
 

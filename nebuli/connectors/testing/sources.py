@@ -118,7 +118,9 @@ class SourceConformance:
         found = self._read(settings, schema)
         wanted = zset.weighted(arrow_schema(schema))
         if found.num_rows:
-            assert found.schema.equals(wanted), f"it gave {found.schema}\n\nand not\n\n{wanted}"
+            assert found.schema.equals(wanted), (
+                f"the source returned {found.schema}\n\ninstead of\n\n{wanted}"
+            )
         if rows is not None:
             assert counted(found.to_pylist(), wanted) == counted(rows, arrow_schema(schema))
 
@@ -181,7 +183,7 @@ class SourceConformance:
             assert poll.done(), f"a poll took more than {self.longest_poll_s:g} s to return without rows"
             assert poll.result() is Signal.LATER
             supply()
-            assert driven.woken.wait(self.limit_s), "there is something, but it did not wake the fragment"
+            assert driven.woken.wait(self.limit_s), "the source has rows, but did not wake the fragment"
             assert driven.read(1).num_rows >= 1
             driven.call("close", "the test is over")
 
@@ -220,9 +222,9 @@ class SourceConformance:
             poll = driven.begin(driven.end.poll)
             wait([poll], self.longest_poll_s)
             driven.end.interrupt()
-            assert wait([poll], self.limit_s).done, "it still waits"
+            assert wait([poll], self.limit_s).done, "poll still waits after interrupt"
             if poll.exception() is None and poll.result() is not Signal.END:
                 poll = driven.begin(driven.end.poll)
-                assert wait([poll], self.limit_s).done, "it waits again"
+                assert wait([poll], self.limit_s).done, "a poll after interrupt waits"
             assert isinstance(poll.exception(), FragmentStopped | None)
             driven.call("close", "stopped")

@@ -51,7 +51,7 @@ def differences(there: Sequence[Settings], here: Sequence[Settings]) -> str:
         if id_ in now:
             found += [f"{_named(each)} had {text}" for text in changes(each, now[id_])]
     return "; ".join(found) or (
-        "it has the same operators, which another version of this program planned, or computed, in another way"
+        "it has the same operators, but another version of this program planned or computed them differently"
     )
 
 

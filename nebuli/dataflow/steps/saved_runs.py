@@ -139,9 +139,9 @@ def decoded(data: Any) -> Run:
     try:
         batch = pa.ipc.open_stream(pa.py_buffer(data)).read_next_batch()
     except (pa.ArrowException, StopIteration, OSError) as error:
-        raise ValueError(f"it is not a run: {error!r}") from None
+        raise ValueError(f"the value is not an Arrow stream of rows: {error!r}") from None
     if batch.schema.names[-1:] != [_HASHES] or batch.schema.types[-1] != pa.uint64():
-        raise ValueError("it has no hashes")
+        raise ValueError("the value has no column of hashes")
     hashes = np.asarray(batch.column(batch.num_columns - 1).to_numpy())
     return Run(batch.select(batch.schema.names[:-1]), hashes)
 
@@ -160,7 +160,7 @@ class Loading:
         except ValueError as error:
             raise StateDamaged(self._table, MANIFEST.decode(), str(error)) from None
         if not isinstance(manifest, dict):
-            raise StateDamaged(self._table, MANIFEST.decode(), "it is not an object")
+            raise StateDamaged(self._table, MANIFEST.decode(), "the manifest is not a JSON object")
         return manifest
 
     def into(self, states: Sequence[KeyedState], recall: Callable[[Mapping[str, int | None]], None]) -> None:
@@ -171,9 +171,13 @@ class Loading:
                 state.restore(*([self._run(name.encode()) for name in part] for part in (settled, fresh)))
             recall(manifest["numbers"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise StateDamaged(self._table, MANIFEST.decode(), f"it does not fit: {error!r}") from None
+            raise StateDamaged(
+                self._table, MANIFEST.decode(), f"the manifest does not fit the operator's states: {error!r}"
+            ) from None
         for key in self._entries:  # which would never be deleted
-            raise StateDamaged(self._table, key.decode(errors="replace"), "the manifest does not name it")
+            raise StateDamaged(
+                self._table, key.decode(errors="replace"), "the manifest does not list this key"
+            )
 
     def _run(self, name: bytes) -> Run:
         data = self._taken(name)
@@ -187,4 +191,4 @@ class Loading:
         try:
             return self._entries.pop(key)
         except KeyError:
-            raise StateDamaged(self._table, key.decode(errors="replace"), "it is missing") from None
+            raise StateDamaged(self._table, key.decode(errors="replace"), "the value is missing") from None

@@ -167,7 +167,7 @@ class ViewReads:
         if sendable(keys).num_rows < keys.num_rows:
             return bytes_of(_too_large(keys))
         if distinct(keys).num_rows < keys.num_rows:
-            return bytes_of(Refused(f"{keys.num_rows} keys, some of which are equal: give each once"))
+            return bytes_of(Refused(f"{keys.num_rows} keys, some of which are equal: give each key once"))
         reading = self._read(view, keys)
         missing = reading.missing.num_rows
         if not again:

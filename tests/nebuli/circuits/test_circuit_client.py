@@ -265,7 +265,7 @@ async def test_a_checkpoint_is_made_when_somebody_asks(serve: Serve) -> None:
         assert found.checkpoints == (first, second)
         assert (found.phase, found.next_step, len(found.members)) == ("running", second, 2)
         await circuit.checkpoint()
-        with pytest.raises(circuits.StepForgotten, match="they are known from 1 on") as forgotten:
+        with pytest.raises(circuits.StepForgotten, match="records begin at step 1") as forgotten:
             await circuit.offsets(0)
         assert forgotten.value.bound == 1
         with pytest.raises(circuits.StepNotThere, match="step 9 has not been made yet") as early:
@@ -295,7 +295,9 @@ async def test_what_is_no_row_of_an_input_is_refused_with_what_to_give(serve: Se
 def test_what_is_no_address_or_no_deadline_is_refused(deadline_s: float) -> None:
     with pytest.raises(ValueError, match="expected seconds above 0 as deadline_s"):
         Circuit("127.0.0.1:1", deadline_s=deadline_s)
-    with pytest.raises(ValueError, match="expected HOST:PORT or HOST:PORT/ID as address, got an empty text"):
+    with pytest.raises(
+        ValueError, match="expected HOST:PORT or HOST:PORT/ID as address, got an empty string"
+    ):
         Circuit("")
 
 
@@ -306,7 +308,7 @@ async def test_where_no_circuit_is_or_another_secret_it_says_so(serve: Serve) ->
             await read_until(circuit, "rows", Counter({("x", 1): 1}))
         for secret, why in ((None, "requires a secret"), ("wrong", "has another secret")):
             with pytest.raises(
-                circuits.CircuitDenied, match=f"{why}.*give Circuit the secret of its topology"
+                circuits.CircuitDenied, match=f"{why}.*give Circuit the secret of the circuit's topology"
             ):
                 await Circuit(here.address, secret=secret).__aenter__()
     with pytest.raises(
@@ -340,7 +342,8 @@ async def test_over_tls_who_is_of_another_authority_or_has_another_secret_is_tol
         )
         for each in wrong:
             with pytest.raises(
-                circuits.CircuitUnreachable, match="the secret and the certificates are those of its topology"
+                circuits.CircuitUnreachable,
+                match="the secret and the certificates are those of the circuit's topology",
             ):
                 await Circuit(here.address, secret="correct horse", tls=each, deadline_s=3.0).__aenter__()
         named = authority.issue("elsewhere", server_name="elsewhere.example.org")

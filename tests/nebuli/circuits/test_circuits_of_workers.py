@@ -214,8 +214,18 @@ def test_the_topologys_certificates_and_secret_are_those_of_the_circuit(
     for secret, shown, error, why in (
         ("wrong", tls, circuits.CircuitDenied, f"the worker of query {id_} has another secret"),
         (None, tls, circuits.CircuitDenied, "requires a secret"),
-        ("correct horse", strange, circuits.CircuitUnreachable, "certificates are those of its topology"),
-        ("correct horse", None, circuits.CircuitUnreachable, "certificates are those of its topology"),
+        (
+            "correct horse",
+            strange,
+            circuits.CircuitUnreachable,
+            "certificates are those of the circuit's topology",
+        ),
+        (
+            "correct horse",
+            None,
+            circuits.CircuitUnreachable,
+            "certificates are those of the circuit's topology",
+        ),
     ):
         with (
             pytest.raises(error, match=why),

@@ -72,7 +72,7 @@ async def test_one_that_wants_another_secret_is_not_waited_for() -> None:
     server = await started(address, Trust(secret="correct horse"))
     try:
         async with asyncio.timeout(30):
-            with pytest.raises(CircuitDenied, match="give Circuit the secret of its topology"):
+            with pytest.raises(CircuitDenied, match="give Circuit the secret of the circuit's topology"):
                 await nebuli.Circuit(address, secret="wrong", deadline_s=300.0).__aenter__()
     finally:
         await server.stop(None)

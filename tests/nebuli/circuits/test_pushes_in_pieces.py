@@ -56,7 +56,7 @@ async def test_what_is_of_no_push_is_not_pushed(serve: Serve) -> None:
         mine = await circuit.stage("a", batch(("x", 1)), producer="p", sequence=0)
         assert mine is not None
         for pieces in ([mine, mine], [mine, "../orders.db"], ["no piece"], [mine.replace("-", "/")]):
-            with pytest.raises(StagedLost, match="stage all of its rows again"):
+            with pytest.raises(StagedLost, match="stage all rows of this number again"):
                 await circuit.push_staged("a", pieces, producer="p", sequence=0)
         for producer, sequence in (("q", 0), ("p", 1)):
             with pytest.raises(StagedLost):

@@ -134,9 +134,13 @@ async def test_a_message_without_rows_is_acknowledged_too(servers) -> None:
 @pytest.mark.parametrize(
     ("start", "spans", "message"),
     [
-        (0, [(10, 20)], "continues at row 10 of its origin, but this fragment has 0 rows"),
-        (0, [(0, 10), (20, 30)], "continues at row 20 of its origin, but this fragment has 10 rows"),
-        (15, [(0, 10), (10, 20)], "arrives as rows 10 to 20 of its origin, but rows below 15 are processed"),
+        (0, [(10, 20)], "continues at row 10 of the origin, but this fragment has 0 rows"),
+        (0, [(0, 10), (20, 30)], "continues at row 20 of the origin, but this fragment has 10 rows"),
+        (
+            15,
+            [(0, 10), (10, 20)],
+            "contains rows 10 to 20 of the origin, but rows below 15 are already processed",
+        ),
     ],
 )
 async def test_a_gap_is_an_error_and_never_passed_over(servers, start: int, spans, message: str) -> None:
@@ -335,7 +339,7 @@ async def test_a_reader_with_a_state_finds_gaps_too(servers) -> None:
     await edge.send(0, 10)
     await edge.send(11, 12)
     assert (await edge.poll()).num_rows == 10
-    with pytest.raises(InputLost, match="continues at row 11 of its origin, but this fragment has 10 rows"):
+    with pytest.raises(InputLost, match="continues at row 11 of the origin, but this fragment has 10 rows"):
         await edge.poll()
 
 
@@ -386,6 +390,6 @@ async def test_a_message_without_a_position_is_from_no_worker(servers) -> None:
     edge = Edge(*servers, None)
     await edge.outbox.send(zset.insertions(pa.record_batch({"n": pa.array([1], pa.int64())})))
     with pytest.raises(
-        FragmentError, match="a note has 0 bytes, but one of a worker has 16 or 25: another program"
+        FragmentError, match="a note has 0 bytes, but a worker's note has 16 or 25: another program"
     ):
         await edge.poll()

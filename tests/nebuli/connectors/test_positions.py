@@ -18,5 +18,5 @@ def test_a_note_says_what_was_put_into_it(begin: int, end: int, progress: tuple[
 
 
 def test_any_other_note_is_refused() -> None:
-    with pytest.raises(FragmentError, match="a note has 3 bytes, but one of a worker has 16 or 25"):
+    with pytest.raises(FragmentError, match="a note has 3 bytes, but a worker's note has 16 or 25"):
         of_note(b"abc")

@@ -85,7 +85,7 @@ def test_a_run_that_is_to_fail_publishes_nothing(tmp_path: Path) -> None:
     (tmp_path / "out.csv").write_text("as before", "utf-8")
     ended = run(tmp_path, "--late", "fail")
     assert ended.exit_code == 1
-    assert f"rows came after their window was over: {LATE} at operator minute" in ended.error
+    assert f"rows arrived after their window had closed: {LATE} at operator minute" in ended.error
     assert (tmp_path / "out.csv").read_text("utf-8") == "as before"
 
 

@@ -128,7 +128,7 @@ async def test_rows_that_were_inserted_as_they_came_are_not_inserted_again(mode:
     become(query.below, FragmentState.FAILED, Cause.LOST)
     assert query.above.status is not None
     query.above.after_stop = replace(query.above.status, state=FragmentState.STOPPED, cause=Cause.REQUEST)
-    refused = rf"cannot begin again: its sink result \(Collection, mode {mode}\) has already published rows"
+    refused = rf"cannot start over: its sink result \(Collection, mode {mode}\) has already published rows"
     with pytest.raises(QueryLost, match="it was lost 3 times" if mode == "final" else refused):
         await query.supervisor.watch()
     assert any(each.startswith("register first.") for each in query.asked) == (mode == "final")

@@ -215,9 +215,9 @@ def test_a_data_port_that_the_other_worker_cannot_reach(make_fleet: MakeFleet) -
     bad = red(checks)
     edge = bad[f"edge {fleet.nodes[0]} -> {nowhere}", "channel"]
     assert edge["found"] == f"{nowhere}: Connection refused"
-    assert f"let the first reach port {nowhere.rpartition(':')[2]}" in edge["remedy"]
+    assert f"let the first node reach port {nowhere.rpartition(':')[2]}" in edge["remedy"]
     address = bad[f"worker {nowhere}", "address"]
-    assert address["found"] == f"it reports that others reach it at {fleet.nodes[1]}"
+    assert address["found"] == f"the worker reports that others reach it at {fleet.nodes[1]}"
     assert code == 3
 
 
@@ -264,7 +264,7 @@ def test_ports_of_fragments_that_the_other_worker_cannot_reach(make_fleet: MakeF
         code, checks = diagnosed(fleet)
     edge = red(checks)[f"edge {fleet.nodes[0]} -> {address}", "channel"]
     assert f"named by {address}" in edge["found"]
-    assert "let the first reach the ephemeral ports of the second" in edge["remedy"]
+    assert "let the first node reach the ephemeral ports of the second" in edge["remedy"]
     assert code == 3
 
 

@@ -91,7 +91,7 @@ def test_a_link_without_limits_is_not_judged_by_them() -> None:
 @pytest.mark.parametrize(
     ("reply", "remedy"),
     [
-        ({"error": "connection refused"}, "let the first reach port 9001 of the second"),
+        ({"error": "connection refused"}, "let the first node reach port 9001 of the second"),
         ({"reached": True, "error": "the secret is another"}, "the same secret"),
         ({"reached": True, "error": "TLS with it failed"}, "certificates of one authority"),
         ({"reached": True, "error": "nothing happened"}, "read both workers' standard error"),

@@ -80,8 +80,8 @@ def test_a_secret_from_the_environment(make_fleet: MakeFleet, monkeypatch: pytes
     ended = fleet.run("register", fleet.topology, fleet.query)
     assert ended.exit_code == 2
     assert ended.error == (
-        "the environment variable FLEET_SECRET has no secret: put one there, the same for all workers and "
-        "commands"
+        "the environment variable FLEET_SECRET has no secret: put the secret there, the same for "
+        "all workers and commands"
     )
 
 

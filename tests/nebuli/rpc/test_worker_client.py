@@ -57,7 +57,9 @@ async def asking(servicer: WorkerServicer) -> AsyncIterator[WorkerClient]:
 async def test_a_worker_with_a_fault_is_not_taken_for_one_that_is_away() -> None:
     """Who is away is asked again and again; this one answers."""
     async with asking(Faulty()) as client:
-        with pytest.raises(WorkerRefused, match=r"worker here:1 at 127.* cannot do it: .*thought of it"):
+        with pytest.raises(
+            WorkerRefused, match=r"worker here:1 at 127.* cannot execute the call: .*thought of it"
+        ):
             await client.statuses()
 
 

@@ -214,8 +214,8 @@ def test_where_a_file_may_not_grow_it_says_which_and_what_to_do(
 @pytest.mark.parametrize(
     ("code", "remedy"),
     [
-        (errno.ENOSPC, "free some"),
-        (errno.EDQUOT, "free some, or have the quota raised"),
+        (errno.ENOSPC, "free some space"),
+        (errno.EDQUOT, "free some space, or have the quota raised"),
         (errno.EIO, None),
     ],
 )

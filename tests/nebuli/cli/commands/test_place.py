@@ -373,7 +373,10 @@ def test_the_demo_is_placed_with_half_a_second_of_cpu_time():
     ("redirection", "said"),
     [
         (">&-", "Error: standard output cannot be written: Bad file descriptor\n"),
-        (">/dev/full", "Error: standard output cannot be written: No space left on device; free some\n"),
+        (
+            ">/dev/full",
+            "Error: standard output cannot be written: No space left on device; free some space\n",
+        ),
     ],
 )
 def test_output_that_goes_nowhere_is_one_line(directory: Path, redirection: str, said: str):

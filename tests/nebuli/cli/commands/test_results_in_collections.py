@@ -74,13 +74,13 @@ def test_a_query_that_is_killed_after_its_insert_has_inserted_once(
         assert ended.exit_code == 0, ended.stderr
         return ended.stderr
 
-    assert "the query begins again, as deployment" in run()
+    assert "the query starts over, as deployment" in run()
     assert mark.exists()
     with Collections(tmp_path / "store") as collections:
         assert sorted(collections.snapshot("sums").to_pylist(), key=str) == [
             {"shop": "a", "amount": 4},
             {"shop": "b", "amount": 2},
         ]
-    assert "begins again" not in run()
+    assert "starts over" not in run()
     with Collections(tmp_path / "store") as collections:
         assert collections.snapshot("sums").num_rows == 4

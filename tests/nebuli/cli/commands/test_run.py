@@ -274,7 +274,7 @@ def test_a_killed_worker_is_started_again(case: Case, which: int) -> None:
     ended = command.end()
     assert ended.exit_code == 0, ended.stderr
     assert f"worker {case.nodes[which]} does not answer" in ended.stderr
-    assert ("the query begins again" in ended.stderr) == (which == 2)
+    assert ("the query starts over" in ended.stderr) == (which == 2)
     with case.result.open(encoding="utf-8") as file:
         assert next(file) == '"n","name"\n'
         assert sorted(int(line.split(",")[0]) for line in file) == list(range(1_000_000))

@@ -119,7 +119,11 @@ def test_rows_of_a_source_without_an_end_are_printed_as_they_come(tmp_path: Path
     [
         ("| head -n 1", '"shop","hour","amount"\n', "done"),  # no error: the reader has all that it wants
         (">&-", "", "Error: standard output cannot be written: Bad file descriptor"),
-        (">/dev/full", "", "Error: standard output cannot be written: No space left on device; free some"),
+        (
+            ">/dev/full",
+            "",
+            "Error: standard output cannot be written: No space left on device; free some space",
+        ),
     ],
 )
 def test_rows_that_are_not_taken_end_the_command_in_one_line(

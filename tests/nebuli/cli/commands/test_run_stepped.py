@@ -270,7 +270,7 @@ def test_late_rows_go_to_the_place_that_the_query_has_for_them(case: Case, membe
 def test_a_late_row_fails_the_query_if_it_is_to(case: Case) -> None:
     ended = with_windows(case).run("--late", "fail")
     assert ended.exit_code == 1
-    assert "rows came after their window was over: 2 at operator hours" in ended.error
+    assert "rows arrived after their window had closed: 2 at operator hours" in ended.error
     assert case.run().exit_code == 0, "told otherwise, it goes on"
 
 
@@ -506,8 +506,11 @@ def test_a_file_that_is_gone_on_with_has_to_be_the_one_that_was_read(case: Case)
     assert case.run().exit_code == 0
     assert case.totals == {'"x",19900'}
     for other, says in (
-        (rows[:150], "a.csv: its first 200 rows are in steps, but now it has 150: it was replaced"),
-        ([], "its first 200 rows are in steps, but now it has 0"),
+        (
+            rows[:150],
+            "a.csv: its first 200 rows are in steps, but now the source has 150: the source was replaced",
+        ),
+        ([], "its first 200 rows are in steps, but now the source has 0"),
         ([*reversed(rows), *rows], "its first 200 rows are in steps, but now the last of them differ"),
     ):
         case.write("a.csv", *other)

@@ -260,7 +260,7 @@ def test_a_query_that_begins_again_is_looked_at_where_it_is_now(make_fleet: Make
         folder.mkdir()
         watching = Command("watch", id_, directory=folder)
         try:
-            watching.wait_until_said("the query begins again, as deployment ")
+            watching.wait_until_said("the query starts over, as deployment ")
 
             def is_seen() -> bool:
                 assert process.stdout is not None

@@ -319,7 +319,7 @@ def test_views_in_steps_on_workers_are_read_at_the_coordinators_node_also_over_k
 
     wait_for(shown, "the view is shown with what was read, and what it holds")
     second = fleet.run("watch", fleet.run("start", "--stepped", fleet.topology, fleet.query).stdout.strip())
-    assert (second.exit_code, "a view 'rows' is at this node already" in second.stderr) == (1, True), (
+    assert (second.exit_code, "this node already has a view 'rows'" in second.stderr) == (1, True), (
         second.stderr
     )
     assert fleet.run("stop", id_).exit_code == 0

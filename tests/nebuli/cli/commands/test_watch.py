@@ -65,7 +65,7 @@ def test_a_query_that_lost_its_sink_begins_again_under_its_id(site: Site) -> Non
     begin(site, 1)
     ended = watching.end()
     assert ended.exit_code == 0, ended.stderr
-    assert "lost the state of sink out: the query begins again, as deployment " in ended.stderr
+    assert "lost the state of sink out: the query starts over, as deployment " in ended.stderr
     assert site.out.read_text("utf-8").count("\n") == 1001
     assert site.status(id_)["state"] == "finished"
 
@@ -230,6 +230,6 @@ def test_what_cannot_be_replaced_is_named_after_a_while(site: Site) -> None:
     ended = watching.end()
     assert ended.exit_code == 1
     assert ended.error == (
-        f"worker {site.nodes[0]} does not answer; the query cannot be placed without it: source in is only "
-        f"there"
+        f"worker {site.nodes[0]} does not answer; the query cannot be placed on the other nodes: "
+        f"only node {site.nodes[0]} has source in"
     )

@@ -40,7 +40,9 @@ def test_another_collection_of_the_same_name_is_not_gone_on_with(tmp_path: Path)
         assert inserted(tmp_path, [3], position) != position
         collections.drop("c")
         collections.create("c", SCHEMA)
-        with pytest.raises(OutputGone, match="it is another collection of this name, or an older copy"):
+        with pytest.raises(
+            OutputGone, match="the collection was replaced by another of this name, or by an older copy"
+        ):
             inserted(tmp_path, [3], position)
         assert collections.snapshot("c").num_rows == 0
 

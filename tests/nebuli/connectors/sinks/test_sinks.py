@@ -312,7 +312,7 @@ def test_a_full_disk_below_a_growing_file_is_one_sentence() -> None:
     sink = AppendSink(GrowingFile("/dev/full", csv_rows))
     sink.open(SCHEMA)
     with pytest.raises(
-        OutputError, match=r"^/dev/full cannot be written: No space left on device; free some$"
+        OutputError, match=r"^/dev/full cannot be written: No space left on device; free some space$"
     ):
         sink.write(zset(("a", 1, 1)))
     sink.abort("broken")
@@ -327,7 +327,9 @@ def test_a_full_disk_below_a_large_result_is_one_sentence(
     )
     sink = FinalSink(WholeFile(str(target), csv_rows))
     sink.open(SCHEMA)
-    said = rf"^a temporary file in {target.parent} cannot be written: No space left on device; free some$"
+    said = (
+        rf"^a temporary file in {target.parent} cannot be written: No space left on device; free some space$"
+    )
     with pytest.raises(OutputError, match=said):
         sink.write(zset(*(("a", number, 1) for number in range(2000))))
     sink.abort("broken")

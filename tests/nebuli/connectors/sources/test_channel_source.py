@@ -46,7 +46,7 @@ class Reading:
             if isinstance(found, pa.RecordBatch):
                 assert found.column("_weight").to_pylist() == [1] * found.num_rows
                 return list(found.column("n").to_pylist())
-            assert self._woken.wait(30), "it returned LATER, but did not wake"
+            assert self._woken.wait(30), "poll returned LATER, but the source did not wake"
 
     def take(self, count: int) -> list[int]:
         """So many numbers or more; all that come with the last of them."""
@@ -381,7 +381,7 @@ def test_a_place_below_what_is_kept_is_named_with_both_numbers(keeper: Keeper) -
         with reading(keeper, seek=f"{keeper.heads.stream}/5") as other, pytest.raises(InputGone) as caught:
             other.rest()
     stream = keeper.heads.stream
-    assert f"message 5 of stream {stream} comes next, but the oldest that is kept is 7" in str(caught.value)
+    assert f"needs message 5 of stream {stream} next, but the oldest kept message is 7" in str(caught.value)
 
 
 def test_rows_are_not_counted_from_another_beginning(keeper: Keeper) -> None:
@@ -407,7 +407,7 @@ def test_a_stream_with_fewer_rows_than_were_read_is_another(keeper: Keeper) -> N
 
 def test_a_place_behind_the_last_message_is_named(keeper: Keeper) -> None:
     keeper.send(numbers(0, 1))
-    said = r"message 3 of stream \w+ comes next, but the stream has only 1"
+    said = r"needs message 3 of stream \w+ next, but the stream has only 1"
     with (
         reading(keeper, seek=f"{keeper.heads.stream}/3") as found,
         pytest.raises(InputGone, match=said),

@@ -89,7 +89,7 @@ def test_a_zip_archive_of_two_files_is_refused() -> None:
     with zipfile.ZipFile("in.zip", "w") as archive:
         archive.writestr("a.csv", "x")
         archive.writestr("b.csv", "x")
-    with pytest.raises(InputError, match=r"^in.zip holds 2 files; one CSV file was expected$"):
+    with pytest.raises(InputError, match=r"^in.zip holds 2 files; expected one CSV file$"):
         read_path("in.zip")
 
 
@@ -123,7 +123,9 @@ def test_a_missing_file_is_named_with_the_directory(tmp_path: Path) -> None:
 def test_a_pipe_is_an_error_and_not_waited_for() -> None:
     """Nobody writes to it: opened, it would wait for ever."""
     os.mkfifo("in.csv")
-    with pytest.raises(InputError, match=r"^in.csv is a named pipe, .*; expected a file: write them to one$"):
+    with pytest.raises(
+        InputError, match=r"^in.csv is a named pipe, .*; expected a file: write the rows to a file$"
+    ):
         read_path("in.csv")
 
 
@@ -138,7 +140,7 @@ def test_a_pattern_is_said_to_be_for_steps_alone(tmp_path: Path) -> None:
 
 
 def test_an_empty_file_is_an_error_that_names_the_columns() -> None:
-    assert message("") == "in.csv is empty: a header was expected, with origin, delay"
+    assert message("") == "in.csv is empty: expected a header with origin, delay"
 
 
 def test_a_missing_column_is_named_with_those_of_the_file() -> None:

@@ -76,7 +76,8 @@ async def test_a_keeper_that_has_lost_the_consumer_is_said_with_what_to_do() -> 
         await until_async(has_failed, "it has heard")
         assert "unknown consumer 'q'" in str(stream.arrived[-1])
         assert str(stream.arrived[-1]).endswith(
-            "; restart the query from scratch, and let no other process acknowledge as 'q', or forget it"
+            "; restart the query from scratch, and let no other process acknowledge as consumer "
+            "'q', or forget that consumer"
         )
         stream.close()
         await running

@@ -264,7 +264,7 @@ async def test_a_process_that_is_killed_behind_its_fragments_end_keeps_no_produc
 
 async def test_a_process_that_is_killed_while_it_tells_its_reader_keeps_nobody(worker: Worker) -> None:
     """It has failed, and waits for a reader that is not there; behind that it would have closed its input."""
-    why = "continues at row 5 of its origin, but this fragment has 0 rows"
+    why = "continues at row 5 of the origin, but this fragment has 0 rows"
     async with (
         netchannel.ReceiverServer() as receiver,
         netchannel.SenderServer() as sender,

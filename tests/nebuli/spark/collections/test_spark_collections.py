@@ -198,7 +198,7 @@ def test_a_stream_follows_a_handover(spark, store: Collections, tmp_path: Path) 
         query.awaitTermination(200)
     store.drop("a")
     store.create("a", SCHEMA)
-    with pytest.raises(Exception, match=r"TimesReplaced.*it is another collection"):
+    with pytest.raises(Exception, match=r"TimesReplaced.*replaced by another"):
         follow()
 
 

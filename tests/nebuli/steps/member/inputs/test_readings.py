@@ -227,8 +227,8 @@ async def test_rows_are_not_logged(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("now", "message"),
     [
-        ("n\n0\n1\n2\n77\n4\n5\n6\n7\n", r"other rows are there"),
-        ("n\n0\n1\n2\n", r"8 rows from row 1 .* now only 3 of them are there"),
+        ("n\n0\n1\n2\n77\n4\n5\n6\n7\n", r"these rows are different"),
+        ("n\n0\n1\n2\n", r"8 rows from row 1 .* now the source has only 3 of them"),
         ("m\n0\n", "no column n"),
         (None, "numbers.csv"),
     ],
