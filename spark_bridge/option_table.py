@@ -45,7 +45,7 @@ def whole(value: str, least: int) -> int:
     """A whole number from ``least`` on."""
     digits = value.strip()
     if not (digits.isascii() and digits.isdigit() and len(digits) < 20 and least <= int(digits) < NUMBERS):
-        raise ValueError(f"a whole number from {least} on, below 2^63")
+        raise ValueError(f"a whole number, at least {least} and below 2^63")
     return int(digits)
 
 

@@ -53,14 +53,14 @@ _STOP = (
 
 def _consumer(value: str) -> str:
     if not is_consumer(value.strip()):
-        raise ValueError(f"1 to {NAME_LIMIT} characters that can be printed")
+        raise ValueError(f"1 to {NAME_LIMIT} printable characters")
     return value.strip()
 
 
 def _application(value: str) -> str:
     name = value.strip()
     if not (is_printable(name) and 0 < len(name) <= TEXT_LIMIT):
-        raise ValueError(f"1 to {TEXT_LIMIT} characters that can be printed")
+        raise ValueError(f"1 to {TEXT_LIMIT} printable characters")
     return name
 
 
@@ -262,8 +262,8 @@ def _check_place(options: Mapping[str, str]) -> None:
     names = {name.lower() for name in options}
     if names & _OF_TABLES:
         raise OptionError(
-            f"channels cannot be tables of a catalog, which would store their options with the secret, and "
-            f"not pass them to readers: instead of CREATE TABLE use a temporary view, {_VIEW}"
+            f"channels cannot be tables of a catalog: the catalog would store the options, including the secret, and "
+            f"not pass them to readers. Instead of CREATE TABLE use a temporary view, {_VIEW}"
         )
     if "stopatend" in names:
         raise OptionError(f"the data source netchannel has no option stopAtEnd: {_STOP}")

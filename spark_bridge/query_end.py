@@ -62,7 +62,7 @@ def _is_end(source: Mapping[str, Any]) -> bool:
         isinstance(offset, dict) and all(isinstance(each, dict) and "seq" in each for each in offset.values())
     ):
         raise UnsupportedSpark(
-            f"the query also reads {source['description']}, which does not report its end: stop it by "
+            f"the query also reads {source['description']}, which does not report its end: stop the query by "
             f"query.stop()"
         )
     return all(each.get("ended") for each in offset.values())

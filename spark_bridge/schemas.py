@@ -57,7 +57,7 @@ def _from_spark(schema: StructType | str) -> pa.Schema:
         if (within := _sparks_own(field.dataType)) is not None:
             raise SchemaConflict(
                 f"the column {field.name!r} is {field.dataType.simpleString()}, but channels do not carry "
-                f"{within.upper()}, whose bytes are Spark's own: {_SPARKS_OWN[within]}"
+                f"{within.upper()}, whose bytes only Spark can read: {_SPARKS_OWN[within]}"
             )
         try:
             (found,) = convert(StructType([field]), **zone)
@@ -128,9 +128,9 @@ def _structs(kind: pa.DataType) -> list[pa.StructType]:
 
 
 _SPARKS_OWN = {
-    "variant": "write to_json(column), read it as a STRING, and use parse_json(column) then",
-    "geometry": "write st_asbinary(column), read it as a BINARY, and use st_geomfromwkb(column) then",
-    "geography": "write st_asbinary(column), read it as a BINARY, and use st_geogfromwkb(column) then",
+    "variant": "write to_json(column), read it as a STRING, then use parse_json(column)",
+    "geometry": "write st_asbinary(column), read it as a BINARY, then use st_geomfromwkb(column)",
+    "geography": "write st_asbinary(column), read it as a BINARY, then use st_geogfromwkb(column)",
 }
 """Types that Spark gives to Arrow as structs, which other programs cannot distinguish from structs."""
 
@@ -211,7 +211,7 @@ class Normaliser:
         source = schema.field(found[0]).type
         if not convertible(source, field.type):
             raise SchemaConflict(
-                f"the column {field.name!r} is declared as {field.type}, but comes as {source}: convert it at the "
+                f"the column {field.name!r} is declared as {field.type}, but arrives as {source}: convert it at the "
                 f"sender, or declare another type"
             )
         return int(found[0])
@@ -224,7 +224,7 @@ def _convert(column: pa.Array, field: pa.Field) -> pa.Array:
         return pc.cast(_decoded(column), field.type, safe=True)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise SchemaConflict(
-            f"the column {field.name!r} cannot be read as {field.type} without loss, since it comes as "
+            f"the column {field.name!r} cannot be read as {field.type} without loss, because it arrives as "
             f"{column.type}: {error}"
         ) from error
 

@@ -18,15 +18,19 @@ _PATTERN = frozenset("*?[")
 
 def _check_path(path: str) -> str:
     if "\0" in path:
-        raise ValueError(f"expected a path, got {path!r}, which holds a null character")
+        raise ValueError(f"expected a path, got {path!r}, which contains a null character")
     if any(unicodedata.category(each) == "Cc" for each in path):
-        raise ValueError(f"expected a path, got {path!r}, which holds a control character; rename the file")
+        raise ValueError(
+            f"expected a path, got {path!r}, which contains a control character; rename the file"
+        )
     # A pattern may be longer than the names that it matches.
     if any(
         len(part.encode(errors="surrogatepass")) > _LONGEST_NAME and not _PATTERN & set(part)
         for part in path.split("/")
     ):
-        raise ValueError(f"expected a path, got {path!r}, with a name of more than {_LONGEST_NAME} bytes")
+        raise ValueError(
+            f"expected a path, got {path!r}, which contains a name of more than {_LONGEST_NAME} bytes"
+        )
     return path
 
 

@@ -118,17 +118,13 @@ _LONGEST_NAME = 255
 
 def _check_channel(channel: str) -> str:
     if not channel.isprintable() or not 1 <= len(channel.encode()) <= _LONGEST_NAME:
-        raise ValueError(
-            f"expected 1 to {_LONGEST_NAME} bytes that can be printed as channel, got {channel[:60]!r}"
-        )
+        raise ValueError(f"expected 1 to {_LONGEST_NAME} printable bytes as channel, got {channel[:60]!r}")
     return channel
 
 
 def _check_name(name: str) -> str:
     if not name.isprintable() or not 1 <= len(name) <= _LONGEST_NAME:
-        raise ValueError(
-            f"expected a name of 1 to {_LONGEST_NAME} characters that can be printed, got {name[:60]!r}"
-        )
+        raise ValueError(f"expected a name of 1 to {_LONGEST_NAME} printable characters, got {name[:60]!r}")
     return name
 
 
@@ -164,12 +160,12 @@ class ChannelSource(SourceConnector):
     def _goes_together(self) -> ChannelSource:
         if self.consumer is not None and self.begin == "latest":
             raise ValueError(
-                f"from latest contradicts consumer {self.consumer!r}, which begins after its acknowledged "
-                f"messages; expected one of them"
+                f"from latest contradicts consumer {self.consumer!r}, which begins after the messages that it "
+                f"acknowledged; give from or consumer, not both"
             )
         if self.holder is not None and self.consumer is None:
             raise ValueError(
-                f"holder {self.holder!r} reserves a consumer's name, but no consumer is given; add consumer"
+                f"holder {self.holder!r} reserves a consumer's name, but no consumer is given; add the key consumer"
             )
         return self
 
@@ -246,10 +242,11 @@ def _check_nulls(nulls: tuple[str, ...]) -> tuple[str, ...]:
     for null in nulls:
         if set(null) & set('",\r\n'):
             raise ValueError(
-                f"a null is written without quotes, so it must not contain a quote, comma or line break; got {null!r}"
+                f"values in nulls are written without quotes, so they must not contain a quote, comma or line break; "
+                f"got {null!r}"
             )
         if _LIKE_A_VALUE.fullmatch(null):
-            raise ValueError(f"a null must differ from all numbers, times and bools; got {null!r}")
+            raise ValueError(f"values in nulls must not be numbers, times or bools; got {null!r}")
     return nulls
 
 
@@ -336,8 +333,8 @@ class CollectionSink(SinkConnector):
     def _goes_together(self) -> CollectionSink:
         if self.rendition is not None and self.mode == "final":
             raise ValueError(
-                f"rendition {self.rendition!r} does not go with mode final: only queries in steps write a rendition, "
-                f"in mode changes or append; remove one of the two"
+                f"rendition {self.rendition!r} cannot be combined with mode final: only queries in steps write a "
+                f"rendition, in mode changes or append; remove rendition, or change mode"
             )
         return self
 

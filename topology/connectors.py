@@ -48,8 +48,8 @@ class SourceConnector(Model):
     """Only for collections: its positions are times, and a step of a query in steps has all rows up to one of them."""
 
     _instead_of: ClassVar[Mapping[str, str]] = {
-        "bounded": "the type of a source determines if it ends: CSV and Parquet do, a Generator with count, a "
-        "Collection with follow: false, TCP and Channel when their peer ends them"
+        "bounded": "the type of a source determines if it ends: sources of CSV and Parquet do, as do a Generator "
+        "with count and a Collection with follow: false; TCP and Channel end when their peer ends them"
     }
     """Keys that are looked for here and do not exist, and in a clause what to use."""
 
@@ -64,9 +64,8 @@ class SourceConnector(Model):
     def _check_base(self) -> Self:
         if self.base and not self.can_be_base:
             what = (
-                f"{self.reads} cannot be read again from its beginning to an end, so it would not be known when a "
-                f"base has all of it; omit base, or read a file, a collection or another source "
-                f"that can"
+                f"{self.reads} cannot be read again from its beginning to an end, so a base cannot detect when it "
+                f"has all rows; omit base, or read a file, a collection or another source that can be read again"
             )
             raise PydanticCustomError(MISPLACED, "{what}", {"at": ("base",), "what": what})
         return self
@@ -218,8 +217,8 @@ class Connectors(Generic[C]):
             del self.packages[name]
             raise ConnectorUnusable(
                 f"{what} comes from package {package}, whose entry point {found[0].value} is not a "
-                f"{self._base.__name__} with an implementation and type: Literal[{name!r}]; report it to its "
-                f"author"
+                f"{self._base.__name__} with an implementation and type: Literal[{name!r}]; report this to "
+                f"its author"
             )
         self.known[name] = connector
         self._adapter = None

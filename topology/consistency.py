@@ -89,7 +89,7 @@ def _bad_links(nodes: list[Item]) -> Iterator[Found]:
                 hint = did_you_mean(target, others)
                 yield (
                     place,
-                    f"link to {target!r}, which is the address of no node{hint}; expected {listed(others)}",
+                    f"link to {target!r}, which is not the address of a node{hint}; expected {listed(others)}",
                 )
             elif target in links[own]:
                 yield place, f"duplicate link from {own} to {target}; give each once"
@@ -111,7 +111,7 @@ def _half_secured(data: Any, nodes: list[Item]) -> Iterator[Found]:
             if has is False:
                 yield (
                     path,
-                    f"this node has no {key}, but others have; expected {key} at each node, or at the top for all",
+                    f"this node has no {key}, but others have one; expected {key} at each node, or at the top level",
                 )
 
 
@@ -132,7 +132,7 @@ def _limits_of_no_link(path: Location, node: dict[str, Any], ends: dict[str, Loc
             hint = did_you_mean(str(target), ends)
             yield (
                 (*path, "links", "limits", target),
-                f"limits of a link to {target!r}, which is not in downstream{hint}; expected {listed(ends)}",
+                f"limits are given for a link to {target!r}, which is not in downstream{hint}; expected {listed(ends)}",
             )
 
 
@@ -153,7 +153,7 @@ def _cycles(links: dict[str, dict[str, Location]]) -> Iterator[Found]:
             cycle = [start for start, _ in nx.find_cycle(graph, min(group, key=list(links).index))]
             yield (
                 links[cycle[-1]][cycle[0]],
-                f"links form a cycle: {' -> '.join([*cycle, cycle[0]])}; expected none",
+                f"links form a cycle: {' -> '.join([*cycle, cycle[0]])}; remove one of them",
             )
 
 
@@ -168,7 +168,7 @@ def listed(names: Iterable[str], most: int = 8) -> str:
     """Names in a sentence: all of them, or the first few and how many there are."""
     names = list(names)
     if not names:
-        return "none, as there are none"
+        return "none, because none exists"
     if len(names) <= most:
         return "one of " + ", ".join(names) if len(names) > 1 else names[0]
     return f"one of {', '.join(names[:most])} or {len(names) - most} more"

@@ -48,12 +48,12 @@ class BufferSettings(_AsGiven):
     def _goes_together(self) -> BufferSettings:
         if self.directory is not None and self.when_full in ("drop_oldest", "spill"):
             raise ValueError(
-                f"when_full {self.when_full} does not go with directory {self.directory}, which keeps all messages on "
-                f"disk; expected when_full block or fail, or no directory"
+                f"when_full {self.when_full} cannot be combined with directory {self.directory}, which keeps all "
+                f"messages on disk; expected when_full block or fail, or no directory"
             )
         if self.max_disk_bytes is not None and self.directory is None and self.when_full != "spill":
             raise ValueError(
-                f"max_disk_bytes {self.max_disk_bytes} bounds files, but this buffer has none; expected "
+                f"max_disk_bytes {self.max_disk_bytes} bounds files, but this buffer has no files; add "
                 f"directory, or when_full spill"
             )
         return self
@@ -64,8 +64,8 @@ def _check_retry(value: Any) -> Any:
         return value
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf:
         return value
-    shown = repr(value) if isinstance(value, str | int | float) else "something else"
-    raise ValueError(f"expected forever, or seconds from 0 on, as retry, got {shown}")
+    shown = repr(value) if isinstance(value, str | int | float) else "another type of value"
+    raise ValueError(f"expected forever, or at least 0 seconds, as retry, got {shown}")
 
 
 _Seconds = Annotated[float, Field(ge=0)]
@@ -84,8 +84,8 @@ class FaultSettings(_AsGiven):
     def _goes_together(self) -> FaultSettings:
         if self.on_failure == "wait" and self.retry in ("forever", 0):
             raise ValueError(
-                f"on_failure wait does not go with retry {self.retry}, after which a warning reports that "
-                f"the channel still waits; expected seconds above 0 as retry, or no on_failure"
+                f"on_failure wait cannot be combined with retry {self.retry}, the time until a warning that the "
+                f"channel still waits; expected seconds above 0 as retry, or no on_failure"
             )
         return self
 

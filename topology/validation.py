@@ -212,9 +212,9 @@ def _as_text(given: Any) -> str:
     """How a text is written that YAML takes for something else."""
     match given:
         case bool():
-            return "; YAML takes yes, no, on and off for true and false: put it in quotes, as in 'yes'"
+            return "; YAML reads yes, no, on and off as true and false: put the value in quotes, as in 'yes'"
         case int() | float():
-            return "; put it in quotes"
+            return "; put the value in quotes"
     return ""
 
 

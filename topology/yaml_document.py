@@ -83,7 +83,7 @@ def _syntax_mistake(error: yaml.YAMLError, text: str, file: str | None) -> Mista
         message = f"not valid YAML: {', '.join(filter(None, (error.context, error.problem)))}"
         spot = _spot(mark) if mark else Spot(1, 1)
         if mark and _is_tab(text, mark):
-            message += "; indent with spaces, as YAML takes no tabs there"
+            message += "; indent with spaces, because YAML does not allow tabs there"
     else:
         position = getattr(error, "position", 0)
         message = f"not valid YAML: {getattr(error, 'reason', error)}"
@@ -120,7 +120,7 @@ class _Builder:
                     node,
                     "an alias contains itself; expected a finite document"
                     if id(node) in self._open
-                    else f"aliases make more than {_MAX_VALUES:,} values of this file; write out the needed ones",
+                    else f"aliases expand this file to more than {_MAX_VALUES:,} values; use fewer aliases",
                 )
             self.endless = True
             return None

@@ -46,7 +46,7 @@ def waiting(entry: Entry, heads: Heads, *, kept: bool = False) -> Waiting | None
     if heads.stream != entry.stream:
         lost = (
             f"the query has read stream {entry.stream} up to {entry.sequence}, but the server now has stream "
-            f"{heads.stream}, and never reported the end of the former"
+            f"{heads.stream}, and never reported the end of the first stream"
         )
         return Waiting(heads, heads.oldest, lost)
     if entry.sequence < heads.oldest:

@@ -105,7 +105,7 @@ class BatchReader(ReadsRanges, DataSourceReader):
     def _complain(self, key: str, what: str, number: int) -> None:
         if self._options.fail_on_data_loss:
             raise lost(key, what)
-        log.warning("channel %r: %s; the read continues with number %d", key, what, number)
+        log.warning("channel %r: %s; the read continues with message %d", key, what, number)
 
 
 class FilteringBatchReader(BatchReader):

@@ -102,7 +102,7 @@ class Channels:
             return
         if source.key not in self._silent:
             self._silent.add(source.key)
-            log.warning("%s: %s; waiting for it", source.key, error)
+            log.warning("%s: %s; waiting for the channel", source.key, error)
         reader.close()
         self._watched[source.key] = self._watch(source)
 
@@ -110,7 +110,7 @@ class Channels:
         """True if another stream has begun where one has ended, quietly and now and then."""
         here, now = self._watched[source.key], time.monotonic()
         if here.rests_since is None:
-            log.info("%s: its stream has ended, and its server is gone", source.key)
+            log.info("%s: its stream has ended, and its server no longer answers", source.key)
             here.rests_since = now
         if now - here.rests_since >= REST_S:
             here.reader.close()
@@ -121,8 +121,8 @@ class Channels:
         if heads.stream:
             return True
         error = DataLost(
-            f"channel {key!r} has failed before anything was kept: {heads.failure}. Register it again at its server; "
-            f"to read without it, start the query with failOnDataLoss=false"
+            f"channel {key!r} has failed before any message was kept: {heads.failure}. Register it again at its "
+            f"server; to read without it, start the query with failOnDataLoss=false"
         )
         if self._options.fail_on_data_loss:
             raise error
@@ -219,9 +219,10 @@ class Channels:
         return CheckpointReplaced(
             f"channel {key!r} was read as consumer {name!r} by another query, while this one has no checkpoint yet: "
             f"{error}. Two queries need two names: give this one its own by the option consumer, and name both in "
-            f"the server's RetainPolicy(consumers=...), so that everything is kept for both. If the other one is gone "
-            f"for good, free its name by netchannel.channel_reader({source.endpoint!r}, {source.channel!r})"
-            f".forget({name!r}); if this is the same query, and its checkpoint was deleted or moved, restore it"
+            f"the server's RetainPolicy(consumers=...), so that everything is kept for both. If the other query "
+            f"will never run again, free its name by netchannel.channel_reader({source.endpoint!r}, "
+            f"{source.channel!r}).forget({name!r}). If this is the same query, and its checkpoint was deleted or "
+            f"moved, restore the checkpoint"
         )
 
     def acknowledge(self, entries: Mapping[str, Entry], heads: Mapping[str, Heads]) -> None:
@@ -269,13 +270,13 @@ def unheard(connection: Connection, source: Source) -> SparkBridgeError:
     """Return the error for a channel without a stream in time."""
     return SparkBridgeError(
         f"no answer for channel {source.channel!r} at {source.endpoint} within {connection.timeout_s} s "
-        f"(connectTimeout): has a stream begun there?"
+        f"(connectTimeout): has a stream started there?"
     )
 
 
 def _in_use(key: str, consumer: str, why: str) -> SparkBridgeError:
     return SparkBridgeError(
-        f"another query, or another load() of this one, reads channel {key!r} as consumer {consumer!r}, or did so "
-        f"until now: {why}. The option consumer gives each its own name; a name whose query is gone is free after at "
-        f"most {HANDOVER_S:.0f} s, if connectTimeout is as long"
+        f"another query, or another load() of this one, reads channel {key!r} as consumer {consumer!r}, or did "
+        f"until now: {why}. Give each its own name by the option consumer. The name of a query that has stopped is "
+        f"free after at most {HANDOVER_S:.0f} s; give a connectTimeout of at least this time to wait for it"
     )

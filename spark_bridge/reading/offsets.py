@@ -90,8 +90,8 @@ def left_out(entries: Mapping[str, Entry], sources: tuple[Source, ...]) -> list[
         if source.key not in entries and (before := sorted(names & gone)):
             raise DataLost(
                 f"the query's checkpoint calls channel {source.channel!r} {before[0]!r}, but this run calls it "
-                f"{source.key!r}: the query would read it again from its beginning; start it with the same endpoints "
-                "as before, or with a new checkpoint"
+                f"{source.key!r}: the query would read the channel again from its beginning; start the query with the "
+                "same endpoints as before, or with a new checkpoint"
             )
     return sorted(gone)
 
@@ -123,7 +123,7 @@ def ranges(
         if key not in by_key:
             raise DataLost(
                 f"the query's checkpoint has messages of {key!r} to read, but the channels of this run are "
-                f"{', '.join(by_key)}: start it with all the channels and endpoints that it had"
+                f"{', '.join(by_key)}: start the query with all the channels and endpoints that it had"
             )
         found.append(Range(by_key[key], entry.stream, first, entry.sequence))
     return cut(found, pieces or 0)

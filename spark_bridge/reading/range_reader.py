@@ -54,8 +54,8 @@ def source_schema(options: ReadOptions) -> pa.Schema:
             except TimeoutError as error:
                 raise SchemaConflict(
                     f"channel {source.key!r} at {source.endpoint} has no schema after "
-                    f"{options.connection.timeout_s} s (connectTimeout): nothing was sent on it yet; give a schema "
-                    f"with .schema(...), or send something first"
+                    f"{options.connection.timeout_s} s (connectTimeout): no message was sent on it yet; give a schema "
+                    f"with .schema(...), or send a message first"
                 ) from error
         assert schema is not None  # of the codec arrow
         schemas[source.key] = _chosen(schema, source, options)
@@ -76,7 +76,7 @@ def _chosen(schema: pa.Schema, source: Source, options: ReadOptions) -> pa.Schem
         if missing:
             hint = "; includeMetadata=true adds it" if missing[0] in METADATA.names else ""
             raise SchemaConflict(
-                f"the channels have no column {missing[0]!r}{hint}: theirs are {_line(schema)}"
+                f"the channels have no column {missing[0]!r}{hint}: their columns are {_line(schema)}"
             )
         schema = pa.schema([field for name in options.columns for field in schema if field.name == name])
     taken = [name for name in METADATA.names if options.metadata and name in schema.names]
@@ -88,7 +88,9 @@ def _chosen(schema: pa.Schema, source: Source, options: ReadOptions) -> pa.Schem
 
 
 def _taken(name: str) -> str:
-    return f"the channels have a column {name!r} of their own: omit includeMetadata"
+    return (
+        f"the channels already have a column {name!r}, which includeMetadata would add: omit includeMetadata"
+    )
 
 
 def check_declared(schema: pa.Schema, options: ReadOptions) -> None:
@@ -104,14 +106,14 @@ def check_declared(schema: pa.Schema, options: ReadOptions) -> None:
     if options.columns is not None and options.columns != data:
         raise OptionError(
             f"the option columns selects {', '.join(options.columns)}, but the given schema selects "
-            f"{', '.join(data)} of the channel: omit columns, since .schema(...) applies"
+            f"{', '.join(data)} of the channel: omit columns, because .schema(...) selects them"
         )
     if not options.metadata:
         return
     if not added:
         raise OptionError(
-            "the option includeMetadata is set, but the given schema has none of its columns: add "
-            "the wanted ones (_channel STRING, _sequence BIGINT, _timestamp TIMESTAMP), or omit one of the two"
+            "the option includeMetadata is set, but the given schema has none of its columns: add those that you "
+            "need (_channel STRING, _sequence BIGINT, _timestamp TIMESTAMP) to the schema, or omit includeMetadata"
         )
     for name in added:
         if schema.field(name).type != METADATA.field(name).type:
@@ -184,7 +186,7 @@ class RangeReader:
                     raise unheard(self.connection, wanted.source) from error
                 heads = asked.latest
         if heads.stream != wanted.stream:
-            log.warning("%s: stream %s is gone, and its messages with it", key, wanted.stream)
+            log.warning("%s: stream %s and its messages are gone", key, wanted.stream)
             return wanted.until, wanted.until
         until = max(wanted.first, min(wanted.until, heads.head))
         first = min(max(wanted.first, heads.oldest), until)

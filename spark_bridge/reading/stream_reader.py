@@ -248,9 +248,9 @@ class StreamReader(ReadsRanges, DataSourceStreamReader, SupportsTriggerAvailable
         for key in left_out(entries, sources):
             self._lose(
                 key,
-                f"the query's checkpoint has it up to message {entries[key].sequence}, but this run reads "
-                f"{', '.join(source.key for source in sources)}: start it with all the channels and endpoints that it "
-                f"had",
+                f"the query's checkpoint has this channel up to message {entries[key].sequence}, but this run reads "
+                f"{', '.join(source.key for source in sources)}: start the query with all the channels and endpoints "
+                f"that it had",
             )
         return {source.key: entries[source.key] for source in sources if source.key in entries}
 

@@ -51,8 +51,8 @@ def format_channel(template: str, partition: int) -> str:
         return template.format(partition=partition)
     except (LookupError, ValueError) as error:
         raise ChannelTemplate(
-            f"the channel {template!r} is not a template ({error!r}): its only field is {{partition}}, and other "
-            f"braces are doubled"
+            f"the channel {template!r} is not a template ({error!r}): its only field is {{partition}}; double all "
+            f"other braces"
         ) from error
 
 
@@ -86,9 +86,9 @@ def check_no_table() -> None:
     creates = command != write and known("sql.streaming.queryId") is None
     if creates or (known("callSite.short") or "").startswith("toTable "):
         raise OptionError(
-            "the rows are written to a table of Spark's catalog, which would not keep their address, so it could "
-            "not be read: write with save(), or start(), in place of saveAsTable, writeTo or "
-            "toTable; to name channels in SQL, use CREATE TEMPORARY VIEW name USING format OPTIONS (...)"
+            "the rows are written to a table of Spark's catalog, which would not store the address of the "
+            "channels, so the table could not be read: write with save(), or start(), in place of saveAsTable, writeTo "
+            "or toTable; to name channels in SQL, use CREATE TEMPORARY VIEW name USING format OPTIONS (...)"
         )
 
 
@@ -103,12 +103,12 @@ def check_input() -> None:
     try:
         if _input_stream().peek(1):  # type: ignore[attr-defined]  # buffered readers have it, BinaryIO does not declare it
             return
-        cause = "it closed its connection without the mark of the end"
+        cause = "it closed its connection before it sent the end"
     except OSError as error:
         cause = f"its connection failed: {error}"
     raise InputIncomplete(
-        f"Spark stopped giving rows before the partition was complete ({cause}): a step above this one has failed, "
-        f"or the task was killed"
+        f"Spark stopped sending rows before the partition was complete ({cause}): an earlier step of the query "
+        f"has failed, or the task was killed"
     )
 
 

@@ -92,7 +92,9 @@ def _announcement(channel: str) -> str:
 def _listen_address(peer: str) -> str:
     """Any port on the interface by which this machine reaches ``peer``."""
     if scheme_of(peer) != "tcp":
-        raise SparkBridgeError(f"{peer} is not TCP: tasks announce themselves to host:port")
+        raise SparkBridgeError(
+            f"{peer} is not a TCP address: expected host:port, to which tasks send their own address"
+        )
     address = parse_address(peer)
     family, kind, _, _, target = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind) as probe:

@@ -115,9 +115,9 @@ def warn_if_unguarded(options: WriteOptions, query: Query) -> None:
     """Warn that the deletion of a query's checkpoint will not be noticed, if nothing can be claimed for it."""
     if _claimed(options, query) is None:
         log.warning(
-            "query %s writes to %s without a guard: the location of its checkpoint is unknown here, so deleting or "
-            "replacing it is not an error, and rows may be written twice: give it the option checkpointLocation, a "
-            "queryName, or txnAppId",
+            "query %s writes to %s without a guard: the location of its checkpoint is unknown here. If the checkpoint "
+            "is deleted or replaced, no error is raised, and rows may be written twice: give the query the option "
+            "checkpointLocation, a queryName, or txnAppId",
             query.id,
             ", ".join(repr(source.key) for source in options.connection.sources),
         )
@@ -140,8 +140,8 @@ def _is_claimed(client: BlockingGroupClient, name: str, query: str, channel: str
     if client.last_epoch(_owned(name)) is not None:
         raise CheckpointReplaced(
             f"another query, not this one ({query}), has written to channel {channel!r} under {name}: its "
-            f"checkpoint was deleted or replaced, and later rows may have been written before. Restore it; "
-            f"or, to write from here on regardless, give another txnAppId"
+            f"checkpoint was deleted or replaced, and this query could write rows again. Restore the checkpoint; "
+            f"or, to continue without it, give another txnAppId"
         )
     return False
 

@@ -74,10 +74,10 @@ def test_an_option_of_another_use_is_named_as_such():
         ("startingTimestamp", "yesterday", "a time with its zone"),
         ("startingTimestamp", "2026-01-01T00:00:00", "a time with its zone"),
         ("startingTimestamp", "2999-01-01T00:00:00Z", "a time in the past"),
-        ("maxRowsPerTrigger", str(1 << 63), "a whole number from 1 on, below 2^63"),
+        ("maxRowsPerTrigger", str(1 << 63), "a whole number, at least 1 and below 2^63"),
         ("maxBytesPerTrigger", "99999999999999g", "a number of bytes, such as 1048576 or 64m"),
-        ("consumer", " ", "1 to 255 characters that can be printed"),
-        ("consumer", "c" * 256, "1 to 255 characters that can be printed"),
+        ("consumer", " ", "1 to 255 printable characters"),
+        ("consumer", "c" * 256, "1 to 255 printable characters"),
     ],
 )
 def test_a_value_of_a_wrong_type_is_refused_with_what_is_taken(name, value, takes):
@@ -90,9 +90,9 @@ def test_a_value_of_a_wrong_type_is_refused_with_what_is_taken(name, value, take
 @pytest.mark.parametrize(
     ("name", "value", "takes"),
     [
-        ("txnAppId", "a\nb", "1 to 4096 characters that can be printed"),
-        ("txnAppId", "a" * 4097, "1 to 4096 characters that can be printed"),
-        ("txnVersion", str(1 << 63), "a whole number from 0 on, below 2^63"),
+        ("txnAppId", "a\nb", "1 to 4096 printable characters"),
+        ("txnAppId", "a" * 4097, "1 to 4096 printable characters"),
+        ("txnVersion", str(1 << 63), "a whole number, at least 0 and below 2^63"),
     ],
 )
 def test_what_cannot_name_a_write_is_refused_before_it_begins(name, value, takes):

@@ -98,7 +98,7 @@ def test_a_file_with_three_mistakes_prints_three(tmp_path: Path):
     known = "address, capacity, channels, data_ports, engine, grpc, links, listen, master, physical, secret, sinks, tls"
     assert str(caught.value).splitlines() == [
         f"{file}:8:5: unknown key 'capasity' (did you mean 'capacity'?); expected {known}",
-        f"{file}:9:26: link to '127.0.0.1:9004', which is the address of no node {addresses}",
+        f"{file}:9:26: link to '127.0.0.1:9004', which is not the address of a node {addresses}",
         f"{file}:13:11: expected a port from 1 to 65535 in '127.0.0.1:80030', got '80030'",
     ]
 
@@ -157,7 +157,7 @@ def test_a_file_with_three_mistakes_prints_three(tmp_path: Path):
         ("path: flights.csv", "file: flights.csv", "11:39: unknown key 'file'; expected base, "),
         ("path: flights.csv", r'path: "a\0b"', "11:45: expected a path, got 'a\\x00b', which holds a null"),
         ("path: flights.csv", r'path: "a\nb"', "11:45: expected a path, got 'a\\nb', which holds a control"),
-        ("path: flights.csv", f"path: {'a' * 256}", "with a name of more than 255 bytes"),
+        ("path: flights.csv", f"path: {'a' * 256}", "which contains a name of more than 255 bytes"),
         ("path: flights.csv", "path: 7", "11:45: expected a string as path, got 7; put it in quotes"),
         (
             "links: {downstream: [127.0.0.1:9003]}",
@@ -172,8 +172,8 @@ def test_a_file_with_three_mistakes_prints_three(tmp_path: Path):
         ),
         ("links: {downstream: [127.0.0.1:9003]}", "links: {downstream: [127.0.0.1:9003}", "not valid YAML"),
         ("logical:\n", "logical:\n\t- x\n", "2:1: not valid YAML"),
-        ("logical:\n", "logical:\n\t- x\n", "; indent with spaces, as YAML takes no tabs there"),
-        ("    capacity: 2", "\tcapacity: 2", "; indent with spaces, as YAML takes no tabs there"),
+        ("logical:\n", "logical:\n\t- x\n", "; indent with spaces, because YAML does not allow tabs there"),
+        ("    capacity: 2", "\tcapacity: 2", "; indent with spaces, because YAML does not allow tabs there"),
     ],
 )
 def test_a_mistake_is_reported_where_it_is(old: str, new: str, said: str):
@@ -202,7 +202,7 @@ def test_a_mistake_is_reported_where_it_is(old: str, new: str, said: str):
         (
             "path: f",
             "bounded: true, path: f",
-            "unknown key 'bounded'; the type of a source determines if it ends: CSV and Parquet do, a Generator",
+            "unknown key 'bounded'; the type of a source determines if it ends: sources of CSV and Parquet do",
         ),
     ],
 )
@@ -242,23 +242,23 @@ def test_only_for_a_consumer_is_a_channel_there_to_be_read_again(keys: str, agai
         (CHANNEL.replace(":9100", ""), "11:52: expected host:port"),
         (
             CHANNEL.replace("channel: flights", 'channel: ""'),
-            "11:77: expected 1 to 255 bytes that can be printed",
+            "11:77: expected 1 to 255 printable bytes",
         ),
         (
             CHANNEL.replace("channel: flights", f"channel: {'é' * 128}"),
             "11:77: expected 1 to 255 bytes that can",
         ),
-        (CHANNEL + r', consumer: "a\nb"', "characters that can be printed, got 'a\\nb'"),
+        (CHANNEL + r', consumer: "a\nb"', "printable characters, got 'a\\nb'"),
         (CHANNEL + ", from: end", "11:92: expected one of beginning, latest"),
         (CHANNEL + ", begin: latest", "11:86: unknown key 'begin'"),
         (CHANNEL + ", consumer: job, from: latest", "from latest contradicts consumer 'job'"),
         (
             CHANNEL + ", holder: me",
-            "holder 'me' reserves a consumer's name, but no consumer is given; add consumer",
+            "holder 'me' reserves a consumer's name, but no consumer is given; add the key consumer",
         ),
         (CHANNEL + ", secret: open sesame", "a topology must not contain a secret"),
         (CHANNEL + ", tls: {certificate: c.pem, key: k.pem}", "missing key 'authority'"),
-        (CHANNEL + ", fault: {retry: soon}", "expected forever, or seconds from 0 on, as retry, got 'soon'"),
+        (CHANNEL + ", fault: {retry: soon}", "expected forever, or at least 0 seconds, as retry, got 'soon'"),
         (CHANNEL + ", path: flights.csv", "11:86: unknown key 'path'"),
     ],
 )
@@ -326,7 +326,7 @@ def test_aliases_that_make_too_many_values_are_not_called_endless():
     lists = ["l0: &l0 [0, 0, 0, 0, 0, 0, 0, 0, 0, 0]"]
     lists += [f"l{each}: &l{each} [{', '.join([f'*l{each - 1}'] * 10)}]" for each in range(1, 7)]
     (said,) = mistakes("\n".join(lists))
-    assert said.endswith("aliases make more than 1,000,000 values of this file; write out the needed ones")
+    assert said.endswith("aliases expand this file to more than 1,000,000 values; use fewer aliases")
 
 
 @pytest.mark.timed

@@ -254,7 +254,7 @@ def test_an_entry_point_to_something_else_is_its_authors_mistake(
         SOURCES.named(name)
     assert str(caught.value) == (
         f"source type '{name}' comes from package queue_one 1.5, whose entry point queue_one:{value} is not a "
-        f"SourceConnector with an implementation and type: Literal['{name}']; report it to its author"
+        f"SourceConnector with an implementation and type: Literal['{name}']; report this to its author"
     )
 
 

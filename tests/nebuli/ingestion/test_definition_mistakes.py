@@ -16,7 +16,7 @@ schema:
 - {name: shop, type: string}
 - {name: amount, type: int64}
 """
-QUOTES = "; YAML takes yes, no, on and off for true and false: put it in quotes, as in 'yes'"
+QUOTES = "; YAML reads yes, no, on and off as true and false: put the value in quotes, as in 'yes'"
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,7 @@ def test_mistakes_in_a_querys_policies_have_their_places() -> None:
         parse_query(text, file="q.json")
     assert [str(mistake).partition(";")[0] for mistake in caught.value.mistakes] == [
         "q.json:1:26: unknown key 'when_ful' (did you mean 'when_full'?)",
-        "q.json:2:22: expected forever, or seconds from 0 on, as retry, got -1",
+        "q.json:2:22: expected forever, or at least 0 seconds, as retry, got -1",
         "q.json:3:10: policies are given for the output of 't', but no operator with an output has this id",
         "q.json:3:19: policies are given for the output of 'out', but no operator with an output has this id",
     ]
@@ -185,7 +185,9 @@ def test_faults_go_together_exactly_where_they_do_in_a_channel(retry: Any, on_fa
 def test_waiting_on_wants_seconds_to_wait() -> None:
     """What would it be told after?"""
     for retry in ("forever", 0):
-        with pytest.raises(ValueError, match=f"on_failure wait does not go with retry {retry}, .* above 0"):
+        with pytest.raises(
+            ValueError, match=f"on_failure wait cannot be combined with retry {retry}, .* above 0"
+        ):
             FaultSettings.model_validate({"retry": retry, "on_failure": "wait"})
 
 
@@ -216,11 +218,11 @@ nodes:
         ),
         "t.yaml:4:23: expected at least 1 as max_bytes, got 0",
         "t.yaml:4:37: expected one of block, fail, drop_oldest, spill as when_full, got 'spil' (did you mean 'spill'?)",
-        "t.yaml:5:18: expected forever, or seconds from 0 on, as retry, got 'never'",
+        "t.yaml:5:18: expected forever, or at least 0 seconds, as retry, got 'never'",
         "t.yaml:8:13: expected one of embedded, spark as engine, got 'Spark' (did you mean 'spark'?)",
         (
-            "t.yaml:9:24: when_full spill does not go with directory x, which keeps all messages on disk; expected "
-            "when_full block or fail, or no directory"
+            "t.yaml:9:24: when_full spill cannot be combined with directory x, which keeps all messages on disk; "
+            "expected when_full block or fail, or no directory"
         ),
         "t.yaml:10:13: expected either file or env as secret",
         "t.yaml:12:19: expected env to name an environment variable: letters, digits and underscores",
@@ -233,6 +235,6 @@ def test_a_node_without_what_others_have_is_a_mistake(key: str) -> None:
     name = key.partition(":")[0]
     with pytest.raises(TopologyError) as caught:
         parse_topology(text, "t.yaml")
-    said = f"this node has no {name}, but others have; expected {name} at each node, or at the top for all"
+    said = f"this node has no {name}, but others have one; expected {name} at each node, or at the top level"
     assert str(caught.value) == f"t.yaml:4:5: {said}"
     parse_topology(f"{key}\n{text}")

@@ -207,7 +207,7 @@ async def test_a_server_that_is_gone_after_the_end_of_its_stream_is_looked_for_i
 
         await until_async(tries, "it is looked for several times")
         assert [each.getMessage() for each in caplog.records if each.name == "spark_bridge"] == [
-            "rows: its stream has ended, and its server is gone"
+            "rows: its stream has ended, and its server no longer answers"
         ]
         assert not [each for each in caplog.records if each.levelname == "WARNING"]
         async with SenderServer(address) as sender:
@@ -230,15 +230,15 @@ async def test_a_channel_that_failed_before_it_had_a_stream_is_data_lost(tmp_pat
         batch = BatchReader(read_options(options, "batch read"), BATCH.schema)
         async with watched(receiver.address, failOnDataLoss=fail) as channels:
             if fail == "true":
-                with pytest.raises(DataLost, match="channel 'rows' has failed before anything was kept: "):
+                with pytest.raises(DataLost, match="channel 'rows' has failed before any message was kept: "):
                     await asyncio.to_thread(batch.partitions)
-                with pytest.raises(DataLost, match="channel 'rows' has failed before anything was kept: "):
+                with pytest.raises(DataLost, match="channel 'rows' has failed before any message was kept: "):
                     await until_head(channels, 1)
             else:
                 assert await asyncio.to_thread(batch.partitions) == []
                 await asyncio.to_thread(channels.heads)
                 assert [channels.latest() for _ in range(3)] == [{}] * 3
-                assert caplog.text.count("has failed before anything was kept") == 2
+                assert caplog.text.count("has failed before any message was kept") == 2
 
 
 async def test_what_no_time_will_change_is_raised():

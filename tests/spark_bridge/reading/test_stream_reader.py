@@ -189,7 +189,7 @@ def test_a_channel_that_is_left_out_is_said_or_passed_over(channels, caplog, pla
     there.commit(end)
     assert channels.acknowledged["a"] == Position("s", 7)
     assert len(caplog.records) == 1
-    assert "reads a: start it with all the channels and endpoints that it had" in caplog.text
+    assert "reads a: start the query with all the channels and endpoints that it had" in caplog.text
 
 
 def test_a_channel_without_a_stream_may_be_left_out(channels):

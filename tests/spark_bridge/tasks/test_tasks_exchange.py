@@ -382,7 +382,7 @@ async def test_a_task_that_fails_while_it_receives_tells_the_producer(spark):
 
         with pytest.raises(ChannelClosedByPeer, match="SchemaConflict"):
             await outbox.close()
-        with pytest.raises(Exception, match=r"the column 'n' is declared as int64, but comes as string"):
+        with pytest.raises(Exception, match=r"the column 'n' is declared as int64, but arrives as string"):
             await job
 
 
