@@ -102,7 +102,7 @@ class Attempts:
         self._overtaken += 1
         if self._overtaken >= times:
             return False
-        _log.info("%s: restarted from scratch, as others are ahead: %s", self._whose, error)
+        _log.info("%s: restarted from scratch, because other instances are ahead: %s", self._whose, error)
         return True
 
     async def _failed(self, error: IngestionError | StorageError) -> None:

@@ -198,7 +198,7 @@ class DebeziumEnvelope(Model):
     @model_validator(mode="after")
     def _goes_together(self) -> DebeziumEnvelope:
         if self.metadata is not None and self.transactions is None:
-            raise ValueError("metadata requires transactions; expected complete or ordered")
+            raise ValueError("'metadata' requires 'transactions'; expected transactions: complete or ordered")
         return self
 
 
@@ -242,16 +242,18 @@ class Definition(Model):
             for place, name in enumerate(self.envelope.key):
                 at = "envelope", "key", place
                 if name in self.envelope.key[:place]:
-                    raise _wrong(at, f"the key has column {name!r} twice; expected each once")
+                    raise _wrong(at, f"the key has column {name!r} twice; expected each column once")
                 if name not in names:
-                    raise _wrong(at, f"the key has a column {name!r}; expected one of {', '.join(names)}")
+                    raise _wrong(
+                        at, f"the key has the unknown column {name!r}; expected one of {', '.join(names)}"
+                    )
         return self
 
     @model_validator(mode="after")
     def _has_what_its_origin_wants(self) -> Definition:
         kind = self.origin.type
         if self.format is not None and kind not in (*_CARRIES_BYTES, "Collection", "Channel"):
-            raise _wrong(("format",), f"messages of {kind} have columns already; expected no format")
+            raise _wrong(("format",), f"messages of {kind} have columns already; expected no 'format'")
         if self.format is None and kind in _CARRIES_BYTES and kind != "Postgres":
             raise _wrong(
                 ("from",), f"messages of {kind} are bytes; expected a format: CSV, JSON, Avro or Arrow"
@@ -265,7 +267,7 @@ class Definition(Model):
                 "metadata cannot be added to a collection or read from one; expected another origin",
             )
         if self.raw and kind == "Collection":
-            raise _wrong(("raw",), "a collection already keeps its rows; expected no raw")
+            raise _wrong(("raw",), "a collection already keeps its rows; expected no 'raw'")
         return self
 
     @model_validator(mode="after")
@@ -274,12 +276,14 @@ class Definition(Model):
             return self
         if self.format is not None or not isinstance(self.envelope, DebeziumEnvelope):
             at = ("envelope",) if self.format is None else ("format",)
-            raise _wrong(at, "a Postgres source reads changes; expected no format, and the envelope debezium")
+            raise _wrong(
+                at, "a Postgres source reads changes; expected no 'format', and the envelope debezium"
+            )
         if (self.envelope.transactions is not None) != self.origin.two_phase:
             raise _wrong(
                 ("from",),
-                "transactions needs two_phase, with which Postgres marks where transactions begin and end; "
-                "expected both or neither of them",
+                "'transactions' needs 'two_phase', by which Postgres marks where transactions "
+                "begin and end; expected both of these options, or neither",
             )
         return self
 
@@ -288,7 +292,8 @@ class Definition(Model):
         if self.on_error == "collect" and self._has_transactions:
             raise _wrong(
                 ("on_error",),
-                "a transaction without one of its messages would never be complete; expected wait, or none",
+                "a transaction without one of its messages would never be complete; expected "
+                "on_error: wait, or no 'on_error'",
             )
         return self
 

@@ -270,9 +270,9 @@ class Instance:
         found = await self._collections.describe(origin)
         if entry.origin_created is not None and found.created != entry.origin_created:
             raise SourceUnusable(
-                f"collection {origin} was created at {found.created}, but the one that source {entry.name} "
-                f"reads at {entry.origin_created}: rebuild the source from the new one (nebuli source "
-                f"rebuild {entry.name}), or drop the source"
+                f"collection {origin} was created at {found.created}, but source {entry.name} "
+                f"reads one of this name that was created at {entry.origin_created}: rebuild the "
+                f"source from the new one (nebuli source rebuild {entry.name}), or drop the source"
             )
 
     async def _raw_made(self, entry: Entry, _: AsyncExitStack, told: Told) -> Attempt:
@@ -326,8 +326,8 @@ def _said(error: IngestionError | StorageError, entry: Entry) -> str:
     match error:
         case CollectionUnknown():
             return (
-                f"{error}. The source is ingested into it, or from it: drop the source, too, and create it "
-                f"again: {again}"
+                f"{error}. The source reads or writes this collection: drop the source, too, and "
+                f"create it again: {again}"
             )
         case MessageInvalid():
             return f"{error}; later messages wait: {', or '.join(_mended(error, entry))}"
@@ -341,13 +341,13 @@ def _said(error: IngestionError | StorageError, entry: Entry) -> str:
 def _mended(error: MessageInvalid, entry: Entry) -> Iterator[str]:
     """Return the remedies for a message."""
     if entry.origin_collection is None:
-        yield "fix it at its origin"
+        yield "fix the message at its origin"
     if entry.can_be_rebuilt:
-        yield f"fix the definition, and 'nebuli source rebuild {entry.name} FILE'"
+        yield f"fix the definition, and run 'nebuli source rebuild {entry.name} FILE'"
     if error.place is not None:
         of = f" --part {shlex.quote(error.place.part)}" if error.place.part else ""
         of += "" if error.place.raw_source == DATA else f" --of {error.place.raw_source}"
-        yield f"skip it: 'nebuli source skip {entry.name} {error.place.address}{of}'"
+        yield f"skip the message: 'nebuli source skip {entry.name} {error.place.address}{of}'"
 
 
 async def ensure(collections: Collections, entry: Entry) -> None:
@@ -360,8 +360,8 @@ async def ensure(collections: Collections, entry: Entry) -> None:
             continue
         if not found.schema.equals(schema):
             raise SourceUnusable(
-                f"collection {name} has other columns than version {entry.version} of source {entry.name} writes: a "
-                f"source keeps its columns; create another one"
+                f"collection {name} has other columns than version {entry.version} of source "
+                f"{entry.name} writes: a source keeps its columns; create another source"
             )
         with suppress(RenditionRefused):  # another instance was first
             await collections.new_rendition(name, rendition=entry.rendition, shards=shards)

@@ -277,7 +277,7 @@ class Sources:
         except IngestionError as failed:
             error = str(failed)
         except TimeoutError:
-            error = f"{reader.reads} did not report within {_ASK_S:g} s how much it has"
+            error = f"{reader.reads} did not report its last address within {_ASK_S:g} s"
         finally:
             await reader.close()
         lag = None
@@ -502,9 +502,9 @@ def _check_carries(definition: Definition, schema: pa.Schema) -> None:
     if definition.format is None or PAYLOAD in schema.names:
         return
     raise SourceRefused(
-        f"source {definition.name} decodes {definition.format.type}, but the collection that it reads has "
-        f"the columns {', '.join(schema.names)}, and no {PAYLOAD} of bytes: leave out the format, or read "
-        "another collection"
+        f"source {definition.name} decodes {definition.format.type}, but the collection that it "
+        f"reads has the columns {', '.join(schema.names)}, and no column {PAYLOAD} of bytes: "
+        f"leave out the 'format', or read another collection"
     )
 
 
@@ -517,12 +517,12 @@ def _check_rebuilt(entry: Entry, new: Definition) -> None:
         different.append("metadata")
     if different:
         raise SourceRefused(
-            f"source {entry.name} cannot have another {different[0]}: its origin and its columns cannot "
-            f"change; create another source"
+            f"the definition has another {different[0]!r} than source {entry.name}, whose origin "
+            f"and columns cannot change; create another source"
         )
     for each in (entry, again):
         if not each.can_be_rebuilt:
             raise SourceRefused(
-                f"source {entry.name} keeps no raw messages, and {each.passing_sources[0]} may not have all of "
-                f"them any more: create it with raw: true"
+                f"source {entry.name} keeps no raw messages, and {each.passing_sources[0]} may "
+                f"not have all of them any more: create the source with raw: true"
             )

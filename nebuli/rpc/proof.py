@@ -66,7 +66,7 @@ class Proofs:
         once, _, mac = proof.rpartition(" ")
         wanted = _mac(self._secret, self._worker, method, request, once)
         if not hmac.compare_digest(mac.encode(), wanted.encode()):
-            return f"{self._called} has another secret: give all workers and commands the same one"
+            return f"{self._called} has another secret: give all workers and commands the same secret"
         # From here on the caller knows the secret: its strings are well-formed.
         behind = now - float(once.partition(" ")[0])
         if abs(behind) > WINDOW_S:

@@ -99,8 +99,8 @@ class StoreBusy(StorageError):
     def __init__(self, where: str, waited_s: float) -> None:
         self.waited_s = waited_s
         super().__init__(
-            f"{where} was locked by others for {waited_s:g} s: try again; if it stays locked, a process that "
-            f"has it open is suspended: fuser {where} names it"
+            f"{where} was locked by other processes for {waited_s:g} s: try again; if it stays "
+            f"locked, a process that has it open is suspended: fuser {where} names that process"
         )
 
 
@@ -110,7 +110,7 @@ class StoreFull(StorageError):
     Written data is kept. ``remedy`` names what makes room.
     """
 
-    def __init__(self, where: str, cause: object, remedy: str = "free some") -> None:
+    def __init__(self, where: str, cause: object, remedy: str = "free some space") -> None:
         super().__init__(f"no space is left for {where} ({cause}): {remedy}, and try again; nothing is lost")
 
 
@@ -128,8 +128,8 @@ class StoreAway(StoreFailed):
         self.waited_s = waited_s
         StorageError.__init__(
             self,
-            f"{where} did not answer for {waited_s:.3g} s ({cause}); nothing happened: bring it back, and "
-            "start again to continue",
+            f"{where} did not answer for {waited_s:.3g} s ({cause}); nothing happened: make it "
+            f"available again, and start again to continue",
         )
 
 
@@ -143,8 +143,8 @@ class Unclear(StorageError):
         self.append_id = append_id
         again = f" with append_id={append_id!r}" if append_id else ""
         super().__init__(
-            f"{what} failed, and its outcome is not known: {cause}; repeat it{again}, which does nothing if "
-            f"it has succeeded"
+            f"{what} failed, and its outcome is not known: {cause}; repeat it{again}: the "
+            f"repetition does nothing if this attempt has succeeded"
         )
 
 
@@ -176,8 +176,8 @@ class EntriesMissing(Damaged):
 
     def __init__(self, where: str, key: str, last: int, found: int) -> None:
         super().__init__(
-            f"{where} is damaged: {key} ends with entry {last}, but {found} of those that lead there can be "
-            "found; restore the store's folder from a copy"
+            f"{where} is damaged: {key} ends with entry {last}, but only {found} of the entries "
+            f"up to there can be found; restore the store's folder from a copy"
         )
 
 
@@ -251,7 +251,8 @@ class SchemaMismatch(StorageError):
     def __init__(self, shard: str, expected: object, found: object, why: str = "") -> None:
         self.shard = shard
         super().__init__(
-            f"the schema of shard {shard} is fixed: {_line(expected)}; this is {_line(found)}{why and f' ({why})'}"
+            f"the schema of shard {shard} is fixed: {_line(expected)}; the given schema is "
+            f"{_line(found)}{why and f' ({why})'}"
         )
 
 
@@ -264,8 +265,9 @@ class UpperMismatch(StorageError):
         self.found = found
         super().__init__(
             what
-            or f"the upper of shard {shard} was expected to be {expected} and is {found}: another append was "
-            f"first; read its rows, and append from {found} if there is still something to append"
+            or f"the upper of shard {shard} was expected to be {expected}, but is {found}: another "
+            f"append was first; read its rows, and append from {found} if there is still "
+            f"something to append"
         )
 
 
@@ -289,8 +291,8 @@ class SinceMismatch(StorageError):
         self.asked = asked
         self.since = since
         super().__init__(
-            f"shard {shard} cannot be read at time {asked} any more, as its since is {since}: read from "
-            f"{since} on, and keep a hold as long as you read"
+            f"shard {shard} cannot be read at time {asked} any more, because its since is "
+            f"{since}: read from {since} on, and keep a hold as long as you read"
         )
 
 
@@ -335,9 +337,9 @@ class StepOutOfRange(StorageError):
         self.asked = asked
         self.first = first
         self.last = last
-        what = "has been forgotten" if asked < first else "needs the steps below it first"
+        what = "is no longer kept" if asked < first else "needs the steps below it first"
         super().__init__(
-            f"step {asked} of {log} {what}: it has the steps from {first}, and the next is {last}"
+            f"step {asked} of {log} {what}: the log has the steps from {first}, and the next step is {last}"
         )
 
 
@@ -348,9 +350,9 @@ class OutputDiffers(StorageError):
         self.step = step
         self.outputs = outputs
         super().__init__(
-            f"step {step} of output log {log} came out different in {', '.join(outputs)}: the rows of the "
-            f"log stay; the circuit, or its input, is not the same as before: restore both, or start again "
-            f"with another state folder"
+            f"step {step} of output log {log} has other rows than before in {', '.join(outputs)}: "
+            f"the log keeps its rows; the circuit, or its input, has changed: restore both, or "
+            f"start again with another state folder"
         )
 
 
@@ -359,7 +361,8 @@ class LogTaken(StorageError):
 
     def __init__(self, log: str) -> None:
         super().__init__(
-            f"another member appends to {log} now: end this member, or open the log again if it is the right one"
+            f"another member appends to {log} now: end this member, or open the log again if this "
+            f"member is the right one"
         )
 
 
@@ -371,8 +374,9 @@ class EpochTaken(StorageError):
         self.own = own
         self.found = found
         super().__init__(
-            f"epoch {found} of circuit {circuit} was claimed by another coordinator, after {own}: leave the "
-            f"circuit to it, or claim again after {found} if this one is to lead"
+            f"epoch {found} of circuit {circuit} was claimed by another coordinator, after {own}: "
+            f"leave the circuit to that coordinator, or claim again after {found} if this "
+            f"coordinator is to lead"
         )
 
 

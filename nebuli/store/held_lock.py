@@ -67,7 +67,7 @@ class HeldLock:
                 held = self._ordering.lock(self._name)
             except Locked as error:
                 _log.warning(
-                    "%s: %s was first; later writes are refused from the point where that one has begun",
+                    "%s: %s has taken the lock; this process's later writes are refused",
                     self._url,
                     error.holder,
                 )

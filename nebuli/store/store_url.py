@@ -129,8 +129,9 @@ def _check_server(server: str, parameters: Sequence[str]) -> None:
         if each not in known:
             named = each if _PARAMETER.fullmatch(each) else "one"
             raise StoreUrlInvalid(
-                f"the URL of the store has a parameter that neither it nor libpq knows ({named}): use "
-                "schema, blobs, and those of libpq (such as sslmode and connect_timeout)"
+                f"the URL of the store has a parameter that neither nebuli nor libpq knows "
+                f"({named}): use schema, blobs, and those of libpq (such as sslmode and "
+                f"connect_timeout)"
             )
     try:
         ports = str(psycopg.conninfo.conninfo_to_dict(server).get("port", ""))

@@ -40,7 +40,8 @@ def value_of_word(word: str, column: pa.Field) -> Any:
         raise WrongKey(f"{word[:100]!r} is not a valid {column.name} ({column.type}): {error}") from error
     if isinstance(value, float) and math.isinf(value) and any(each.isdigit() for each in word):
         raise WrongKey(
-            f"{word[:100]!r} is not a valid {column.name} ({column.type}): it is out of range, and not an infinity"
+            f"{word[:100]!r} is not a valid {column.name} ({column.type}): it is out of range, "
+            f"and would become an infinity"
         )
     return value
 

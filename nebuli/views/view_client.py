@@ -290,7 +290,7 @@ class _Asked:
         self.found: dict[Key, tuple[pa.RecordBatch, bool]] = {}
         self.whole: Lookup | None = None
         self.step: int | None = None
-        self.why = "they are on their way, so ask again, or with more time"
+        self.why = "they are still being filled: ask again, or allow more time"
         """The explanation for keys that have not come."""
         self.answer: asyncio.Future[Lookup] | None = None
 
@@ -541,8 +541,9 @@ class _View:
         found = asked.lookup(self.schema)
         if missing := asked.missing:
             raise LookupTimedOut(
-                f"{len(missing)} of {len(asked.keys)} keys of view {self._name!r} were missing, and "
-                f"did not arrive within {asked.deadline:g} s, such as {missing[0]}: {asked.why}",
+                f"{len(missing)} of {len(asked.keys)} keys of view {self._name!r} were missing, "
+                f"such as {missing[0]}, and did not arrive within {asked.deadline:g} s: "
+                f"{asked.why}",
                 found,
                 missing,
             )

@@ -237,7 +237,7 @@ class ViewLookups:
                 failed = f" ({error})"
                 await asyncio.sleep(min(_AGAIN_S, max(until - loop.time(), 0.0)))
             if loop.time() >= until:
-                raise _NotInTime(f"{self._waited_for(asked)}{failed}; retry, or allow more time")
+                raise _NotInTime(f"{self._waited_for(asked)}{failed}; ask again, or allow more time")
 
     def _waited_for(self, asked: set[int]) -> str:
         """Return the members that have not answered, and the circuit's state."""

@@ -113,7 +113,7 @@ class CsvDecoder(Decoder):
         names = lines[0] if lines else []
         if len(lines) > 1:
             raise MessageInvalid(
-                f"{at}: {len(lines)} lines in the message at 0; expected the header alone: {short(text)!r}"
+                f"{at}: {len(lines)} lines in the message at 0; expected only the header: {short(text)!r}"
             )
         for name in self.schema.names:
             if names.count(name) != 1:
@@ -236,7 +236,7 @@ class CsvDecoder(Decoder):
         if found := _BAD_ROW.match(str(error)):
             values = "1 value" if found[2] == "1" else f"{found[2]} values"
             text = short(payload.decode(errors="replace").strip())
-            return f"{values} where {found[1]} are expected: {text!r}"
+            return f"{values}, but {found[1]} are expected: {text!r}"
         data = pa.py_buffer(payload)
         for field in self.schema:
             try:

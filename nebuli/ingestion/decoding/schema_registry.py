@@ -103,7 +103,7 @@ class SchemaRegistry:
 
     def _unusable(self, path: str, what: str) -> SourceUnusable:
         return SourceUnusable(
-            f"{self._source}: {self._url}{path} gives {what}; expected a registry of schemas"
+            f"{self._source}: {self._url}{path} returns {what}; expected a registry of schemas"
         )
 
 

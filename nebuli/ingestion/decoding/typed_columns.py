@@ -30,8 +30,9 @@ class TypedColumns(Decoder):
         for field in self.schema:
             if rows.schema.get_field_index(field.name) == -1:
                 raise MessageInvalid(
-                    f"{self._source}: its messages have the columns {', '.join(rows.schema.names)}, but no "
-                    f"{field.name}: use these in the schema"
+                    f"{self._source}: its messages have the columns "
+                    f"{', '.join(rows.schema.names)}, but no {field.name}: use the columns of the "
+                    f"messages in the schema"
                 )
             try:
                 columns.append(rows.column(field.name).cast(field.type))

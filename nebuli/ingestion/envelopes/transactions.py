@@ -180,9 +180,9 @@ class Transactions(Envelope):
         if count > end[1] and fresh is not None:
             row = fresh.rows[-1] if fresh.rows else end[0] - self._next
             raise MessageInvalid(
-                f"{arrived.place(row, self._source)}: transaction {name} has {count} rows, but its END "
-                f"announces {end[1]}; expected no more (with the rows of one table, an event_count of that "
-                "table)"
+                f"{arrived.place(row, self._source)}: transaction {name} has {count} rows, but "
+                f"its END announces {end[1]}; expected at most that many (a source with the rows "
+                f"of one table needs the event_count of that table)"
             )
         return end[0] if count == end[1] else None
 

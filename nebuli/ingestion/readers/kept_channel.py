@@ -195,7 +195,9 @@ class KeptChannel(SourceReader):
         try:
             heads = await reader.heads_within(None, SILENCE_S)
         except TimeoutError:
-            raise SourceAway(f"{self.reads}: it is not retained there, or has no producer yet") from None
+            raise SourceAway(
+                f"{self.reads}: the channel is not retained there, or has no producer yet"
+            ) from None
         if not heads.stream:
             raise SourceAway(f"{self.reads} has no stream: {_one_line(heads.failure)}")
         return reader, heads
@@ -283,8 +285,9 @@ class KeptChannel(SourceReader):
         if not there.equals(self.schema):
             self._reading = None
             raise SourceUnusable(
-                f"{self.reads}: stream {self._stream} has the columns ({_one_line(there)}) from message "
-                f"{self._number} on, but before it they were ({_one_line(self.schema)})"
+                f"{self.reads}: stream {self._stream} has the columns ({_one_line(there)}) from "
+                f"message {self._number} on, but the earlier columns were "
+                f"({_one_line(self.schema)})"
             )
         return found[0].batch if len(found) == 1 else pa.concat_batches([each.batch for each in found])
 
@@ -294,11 +297,13 @@ class KeptChannel(SourceReader):
         """Raise AddressGone where the next message of the stream is not there, and will not be."""
         if self._number < heads.oldest:
             raise self._gone(
-                f"the oldest that is kept is {heads.oldest}: earlier messages were acknowledged by all "
-                f"consumers"
+                f"the oldest kept message is {heads.oldest}: earlier messages were acknowledged "
+                f"by all consumers"
             )
         if self._number > heads.head:
-            raise self._gone(f"the stream has only {heads.head}: the process that retains it has lost some")
+            raise self._gone(
+                f"the stream has only {heads.head} messages: the process that retains it has lost some"
+            )
 
     def _go_on_with(self, heads: netchannel.Heads) -> None:
         """Another stream has come. Raises AddressGone where this one was not read to its end.
@@ -311,8 +316,9 @@ class KeptChannel(SourceReader):
             raise self._gone(there)
         if not self._has_ended:
             raise SourceAway(
-                f"{self.reads}: the end of stream {self._stream} was not seen: it was read up to message "
-                f"{self._number}, and {there}; a new reader checks whether all of it is ingested"
+                f"{self.reads}: the end of stream {self._stream} was not seen: it was read up to "
+                f"message {self._number}, and {there}; a new reader checks whether all of that "
+                f"stream is ingested"
             )
         self._before = {**self._before, self._stream: self._number}
         self._stream, self._number = heads.stream, 0
@@ -338,8 +344,9 @@ class KeptChannel(SourceReader):
 
     def _gone(self, why: str) -> AddressGone:
         return AddressGone(
-            f"{self.reads}: message {self._number} of stream {self._stream} comes next, but {why}; start "
-            f"from scratch, and let no other process acknowledge as {self._origin.consumer!r}, or forget it"
+            f"{self.reads}: the source needs message {self._number} of stream {self._stream} "
+            f"next, but {why}; start from scratch, and let no other process acknowledge as "
+            f"consumer {self._origin.consumer!r}, or forget that consumer"
         )
 
     # -- the consumer
@@ -357,7 +364,11 @@ class KeptChannel(SourceReader):
     def _is_in_use(self, error: Exception) -> None:
         if not self._is_told_in_use:
             self._is_told_in_use = True
-            _log.warning("%s: %s; it releases nothing until it has the name", self.reads, _one_line(error))
+            _log.warning(
+                "%s: %s; the source releases no messages until it holds that name",
+                self.reads,
+                _one_line(error),
+            )
 
 
 def _one_line(text: object) -> str:

@@ -95,16 +95,16 @@ class LineFiles(PolledFiles[_File]):
         self._check_size(part, part.at, found.st_size)
         if any(os.pread(file, len(tail), at - len(tail)) != tail for at, tail in _tails(part)):
             raise AddressGone(
-                f"{self._name}: {part.path} was read up to byte {part.at}, where no line ends now: another "
-                "file has replaced it; put the first one back, or start from scratch"
+                f"{self._name}: {part.path} was read up to byte {part.at}, where no line ends "
+                f"now: another file has replaced it; put the earlier file back, or start from scratch"
             )
         return found
 
     def _check_size(self, part: _File, at: int, size: int) -> None:
         if size < at:
             raise AddressGone(
-                f"{self._name}: {part.path} was read up to byte {at}, but has only {size} now: another file "
-                "has replaced it; put the first one back, or start from scratch"
+                f"{self._name}: {part.path} was read up to byte {at}, but has only {size} now: "
+                f"another file has replaced it; put the earlier file back, or start from scratch"
             )
 
     def _read(self, part: _File) -> Messages | None:
@@ -162,8 +162,8 @@ class LineFiles(PolledFiles[_File]):
             part.is_told = True
             left = (part.seen[1] if part.seen is not None else part.at) - part.at
             _log.warning(
-                "%s: %s has %d bytes after its last line end, from byte %d: they wait for the end of their "
-                "line",
+                "%s: %s has %d bytes after its last line end, from byte %d: these bytes are read "
+                "when their line is complete",
                 *(self._name, part.path, left, part.at),
             )
 

@@ -88,8 +88,8 @@ class NatsStream(SourceReader):
         drops = {"allow_rollup_hdrs": config.allow_rollup_hdrs, "allow_msg_ttl": config.allow_msg_ttl}
         if allowed := [name for name, is_allowed in drops.items() if is_allowed]:
             raise self._unusable(
-                f"its messages can cause the deletion of others or of themselves ({' and '.join(allowed)}), "
-                "which leaves gaps; expected a stream that does not allow it"
+                f"its messages can cause the deletion of others or of themselves "
+                f"({' and '.join(allowed)}), which leaves gaps; expected a stream that does not allow this"
             )
         if self._origin.purge and (config.deny_purge or config.sealed):
             raise self._unusable(

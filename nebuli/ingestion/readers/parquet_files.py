@@ -130,8 +130,8 @@ class ParquetFiles(PolledFiles[_File]):
             if not part.is_told:
                 part.is_told = True
                 _log.warning(
-                    "%s: %s is not a Parquet file, or is not finished (%s): it is tried again when it has changed; "
-                    "write it elsewhere, and rename it",
+                    "%s: %s is not a Parquet file, or is not finished (%s): the file is read "
+                    "again when it changes; write a file elsewhere, and rename it when it is complete",
                     *(self._name, part.path, _first_line(error)),
                 )
             if part.at:
@@ -151,8 +151,8 @@ class ParquetFiles(PolledFiles[_File]):
 
     def _is_another(self, part: _File, what: str) -> str:
         return (
-            f"{self._name}: {part.path} was read up to row {part.at}, but {what} now: another file has "
-            "replaced it; put the first one back, or start from scratch"
+            f"{self._name}: {part.path} was read up to row {part.at}, but {what} now: another "
+            f"file has replaced it; put the earlier file back, or start from scratch"
         )
 
     def _next_of(self, reading: _Reading) -> pa.RecordBatch | None:

@@ -272,8 +272,8 @@ class PolledFiles(SourceReader, Generic[PartT]):
             path.encode()
         except UnicodeEncodeError as error:
             raise SourceUnusable(
-                f"{self._name}: the name of {path.encode(errors='backslashreplace').decode()} is not UTF-8, and it "
-                f"could not be recorded: rename it"
+                f"{self._name}: the name of {path.encode(errors='backslashreplace').decode()} is "
+                f"not UTF-8, so the file cannot be recorded: rename it"
             ) from error
 
     def _look_at_one(self, part: PartT, now: float) -> None:
@@ -313,7 +313,7 @@ class PolledFiles(SourceReader, Generic[PartT]):
                 "back, or start from scratch"
             ) from error
         else:
-            raise SourceAway(f"{self._name}: {part.path} is not there; waiting for it") from error
+            raise SourceAway(f"{self._name}: {part.path} does not exist; waiting for it") from error
 
     def _is_gone(self, part: PartT) -> bool:
         """True if that is news. A file of a pattern may go once it is read; AddressGone where there was more in it."""

@@ -104,7 +104,7 @@ class PostgresChanges(SourceReader):
     def _kept(self, state: SlotState | None) -> SlotState:
         """The slot's state, in which it has what is at our address."""
         if state is None:
-            raise self._gone("the slot, which was at or below that, no longer exists")
+            raise self._gone("the slot, which was at or below that address, no longer exists")
         if state.is_lost:
             raise self._gone(
                 f"the server has dropped the log that the slot, at {_said(state.confirmed)}, needs: see "

@@ -177,8 +177,8 @@ class PostgresSlot:
         if strange := [name for name in key if name not in identity]:
             raise self._unusable(
                 f"the key has the column {strange[0]}, but old values in changes of {whole} cover "
-                f"{', '.join(identity) or 'no column'}: ALTER TABLE {whole} REPLICA IDENTITY FULL, or "
-                f"take a key of those columns"
+                f"{', '.join(identity) or 'no column'}: ALTER TABLE {whole} REPLICA IDENTITY "
+                f"FULL, or choose a key from those columns"
             )
 
     async def check_columns(self, schema: str, table: str, columns: Sequence[str]) -> None:
@@ -200,9 +200,10 @@ class PostgresSlot:
         )
         if strange := [name for name in columns if name not in published]:
             raise self._unusable(
-                f"the schema has the column {strange[0]}, but the publication {self._origin.publication} has "
-                f"of {table} only {', '.join(published)}: use only these, or publish that column, too "
-                "(generated columns are not published)"
+                f"the schema has the column {strange[0]}, but the publication "
+                f"{self._origin.publication} publishes only these columns of {table}: "
+                f"{', '.join(published)}; use only these, or publish that column, too (generated "
+                f"columns are not published)"
             )
 
     # -- the slot
@@ -219,7 +220,7 @@ class PostgresSlot:
             return None
         is_of_its_kind, plugin, two_phase, confirmed, is_lost, flushed = rows[0]
         if is_of_its_kind and confirmed is None:
-            raise SourceAway(f"{self._name}: {self.where}: another reader is creating it")
+            raise SourceAway(f"{self._name}: {self.where}: another reader is creating the slot")
         if not is_of_its_kind or plugin != "pgoutput":
             raise self._unusable(
                 "another program has a slot of that name; expected a slot of the plugin pgoutput in this "
@@ -228,8 +229,9 @@ class PostgresSlot:
             )
         if two_phase != self._origin.two_phase:
             raise self._unusable(
-                f"the slot was made with two_phase {str(two_phase).lower()}, but the definition has "
-                f"{str(self._origin.two_phase).lower()}: it is set when a slot is made; name another slot"
+                f"the slot was made with two_phase {str(two_phase).lower()}, but the definition "
+                f"has {str(self._origin.two_phase).lower()}: 'two_phase' is set when a slot is "
+                f"made; name another slot"
             )
         return SlotState(of_lsn(confirmed), of_lsn(flushed), bool(is_lost))
 
@@ -301,7 +303,8 @@ class PostgresSlot:
                     raise
                 if loop.time() > deadline:
                     raise SourceAway(
-                        f"{self._name}: {self.where}: other readers have used it for {_BUSY_S:g} s: {error}"
+                        f"{self._name}: {self.where}: other readers have used the slot for "
+                        f"{_BUSY_S:g} s: {error}"
                     ) from error
             await asyncio.sleep(random.uniform(*_PAUSES_S))  # noqa: S311 - only the next in turn, not a secret
 

@@ -198,8 +198,8 @@ class _Peek:
             return None
         else:
             raise AddressGone(
-                f"the transaction {message.gid!r} ends at {message.lsn}, and the slot was advanced to {self._since}, "
-                "past where it was prepared"
+                f"the transaction {message.gid!r} ends at {message.lsn}, but the slot was "
+                f"advanced to {self._since}, past the place where this transaction was prepared"
             )
         if prepared is not None:
             prepared.finished = address
@@ -248,9 +248,9 @@ class _Table:
             case Update(old=old, whole=whole, new=new):
                 if old is None and self._unsaid:
                     raise MessageInvalid(
-                        f"an update of {self._relation.schema}.{self._relation.name} does not have the old "
-                        f"value of key column {self._unsaid[0]}, which was not in the table's replica "
-                        f"identity then: drop the source, and create it again"
+                        f"an update of {self._relation.schema}.{self._relation.name} does not "
+                        f"have the old value of key column {self._unsaid[0]}, which was not in "
+                        f"the table's replica identity at that time: drop the source, and create it again"
                     )
                 new = self._known(old, whole, new)
                 change = {"op": "u", "before": self._before(old, whole), "after": self._row(new)}

@@ -75,7 +75,7 @@ async def _deleted(store: Path) -> None:
         if not await asyncio.to_thread(Store.is_at, store):
             break
         await asyncio.sleep(_LOOK_S)
-    _log.warning("an instance ends, as store %s was deleted", store)
+    _log.warning("an instance ends, because store %s was deleted", store)
 
 
 async def _ingest(place: StorePlace, source: str, instance: str) -> None:

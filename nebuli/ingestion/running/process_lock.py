@@ -82,8 +82,9 @@ class ProcessLock:
         if file is None:
             holder = self.holder()
             raise SourceRefused(
-                f"{self.runs} on this host by process {holder.pid if holder and holder.pid else '(not known yet)'} "
-                f"already: leave that one running, or end it first"
+                f"{self.runs} on this host by process "
+                f"{holder.pid if holder and holder.pid else '(not known yet)'} already: leave "
+                f"that process running, or end it first"
             )
         with file:
             file.truncate(0)

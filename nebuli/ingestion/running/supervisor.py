@@ -81,7 +81,7 @@ class Supervisor:
             finally:
                 await self._end(set(self._kept))
                 await self._end_strays(set())  # those that it has not yet adopted
-        _log.warning("the supervisor ends, as store %s was deleted", self._place)
+        _log.warning("the supervisor ends, because store %s was deleted", self._place)
         return "store deleted"
 
     async def _entries(self) -> Mapping[str, Entry] | None:
@@ -111,7 +111,7 @@ class Supervisor:
                 if (source, name) not in wanted:
                     await end_process(holder)
         except OSError as error:
-            _log.warning("instances of a former supervisor cannot be looked for: %s", error)
+            _log.warning("instances of a former supervisor cannot be searched for: %s", error)
 
     def _forget(self, entries: Mapping[str, Entry]) -> None:
         """Remove the files of sources that were dropped."""

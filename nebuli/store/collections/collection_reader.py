@@ -53,8 +53,8 @@ class Reader:
             name = self._collection.name
             raise NotYet(
                 name, 0, 0, 0.0,
-                f"collection {name} has no rows yet, and its writers assign the times: wait until one has "
-                "written, or check that they run",
+                f"collection {name} has no rows yet, and its writers assign the times: wait until "
+                f"a writer has written, or check that the writers run",
             )  # fmt: skip
         return max(upper - 1, self._collection.metadata.since)
 
@@ -259,8 +259,8 @@ def rows_of(collection: str, at: int, contents: pa.Table) -> pa.Table:
         )
     if (count := times.sum(dtype=float)) > MOST_ROWS:
         raise CollectionError(
-            f"collection {collection} has {count:.0f} rows at {at}, but at most {MOST_ROWS} can be read as "
-            "single ones: read each once, with its weight"
+            f"collection {collection} has {count:.0f} rows at {at}, but at most {MOST_ROWS} can "
+            f"be read one by one: read each distinct row once, with its weight"
         )
     several = np.flatnonzero(times > 1)
     return pa.concat_tables([rows, rows.take(pa.array(np.repeat(several, times[several] - 1)))])

@@ -325,8 +325,8 @@ class Collections:
     ) -> pa.Table:
         if as_of is None:
             raise CollectionMisused(
-                f"a rendition of collection {name} can only be read at a given time: give a time at which "
-                "it is written"
+                f"a rendition of collection {name} can only be read at a given time: give a time "
+                f"at which the rendition is written"
             )
         at = as_of
         contents = await self._with(
@@ -513,8 +513,9 @@ def _zset(collection: Collection, rows: Rows) -> pa.RecordBatch:
         # Readers could never add up such a row, or convert it to the schema.
         if column.null_count and (field.name == WEIGHT or not field.nullable):
             raise CollectionMisused(
-                f"{column.null_count} of {batch.num_rows} rows for collection {collection.name} have no {field.name}, "
-                f"which every row needs: give it, or leave these rows out"
+                f"{column.null_count} of {batch.num_rows} rows for collection {collection.name} "
+                f"have no {field.name}, which every row needs: give each row a value, or leave "
+                f"these rows out"
             )
     weights = weights_of(batch)
     if len(weights) and not -MOST_ROWS <= int(weights.min()) <= int(weights.max()) <= MOST_ROWS:

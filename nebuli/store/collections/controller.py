@@ -233,8 +233,8 @@ class Controller:
             if period is not None:
                 raise RenditionRefused(
                     f"collection {name} can be read as rendition {rendition}"
-                    + (f" at times below {period.end}: it is dropped automatically once these are older than "
-                    f"the history and all holds" if period.end else ": hand over to another one first")
+                    + (f" at times below {period.end}: the rendition is dropped automatically once these times are "
+                    f"older than the history and all holds" if period.end else ": hand over to another rendition first")
                 )  # fmt: skip
             if await self._doom(catalog, [found]):
                 break
@@ -380,7 +380,7 @@ def _check_columns(name: str, schema: pa.Schema) -> None:
     twice = sorted({each for each in schema.names if schema.names.count(each) > 1})
     if twice:
         raise CollectionMisused(
-            f"collection {name} repeats column names ({', '.join(twice)}): give each its own"
+            f"collection {name} repeats column names ({', '.join(twice)}): give each column its own name"
         )
 
 

@@ -51,7 +51,7 @@ class CollectionDropped(CollectionUnknown):
         CollectionError.__init__(
             self,
             f"collection {name} was dropped with its rows while in use here: stop using it, or "
-            f"create another one of its name",
+            f"create a collection of this name again",
         )
 
 
@@ -60,7 +60,7 @@ class CollectionExists(CollectionError):
 
     def __init__(self, name: str) -> None:
         self.name = name
-        super().__init__(f"there is a collection {name} already: take another name, or drop it first")
+        super().__init__(f"collection {name} exists already: choose another name, or drop it first")
 
 
 class CollectionMisused(CollectionError):
@@ -73,8 +73,8 @@ class RowsMismatch(CollectionMisused):
     def __init__(self, name: str, expected: object, found: object) -> None:
         self.name = name
         super().__init__(
-            f"the rows of collection {name} have {_line(expected)}; these have {_line(found)}: cast them, or create a "
-            f"collection of their schema"
+            f"the rows of collection {name} have {_line(expected)}; these have {_line(found)}: "
+            f"cast the rows, or create a collection of their schema"
         )
 
 
@@ -89,9 +89,10 @@ class ConflictingWrite(CollectionError):
         self.rendition = rendition
         self.time = time
         super().__init__(
-            f"rendition {rendition} of collection {name} has other rows at time {time} than this writer "
-            f"(only there: {there}; only here: {here}). Its writers have to write the same: find the "
-            "difference between them, write a new rendition from scratch, and hand over to it"
+            f"rendition {rendition} of collection {name} has other rows at time {time} than this "
+            f"writer (only there: {there}; only here: {here}). All writers of a rendition must "
+            f"write the same rows: find the difference between the writers, write a new rendition "
+            f"from scratch, and hand over to it"
         )
 
 
@@ -113,9 +114,9 @@ class RenditionOver(CollectionError):
         self.name = name
         self.rendition = rendition
         super().__init__(
-            f"this client writes rendition {rendition} of collection {name}, whose rendition is {now} from "
-            f"{begin} on: if its rows are also right for that one, continue with rendition={now!r}; "
-            "otherwise end it"
+            f"this client writes rendition {rendition} of collection {name}, whose rendition is "
+            f"{now} from {begin} on: if the client's rows are also right for that rendition, "
+            f"continue with rendition={now!r}; otherwise end the client"
         )
 
 
@@ -130,8 +131,9 @@ class HandoverLate(RenditionRefused):
         self.name = name
         self.rendition = rendition
         super().__init__(
-            f"collection {name} was not handed over to {rendition} within {deadline_s:g} s: others were first {lost} "
-            f"times. Hand over again, with the same arguments and a longer deadline, or have writers pause meanwhile"
+            f"collection {name} was not handed over to {rendition} within {deadline_s:g} s: "
+            f"others were first {lost} times. Hand over again, with the same arguments and a "
+            f"longer deadline, or let the writers pause meanwhile"
         )
 
 

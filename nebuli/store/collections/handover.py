@@ -114,8 +114,8 @@ async def _look(space: Space, order: Order) -> _Handover:
             raise RenditionUnknown(order.name, order.rendition, entry.renditions)
         if entry.renditions[order.rendition].begin is not None:
             raise RenditionRefused(
-                f"collection {order.name} is or was rendition {order.rendition}: make a new one, write it from "
-                f"scratch, and hand over to that"
+                f"collection {order.name} is or was rendition {order.rendition}: create a new "
+                f"rendition, write it from scratch, and hand over to it"
             )
         try:
             (collection,) = await space.all_opened([entry])
@@ -161,8 +161,9 @@ class _Handover:
             written = max(self.uppers[each] for each in self._new)
             if written > at + (self.order.at is None):
                 raise RenditionRefused(
-                    f"rendition {self.order.rendition} of collection {self.order.name} is written below "
-                    f"{written}, but the time is {at}: hand over once {written} has come"
+                    f"rendition {self.order.rendition} of collection {self.order.name} is written "
+                    f"below {written}, but the time of the handover is {at}: hand over once time "
+                    f"{written} is reached"
                 )
             at = max(at, written)
             # A shard without a row until then has none: from here on the clock shows how far it is written. All of its
@@ -199,8 +200,9 @@ class _Handover:
             return max(self.space.clock.next_time(), upper)
         if self.order.at < upper:
             raise RenditionRefused(
-                f"collection {self.order.name} cannot become rendition {self.order.rendition} at {self.order.at}: its "
-                f"readers know which rendition it is below {upper}; give a time from {upper} on, or none"
+                f"collection {self.order.name} cannot become rendition {self.order.rendition} at "
+                f"{self.order.at}: readers already know the current rendition for all times below "
+                f"{upper}; give a time from {upper} on, or none"
             )
         return self.order.at
 
@@ -208,8 +210,9 @@ class _Handover:
         written = min(self.uppers[each] for each in self._new)
         if written <= at:
             raise RenditionRefused(
-                f"rendition {self.order.rendition} of collection {self.order.name} cannot be read at {at}, as it is "
-                f"written below {written} only: write it up to {at + 1} first, even without rows"
+                f"rendition {self.order.rendition} of collection {self.order.name} cannot be read "
+                f"at {at}, because it is written only below {written}: write it up to {at + 1} "
+                f"first, even without rows"
             )
 
     async def extend(self) -> None:
@@ -261,14 +264,16 @@ class _Handover:
         name, rendition = self.order.name, self.order.rendition
         if built_from >= self.clock:
             raise RenditionRefused(
-                f"rendition {rendition} of collection {name} cannot be built from it as of {built_from}, as it is "
-                f"written below {self.clock} only: hand over with the time in milliseconds that was read"
+                f"rendition {rendition} of collection {name} cannot be built from the collection "
+                f"as of {built_from}, because the collection is written only below {self.clock}: "
+                f"hand over with the time, in milliseconds, at which the collection was read"
             )
         written = min(self.uppers[each] for each in self._new)
         if written <= built_from:
             raise RenditionRefused(
-                f"rendition {rendition} of collection {name} is written below {written} only, but was to be "
-                f"built from it as of {built_from}: write it up to {built_from + 1} first, even without rows"
+                f"rendition {rendition} of collection {name} is written only below {written}, but "
+                f"was to be built from the collection as of {built_from}: write the rendition up "
+                f"to {built_from + 1} first, even without rows"
             )
 
     def _check_same(self, built_from: int) -> None:
@@ -287,6 +292,6 @@ class _Handover:
     def _refuse(self, built_from: int) -> None:
         raise RenditionRefused(
             f"rendition {self.order.rendition} was built from collection {self.order.name} as of "
-            f"{built_from}, and the collection was changed since: write the rows that follow from this "
-            f"change, too, and hand over with its time"
+            f"{built_from}, but the collection was changed since: also write the rows that follow "
+            f"from this change, and hand over with the time of the change"
         )

@@ -123,7 +123,7 @@ def _check(given: Write) -> None:
     for at, _ in given.updates:
         if not given.lower <= at < given.upper:
             raise CollectionMisused(
-                f"rows for collection {name} are at time {at}, and must be from {given.lower} to "
+                f"rows for collection {name} are at time {at}, but must be from {given.lower} to "
                 f"{given.upper - 1}"
             )
 

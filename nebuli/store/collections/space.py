@@ -54,8 +54,8 @@ class Collection:
         first = self.entry.created if self.entry.timed == "store" else 0
         if not isinstance(at, int) or at >= FINISHED:
             raise CollectionMisused(
-                f"{at!r} is not a time of collection {self.name}: times have 64 bits, and are milliseconds since 1970 "
-                f"where the store gives them"
+                f"{at!r} is not a time of collection {self.name}: times have 64 bits, and are "
+                f"milliseconds since 1970 if the store assigns them"
             )
         return max(at, first)
 

@@ -189,8 +189,9 @@ class PostgresOrdering:
             )
         if not self.blobs.startswith(self._below_blobs):
             raise StoreUnusable(
-                f"{self._where} has its blobs at {self.blobs}, but the URL has blobs={self._place.blobs}: "
-                "give the one that it was created with, or another schema (schema=NAME)"
+                f"{self._where} has its blobs at {self.blobs}, but the URL has "
+                f"blobs={self._place.blobs}: give the blobs= that the store was created with, or "
+                f"another schema (schema=NAME)"
             )
 
     @property

@@ -86,7 +86,7 @@ def check_schema(shard: str, schema: pa.Schema, *, keeps_contents: bool) -> pa.S
             nulls = [pa.nulls(2, field.type) for field in list(schema)[:-1]]
             consolidate(pa.record_batch([*nulls, [1, 1]], schema=schema))
         except (ValueError, NotImplementedError, AttributeError) as error:
-            raise SchemaMismatch(shard, "...", schema, f"rows of it cannot be compared: {error}") from error
+            raise SchemaMismatch(shard, "...", schema, f"its rows cannot be compared: {error}") from error
     return schema.remove_metadata()
 
 

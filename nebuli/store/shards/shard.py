@@ -119,8 +119,8 @@ class Shard:
         for at, rows in updates:
             if not expected_upper <= at < new_upper:
                 raise StorageError(
-                    f"an update of shard {self.name} is at time {at}, and has to be from {expected_upper} up to "
-                    f"{new_upper - 1}: give it the time that it happens at"
+                    f"an update of shard {self.name} is at time {at}, but has to be from "
+                    f"{expected_upper} up to {new_upper - 1}: give the update the time at which it happens"
                 )
             if not rows.schema.equals(self.schema):
                 raise SchemaMismatch(self.name, self.schema, rows.schema)

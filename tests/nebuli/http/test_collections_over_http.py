@@ -191,9 +191,9 @@ async def test_who_follows_has_the_rows_and_each_change_once(service: Service) -
             assert [each async for each in parts if "error" in each] == [
                 {
                     "error": "collection_dropped",
-                    "what": "collection sales was dropped with its rows while in use "
-                    "here: stop using it, or create another one of its name",
-                    "do": "stop using it, or create another one of its name",
+                    "what": "collection sales was dropped with its rows while in use here: stop using "
+                    "it, or create a collection of this name again",
+                    "do": "stop using it, or create a collection of this name again",
                 }
             ]
 
@@ -275,7 +275,7 @@ REFUSED: dict[str, tuple[Ask, int, str, str]] = {
     ),
     "one of that name": (
         lambda client: client.post("/collections", json=SALES),
-        *(409, "collection_exists", "there is a collection sales already"),
+        *(409, "collection_exists", "collection sales exists already"),
     ),
     "a wrong type": (
         lambda client: client.post(
@@ -330,7 +330,7 @@ REFUSED: dict[str, tuple[Ask, int, str, str]] = {
         *(
             409,
             "rendition_refused",
-            "collection sales can be read as rendition r1: hand over to another one first",
+            "collection sales can be read as rendition r1: hand over to another rendition first",
         ),
     ),
     "its own hold": (

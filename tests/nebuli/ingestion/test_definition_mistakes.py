@@ -32,8 +32,12 @@ QUOTES = "; YAML reads yes, no, on and off as true and false: put the value in q
         ("name: amount", "name: shop", "7:10: column 'shop' is in the schema twice; expected each name once"),
         ("name: amount", "name: _time", "7:10: a column cannot be named _time, which the source adds itself"),
         ("key: [shop]", "key: [amount, shop, amount]", "4:46: the key has column 'amount' twice; expected"),
-        ("key: [shop]", "key: [shop, id]", "4:38: the key has a column 'id'; expected one of shop, amount"),
-        ("File", "Parquet", "3:9: messages of Parquet have columns already; expected no format"),
+        (
+            "key: [shop]",
+            "key: [shop, id]",
+            "4:38: the key has the unknown column 'id'; expected one of shop, amount",
+        ),
+        ("File", "Parquet", "3:9: messages of Parquet have columns already; expected no 'format'"),
         ("format: JSON", "", "2:7: messages of File are bytes; expected a format: CSV, JSON, Avro or Arrow"),
         (
             "format: JSON",
@@ -57,7 +61,9 @@ def test_what_holds_up_is_said_or_follows_from_transactions() -> None:
     assert parse_definition(plain).collects_errors
     assert not parse_definition(f"{plain}on_error: wait\n").collects_errors
     assert not parse_definition(whole).collects_errors
-    with pytest.raises(DefinitionInvalid, match="would never be complete; expected wait, or none"):
+    with pytest.raises(
+        DefinitionInvalid, match="would never be complete; expected on_error: wait, or no 'on_error'"
+    ):
         parse_definition(f"{whole}on_error: collect\n")
 
 

@@ -395,7 +395,7 @@ async def test_a_message_that_can_be_mended_nowhere_is_passed_over(
     def it_is_told_by(rendition: str) -> Callable[[], Awaitable[bool]]:
         async def told() -> bool:
             found = await sources.describe("orders")
-            said = f"skip it: 'nebuli source skip orders {size} --part {lines}'"
+            said = f"skip the message: 'nebuli source skip orders {size} --part {lines}'"
             return found.rendition == rendition and said in str(found.last_error)
 
         return told

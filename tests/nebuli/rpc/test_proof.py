@@ -36,7 +36,7 @@ def test_who_knows_the_secret_is_let_in() -> None:
 )
 def test_a_proof_is_good_for_its_secret_worker_method_and_request_only(changes: dict[str, object]) -> None:
     refusal = proofs().refusal(proof(**changes), METHOD, REQUEST, NOW)
-    assert refusal == "worker 10.0.0.5:9001 has another secret: give all workers and commands the same one"
+    assert refusal == "worker 10.0.0.5:9001 has another secret: give all workers and commands the same secret"
 
 
 def test_a_proof_is_good_once() -> None:

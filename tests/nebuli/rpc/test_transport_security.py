@@ -97,7 +97,7 @@ def test_a_command_without_the_secret_is_refused_and_told_why(
     why = (
         "requires a secret, and the call has none: set one in the topology"
         if shown is None
-        else "has another secret: give all workers and commands the same one"
+        else "has another secret: give all workers and commands the same secret"
     )
     assert ended.error == f"worker {fleet.nodes[0]} {why} (at {fleet.grpc[0]})"
     assert "correct" not in ended.error

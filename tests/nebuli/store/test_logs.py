@@ -412,7 +412,7 @@ async def test_a_step_that_comes_out_the_same_is_dropped_and_another_is_an_error
     await output.write(0, {"delays": zset((1, 1), (2, 2))})
     await output.write(0, {"delays": zset((2, 1), (1, 1), (2, 1)), "wind": wind(1.0).slice(0, 0)})
     with pytest.raises(
-        OutputDiffers, match="step 0 of output log member 0 came out different in delays, wind"
+        OutputDiffers, match="step 0 of output log member 0 has other rows than before in delays, wind"
     ):
         await output.write(0, {"delays": zset((1, 1), (2, 3)), "wind": wind(1.0)})
     assert weights([await output.read("delays", 0)]) == {1: 1, 2: 2}

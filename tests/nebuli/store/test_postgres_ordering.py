@@ -91,7 +91,7 @@ def test_another_writer_is_waited_for_so_long(database: StoreUrl, ordering: Post
     hasty.open()
     with psycopg.connect(database.server) as writer:
         writer.execute(f"update {named(database)}.logs set head = head".encode())
-        with pytest.raises(StoreBusy, match=r"was locked by others for 0\.05 s"):
+        with pytest.raises(StoreBusy, match=r"was locked by other processes for 0\.05 s"):
             hasty.append([Change("a", 1, b"x")])
         assert hasty.heads(["a"]) == {"a": 1}  # who reads does not wait
         writer.rollback()

@@ -290,7 +290,7 @@ async def test_an_update_has_a_time_of_its_append(shard: Shard) -> None:
     await shard.compare_and_append([(0, zset((1, 1)))], 0, 4)
     before = shard.tracked.state
     for time in (3, 6):
-        with pytest.raises(StorageError, match=f"is at time {time}, and has to be from 4 up to 5"):
+        with pytest.raises(StorageError, match=f"is at time {time}, but has to be from 4 up to 5"):
             await shard.compare_and_append([(4, zset((2, 1))), (time, zset((1, 1)))], 4, 6)
     await shard.refresh()
     assert shard.tracked.state == before
@@ -323,7 +323,7 @@ async def test_the_schema_is_that_of_its_creation(shard: Shard, store: Store, ot
         ),
         (pa.schema([]), "expected _weight .int64. as the last column"),
         (weighted(pa.schema([("_time", pa.int64())])), "cannot be named _time"),
-        (weighted(pa.schema([("list", pa.list_(pa.int64()))])), "rows of it cannot be compared"),
+        (weighted(pa.schema([("list", pa.list_(pa.int64()))])), "its rows cannot be compared"),
     ],
 )
 async def test_a_shard_is_of_zsets(store: Store, schema: pa.Schema, said: str) -> None:
@@ -489,7 +489,7 @@ async def test_below_its_since_a_shard_keeps_its_contents(shard: Shard, other: S
             assert weights(await each.snapshot(time)) == before[time]
         for time in range(6):
             with pytest.raises(
-                SinceMismatch, match=f"cannot be read at time {time} any more, as its since is 6"
+                SinceMismatch, match=f"cannot be read at time {time} any more, because its since is 6"
             ):
                 await each.snapshot(time)
         with pytest.raises(SinceMismatch):

@@ -47,7 +47,7 @@ def test_another_writer_is_waited_for_so_long(tmp_path: Path, ordering: SqliteOr
     hasty.open()
     with sqlite3.connect(tmp_path / "store" / FILE, isolation_level=None) as writer:
         writer.execute("begin immediate")
-        with pytest.raises(StoreBusy, match=r"was locked by others for 0\.05 s"):
+        with pytest.raises(StoreBusy, match=r"was locked by other processes for 0\.05 s"):
             hasty.append([Change("a", 0, b"x")])
         assert hasty.heads(["a"]) == {"a": 0}  # who reads does not wait
         writer.execute("rollback")

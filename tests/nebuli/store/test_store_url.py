@@ -53,7 +53,10 @@ def test_a_url_is_shown_without_its_password() -> None:
             "mysql://me:hidden@host/db",
             r"mysql:// cannot hold a store: give a folder by its path, or postgresql:",
         ),
-        (f"postgresql://host/db?{END}".replace("schema", "scheme"), r"neither it nor libpq knows \(scheme\)"),
+        (
+            f"postgresql://host/db?{END}".replace("schema", "scheme"),
+            r"neither nebuli nor libpq knows \(scheme\)",
+        ),
         (
             "postgresql://me:hidden@host/db?blobs=s3://b",
             r"postgresql://me@host/db names no schema: add schema=NAME",

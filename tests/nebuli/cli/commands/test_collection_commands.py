@@ -266,7 +266,7 @@ def test_only_a_rendition_that_it_never_was_is_dropped_alone(sales: Run) -> None
     ended = sales("drop", "sales", "--rendition", "r1")
     assert (ended.exit_code, ended.error) == (
         2,
-        "collection sales can be read as rendition r1: hand over to another one first",
+        "collection sales can be read as rendition r1: hand over to another rendition first",
     )
     assert sales("handover", "sales", "r2").exit_code == 2
 
@@ -278,7 +278,7 @@ def test_only_a_rendition_that_it_never_was_is_dropped_alone(sales: Run) -> None
             ("read", "sale"),
             r"unknown collection sale: expected one of sales, or create it first",
         ),
-        (("create", "sales", "--schema", COLUMNS), "there is a collection sales already"),
+        (("create", "sales", "--schema", COLUMNS), "collection sales exists already"),
         (("create", "a b", "--schema", COLUMNS), "'a b' cannot be the name of a collection"),
         (("create", "a", "--schema", "shop"), "--schema: invalid column 'shop'"),
         (("create", "a", "--schema", "n: int64,"), "--schema: invalid column ''"),

@@ -218,7 +218,7 @@ def test_a_source_is_scaled_and_built_anew_while_it_runs(site: Site) -> None:
     site.definition.write_text(DEFINITION.replace("int64", "string"), "utf-8")
     ended = site.run("rebuild", "sales", site.definition)
     assert ended.exit_code == 2
-    assert "cannot have another schema" in ended.error
+    assert "the definition has another 'schema' than source" in ended.error
 
 
 def test_the_lag_is_what_a_source_has_beyond_its_remap(site: Site) -> None:

@@ -311,7 +311,7 @@ async def test_what_cannot_be_ingested_is_refused(keeper: Keeper) -> None:
         await reader.release({first: 1})
         weighted = pa.record_batch({"n": [1], "_weight": [1]})
         await asyncio.to_thread(keeper.send, weighted)
-        with pytest.raises(SourceUnusable, match=r"has the columns .*_weight.* before it they were"):
+        with pytest.raises(SourceUnusable, match=r"has the columns .*_weight.* the earlier columns were"):
             await following(reader)
     with pytest.raises(SourceUnusable, match="a column _weight, so it contains changes"):
         async with opened(keeper, {first: 1}):

@@ -68,8 +68,8 @@ async def test_it_is_said_which_instances_were_waited_for_in_vain(
         found = await started(sources, files, "sales", [], replicas=2, say=lambda _: None)
     assert found == Started(
         os.getpid(),
-        "1 of 2 instances have been started, after 3 s: none has reported an error; they continue, if they "
-        "can",
+        "1 of 2 instances have been started, after 3 s: no instance has reported an error; the "
+        "instances continue, if they can",
     )
 
 

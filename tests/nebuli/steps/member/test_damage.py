@@ -79,7 +79,9 @@ async def test_a_repeated_step_that_comes_out_different_ends_the_circuit(
         await until_out(circuit, Counter(range(3)))
     monkeypatch.setattr(output_log, "_same", lambda before, now: before.num_rows == 0)
     async with circuit, circuit.coordinated() as coordinator:
-        with pytest.raises(MemberFailed, match="came out different in rows, sums: the rows of the log stay"):
+        with pytest.raises(
+            MemberFailed, match="has other rows than before in rows, sums: the log keeps its rows"
+        ):
             await asyncio.wait_for(coordinator.running, 30)  # type: ignore[attr-defined]
     assert sum(map(numbers, await circuit.output()), Counter()) == Counter(range(3))
 

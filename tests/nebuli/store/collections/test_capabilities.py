@@ -174,7 +174,11 @@ async def test_renditions_are_made_handed_over_to_and_dropped(
             RenditionRefused,
             f"as rendition r1 at times below {over}",
         ),
-        (lambda: collections.drop_rendition("sales", "r2"), RenditionRefused, "hand over to another one"),
+        (
+            lambda: collections.drop_rendition("sales", "r2"),
+            RenditionRefused,
+            "hand over to another rendition",
+        ),
         (lambda: collections.drop_rendition("sales", "r3"), RenditionUnknown, "has no rendition r3"),
         (lambda: collections.write("sales", [], 0, 1, rendition="r3"), RenditionUnknown, "no rendition r3"),
         (lambda: other.write("sales", [], 0, 1, rendition="r3"), RenditionUnknown, "has no rendition r3"),

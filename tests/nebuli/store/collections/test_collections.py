@@ -284,7 +284,7 @@ async def test_what_is_older_than_keep_is_forgotten_and_the_rest_is_not(folder: 
 
 async def test_bad_input_is_said_and_nothing_is_written(collections: Collections) -> None:
     await collections.create("sales", SCHEMA)
-    with pytest.raises(CollectionExists, match="there is a collection sales already"):
+    with pytest.raises(CollectionExists, match="collection sales exists already"):
         await collections.create("sales", SCHEMA)
     with pytest.raises(
         CollectionUnknown,

@@ -159,12 +159,14 @@ async def test_a_rendition_is_built_from_what_was_there_and_is_written_up_to_tha
     await collections.create("sales", SCHEMA, shards=2)
     at = await collections.insert("sales", batch(("a", 1)))
     await collections.new_rendition("sales", rendition="r2")
-    with pytest.raises(RenditionRefused, match=f"is written below 0 only, but was to be built .* as of {at}"):
+    with pytest.raises(RenditionRefused, match=f"is written only below 0, but was to be built .* as of {at}"):
         await collections.handover("sales", "r2", built_from=at)
     await collections.write("sales", [(at, batch(("a", 1)))], 0, at + 1, rendition="r2")
     await collections.insert("sales", batch(("b", 1)))
     with pytest.raises(
-        RenditionRefused, match=f"cannot be built from it as of {at * 1000}, as it is written below"
+        RenditionRefused,
+        match=f"cannot be built from the collection as of {at * 1000}, because the collection is "
+        f"written only below",
     ):
         await collections.handover("sales", "r2", built_from=at * 1000)
     over = await collections.handover("sales", "r2", built_from=at)
@@ -260,14 +262,17 @@ async def test_times_at_which_it_cannot_be_handed_over_are_refused(collections: 
     for name in ("sales", "bids"):
         await collections.new_rendition(name)
         with pytest.raises(
-            RenditionRefused, match=f"r2 at {at}: its readers know which rendition it is below {at + 1}"
+            RenditionRefused,
+            match=f"r2 at {at}: readers already know the current rendition for all times below {at + 1}",
         ):
             await collections.handover(name, "r2", at)
         with pytest.raises(RenditionRefused, match=r"deadline is 0\.5 s: give an earlier time"):
             await collections.handover(name, "r2", at + 600_000, deadline_s=0.5)
         assert (await collections.describe(name)).active == "r1"
     over = await collections.latest("sales") + 50
-    with pytest.raises(RenditionRefused, match=f"cannot be read at {over}, as it is written below 0 only"):
+    with pytest.raises(
+        RenditionRefused, match=f"cannot be read at {over}, because it is written only below 0"
+    ):
         await collections.handover("bids", "r2", over)
     await collections.write("bids", [(7, batch(("b", 1)))], 0, over + 1_000, rendition="r2")
     over = await collections.latest("sales") + 50

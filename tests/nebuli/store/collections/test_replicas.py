@@ -180,7 +180,7 @@ async def test_a_writer_that_goes_on_too_far_on_is_told(collections: Collections
     with pytest.raises(UpperMismatch, match="is written below 10, but this writer continues at 12"):
         await collections.write(sales, [(12, batch(("a", 1)))], 12, 13)
     for at in (9, 12):
-        with pytest.raises(CollectionMisused, match=f"are at time {at}, and must be from 10 to 11"):
+        with pytest.raises(CollectionMisused, match=f"are at time {at}, but must be from 10 to 11"):
             await collections.write(sales, [(at, batch(("a", 1)))], 10, 12)
     for lower, upper in ((-1, 1), (0, (1 << 64) + 1)):
         with pytest.raises(CollectionMisused, match="times begin at 0 and have 64 bits"):
