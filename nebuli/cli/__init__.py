@@ -21,12 +21,12 @@ from nebuli.log_output import FORMAT_VARIABLE, LEVEL_VARIABLE, wrong_setting
 _COMMANDS = {
     "bench": ("bench", "Measure a query's throughput with local workers."),
     "certs": ("certs", "Create TLS certificates for development."),
-    "checkpoint": ("queries", "Save the state of a query in steps now."),
+    "checkpoint": ("queries", "Make a checkpoint now of a query that runs in steps."),
     "collection": ("groups.collection_commands", "Create, fill, read and follow durable collections."),
     "completion": ("completion", "Print a shell completion script."),
     "doctor": ("doctor", "Check the workers of a fleet and the links between them."),
     "list": ("query_views", "List the registered queries with their states."),
-    "logs": ("query_views", "Show the workers' log lines of a query."),
+    "logs": ("query_views", "Show the log lines of a query from all its workers."),
     "place": ("place", "Show the placement of a query and its fragments."),
     "query": ("circuit_query", "Read the contents of a query in steps with SQL."),
     "register": ("queries", "Place a query and register its fragments at workers."),
@@ -88,7 +88,7 @@ class _LazyGroup(click.Group):
 @click.option(
     "--log-format",
     type=click.Choice(["text", "json"]),
-    help="Form of the log lines on standard error.  [default: text]",
+    help="Format of the log lines on standard error.  [default: text]",
 )
 def nebuli(*, verbose: bool, quiet: bool, log_format: str | None) -> None:
     """Run queries across machines, without a broker.

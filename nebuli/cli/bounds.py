@@ -95,7 +95,8 @@ max_state_bytes = click.option(
     metavar="SIZE",
     default=f"{DEFAULT_MAX_STATE_BYTES >> 30}GiB",
     show_default=True,
-    help="Maximum state of an operator, unless the query sets one: bytes, or a size such as 500MB or 2GiB.",
+    help="Maximum size of the state of each operator, unless the query sets one: a number of bytes, or a size such as "
+    "500MB or 2GiB.",
 )
 
 
@@ -125,13 +126,13 @@ close = click.option(
     "--close",
     "closes",
     is_flag=True,
-    help="End event time with the inputs of a query in steps, which closes all windows. By default, open windows wait "
-    "for the rows of a later run.",
+    help="End event time when the inputs of a query in steps end, so that all windows close. By default, open windows "
+    "wait for the rows of a later run.",
 )
 keep_output = click.option(
     "--keep-output",
     callback=_read_keep_output,
     metavar="SIZE|all",
-    help="Sink output that each member keeps on disk for programs to read: a size such as 500MB or 2GiB.  "
+    help="Amount of sink output that each member keeps on disk for programs to read: a size such as 500MB or 2GiB.  "
     "[default: 1GiB, or 0 if no program can connect]",
 )

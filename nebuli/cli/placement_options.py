@@ -28,8 +28,8 @@ strategy_option = click.option(
     type=click.Choice(["bottom-up", "optimal"]),
     default="bottom-up",
     show_default=True,
-    help="Placement strategy: the bottom-up rule, which falls back to optimal if it finds no room; or optimal, which "
-    "has the least traffic over links.",
+    help="Placement strategy: bottom-up, a rule that falls back to optimal if it finds no free slot; or optimal, which "
+    "causes the least traffic over links.",
 )
 
 

@@ -132,15 +132,17 @@ def _parser() -> argparse.ArgumentParser:
 
     send = command("send", _send, "Send the rows of a file, and wait until they are acknowledged.")
     send.add_argument(
-        "file", metavar="FILE", help=".csv, .jsonl, .parquet, .arrow or .arrows; - is CSV on standard input"
+        "file",
+        metavar="FILE",
+        help="a .csv, .jsonl, .parquet, .arrow or .arrows file; - is CSV on standard input",
     )
     send.add_argument(
         "to",
         metavar="HOST:PORT/CHANNEL",
         type=Place.of,
-        help="a receiver's channel; the receiver may start later",
+        help="address of the receiver, which may start later, and the channel's id",
     )
-    recv = command("recv", _recv, "Receive one stream: listen at an address, and write its rows.")
+    recv = command("recv", _recv, "Listen at an address, receive one stream, and write its rows.")
     recv.add_argument(
         "at", metavar="HOST:PORT/CHANNEL", type=Place.of, help="address to listen at, and the channel's id"
     )
@@ -155,10 +157,14 @@ def _parser() -> argparse.ArgumentParser:
         help="address of the process that retains the channel, and the channel's id",
     )
     tail.add_argument("--from-start", action="store_true", help="Begin with the oldest retained row.")
-    ping = command("ping", _ping, "Measure round trips to a receiver, by heartbeats.")
+    ping = command("ping", _ping, "Measure the round-trip times of heartbeats to a receiver.")
     ping.add_argument("address", metavar="HOST:PORT", help="address of a receiver")
     ping.add_argument(
-        "--count", type=_number_above_0(int), default=5, metavar="N", help="Round trips.  [default: 5]"
+        "--count",
+        type=_number_above_0(int),
+        default=5,
+        metavar="N",
+        help="Number of round trips.  [default: 5]",
     )
     ping.add_argument(
         "--timeout",

@@ -49,8 +49,8 @@ class _Run:
 def bench(topology: str, query: str, *, seed: int, strategy: StrategyName, runs: int, as_json: bool) -> int:
     """Measure a query's throughput with local workers.
 
-    Runs QUERY over TOPOLOGY several times, as run does, and prints the rows per second. Drops the result. Starts the
-    workers once, so the first run is the slowest. Sources have to end.
+    Runs QUERY over TOPOLOGY several times, as 'nebuli run' does, and prints the rows per second. Drops the results.
+    Starts the workers once, so the first run is the slowest. The sources have to end.
     """
     from nebuli.cli.local_template import forked_template
 

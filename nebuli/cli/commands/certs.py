@@ -52,13 +52,17 @@ def _is_address(host: str) -> bool:
     help="Name or IP address by which others connect to a node. Repeat it for more nodes.  [default: localhost]",
 )
 @click.option(
-    "--days", default=30, show_default=True, type=click.IntRange(1, 365), help="Days until they expire."
+    "--days",
+    default=30,
+    show_default=True,
+    type=click.IntRange(1, 365),
+    help="Days until the certificates expire.",
 )
 @click.option("--force", is_flag=True, help="Replace existing files.")
 def dev(directory: str, hosts: tuple[str, ...], days: int, force: bool) -> None:
     """Create an authority, and a certificate for each node.
 
-    For development only. Prints the tls= argument of each node's servers. Discards the authority's own key.
+    For development only. Prints the argument tls= for the servers of each node. Discards the authority's own key.
     """
     try:
         from nebuli.cli.development import DevelopmentAuthority

@@ -30,7 +30,7 @@ _WITHIN_S = 40.0
 @click.option(
     "--topology",
     type=FilePath(),
-    help="Topology with the certificates and the secret for CIRCUIT, if it is an address or a URL.",
+    help="Topology with the certificates and the secret for CIRCUIT, if CIRCUIT is an address or a URL.",
 )
 @format_option
 @click.option("--json", "as_json", is_flag=True, help="Same as --format json.")
@@ -40,7 +40,7 @@ def query(circuit: str, sql: str, topology: str | None, form: str, *, as_json: b
     Runs a SELECT over the outputs, views and materialized inputs of CIRCUIT, at one step of all members. The dialect is
     DuckDB's. Prints the step to standard error.
 
-    CIRCUIT is the id of a registered query in steps, the HOST:PORT of one that is served (--serve), or the URL of one
+    CIRCUIT is the id of a registered query in steps, the HOST:PORT of a served query (--serve), or the URL of a query
     that is served over HTTP (--http).
 
     Exit codes: 0 done; 1 CIRCUIT could not answer; 2 the SQL is invalid; 3 CIRCUIT is unreachable.

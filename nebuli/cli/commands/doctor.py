@@ -23,14 +23,15 @@ if TYPE_CHECKING:
     "--seed",
     default=0,
     show_default=True,
-    help="Seed of the placement, as for place; its edges are measured.",
+    help="Seed of the placement of QUERY, as for 'nebuli place'; the edges of this placement are measured.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor(topology: str, query: str | None, seed: int, as_json: bool) -> int:
     """Check the workers of a fleet and the links between them.
 
-    Checks the workers of TOPOLOGY and the edges between them; with QUERY, only those that its placement uses. Measures
-    one edge after the other, for one second each, over a channel of its own. Prints a remedy with each problem.
+    Checks the workers of TOPOLOGY and the edges between them; with QUERY, only the workers and edges that its
+    placement uses. Measures one edge after the other, for one second each, over a separate channel. Prints a remedy
+    with each problem.
 
     Exit codes: 1 a check failed, 3 a worker or an edge is unreachable.
     """

@@ -52,8 +52,8 @@ _OF_FREE_QUERIES = ("seed", "engine", "strategy", "time_limit", "compare")
     type=click.Choice(["text", "json", "sql", "mermaid", "dot"]),
     default="text",
     show_default=True,
-    help="Output format: tables with reasons, JSON, the query alone as a statement in SQL, a mermaid flowchart, or a "
-    "Graphviz graph.",
+    help="Output format: tables with reasons, JSON, the query (without its placement) as a statement in SQL, a mermaid "
+    "flowchart, or a Graphviz graph.",
 )
 def place(
     *,

@@ -47,7 +47,9 @@ _on_loss = click.option(
     help="Action of the watcher when a node is lost: wait for it, fail the query, or place the query without it.",
 )
 _stepped = click.option(
-    "--stepped", is_flag=True, help="Run in steps, exactly once, with durable state at the nodes."
+    "--stepped",
+    is_flag=True,
+    help="Run in steps, with durable state at the nodes: each row takes effect exactly once.",
 )
 _members = click.option(
     "--members",
@@ -208,7 +210,7 @@ def register(topology: str, query: str, settings: _Settings) -> int:
     """Place a query and register its fragments at workers.
 
     Places QUERY on TOPOLOGY, registers the fragments at the workers of its nodes, and prints the query's id. Starts
-    nothing. Paths of sources and sinks are relative to each worker's working directory.
+    no fragment. Paths of sources and sinks are relative to each worker's working directory.
     """
 
     async def work() -> int:
@@ -236,7 +238,7 @@ def register(topology: str, query: str, settings: _Settings) -> int:
     "--skip-step",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Skip the rows of step N, at which the query in steps has failed, and write them to files.",
+    help="Skip the rows of step N, at which the query in steps has failed, and write the skipped rows to files.",
 )
 def start(
     files: tuple[str, ...],
@@ -391,9 +393,9 @@ def _say_where_to_look(query: DeployedQuery) -> None:
 @click.command()
 @_id
 def checkpoint(id_: str) -> int:
-    """Save the state of a query in steps now.
+    """Make a checkpoint now of a query that runs in steps.
 
-    Prints the step of the checkpoint: the state of the query ID includes all steps below it.
+    Prints the step of the checkpoint: the saved state of the query ID includes all steps below this step.
     """
     query = saved_queries.load(id_)
     coordinator = query.fragments[-1]
@@ -462,8 +464,8 @@ async def _stop_deployment(query: DeployedQuery, *, at_once: bool) -> int:
 @click.option(
     "--force",
     is_flag=True,
-    help="Remove the query from the other workers if one does not answer. Repeat the command to remove it from "
-    "this account.",
+    help="Remove the query from the workers that answer, even if others do not. Repeat the command to remove the query "
+    "from this account.",
 )
 def unregister(id_: str, force: bool) -> int:
     """Remove a query from its workers.

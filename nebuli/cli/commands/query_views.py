@@ -188,9 +188,9 @@ def list_(as_json: bool) -> int:
 )
 @_as_json
 def logs(id_: str, follow: bool, level: str, as_json: bool) -> int:
-    """Show the workers' log lines of a query.
+    """Show the log lines of a query from all its workers.
 
-    Merges the lines of all workers of the query ID in the order of their clocks.
+    Merges the lines of the workers of the query ID in the order of the workers' clocks.
     """
     shown = _Shown(level, as_json)
 

@@ -62,8 +62,8 @@ _PROGRESS_S = 5.0
     type=click.Choice(["fail", "warn", "ignore"]),
     default="warn",
     show_default=True,
-    help="Action on rows that windows drop, as they are late or have no time: fail at the first one, warn of their "
-    "number at the end, or ignore them.",
+    help="Action on rows that windows drop because they are late or have no time: fail at the first such row, print "
+    "their number at the end, or ignore them.",
 )
 @engine_option
 @max_state_bytes
@@ -90,10 +90,11 @@ def run(
     Writes the result to the query's sink; a Print sink prints to standard output. Prints progress to standard error.
     Paths in TOPOLOGY are relative to its directory.
 
-    With --stepped the query runs in steps, in --members processes that keep their state in --state. Killed processes
-    lose and duplicate no rows, and a new run with the same --state resumes the query. With --on spark the members are
-    tasks of one Spark stage, at the master of TOPOLOGY's node with engine: spark. With --serve or --http, programs push
-    rows into logical sources without a physical source, read outputs, and shut the query down.
+    With --stepped the query runs in steps: --members sets the number of its processes, and --state is the place of
+    their state. If processes are killed, no row is lost or duplicated, and a new run with the same --state resumes the
+    query. With --on spark the members are tasks of one Spark stage, at the master of TOPOLOGY's node with 'engine:
+    spark'. With --serve or --http, programs push rows into logical sources without a physical source, read outputs, and
+    shut the query down.
 
     Exit codes: 0 all fragments finished; 1 the query failed; 2 invalid input, such as a query or a source's file; 3 a
     worker died or is unreachable; 130 interrupted; 143 terminated.

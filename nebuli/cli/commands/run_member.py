@@ -9,7 +9,7 @@ import click
 @click.argument("number", type=int)
 @click.argument("circuit")
 def member(number: int, circuit: str) -> int:
-    """Run member NUMBER of CIRCUIT with the order on standard input, until that closes."""
+    """Run member NUMBER of CIRCUIT by the order on standard input, until standard input closes."""
     from nebuli.steps.local.member_process import run_member
 
     return run_member()

@@ -32,13 +32,13 @@ _WITHIN_S = 10.0
 @click.option(
     "--topology",
     type=FilePath(),
-    help="Topology with the certificates and the secret for CIRCUIT, if it is an address.",
+    help="Topology with the certificates and the secret for CIRCUIT, if CIRCUIT is an address.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the step and the members as JSON.")
 def scale(circuit: str, members: int, topology: str | None, *, as_json: bool) -> int:
     """Scale a query in steps to another number of members.
 
-    CIRCUIT is the id of a query in steps at workers, or the HOST:PORT of one that is served (nebuli run --stepped
+    CIRCUIT is the id of a query in steps at workers, or the HOST:PORT of a served query (nebuli run --stepped
     --serve). Returns when the new members run; rows that programs push wait until then.
 
     Exit codes: 0 done; 1 the query keeps its members; 3 CIRCUIT does not answer.

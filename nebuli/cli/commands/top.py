@@ -161,7 +161,7 @@ def _size(count: float) -> str:
 def top(ids: tuple[str, ...], once: bool, interval: float, as_json: bool) -> int:
     """Show the channels and views of queries, live.
 
-    Shows the queries ID, or all queries that were registered from this account, until Ctrl-C.
+    Shows the channels and views of each query ID, or of all queries registered from this account, until Ctrl-C.
 
     Exit code of --once: 3 if a worker does not answer.
     """

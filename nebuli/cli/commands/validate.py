@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 def validate(topology: str, query: str | None, *, as_json: bool) -> int:
     """Check a topology, and a query against it.
 
-    Reports every mistake in the files TOPOLOGY and QUERY. Opens no source file, and does not place the query: use
-    'nebuli place' for that.
+    Reports every mistake in the files TOPOLOGY and QUERY. Opens no source file. 'nebuli place' checks if the query can
+    be placed.
     """
     from placement import InvalidQuery
     from topology import TopologyError

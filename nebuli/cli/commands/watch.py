@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     show_default=True,
     metavar="SECONDS",
     type=Finite(min=0),
-    help="Time without an answer from a node before the query is placed without it.",
+    help="Time without an answer from a node after which the query is placed without the node.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: an object per event, on one line.")
 def watch(id_: str, on_loss: str | None, patience: float, *, as_json: bool) -> int:
     """Watch a query to its end and handle lost nodes.
 
     Applies the policy of the query ID when a node is lost. Without a watcher, workers wait for each other, and
-    fragments that can resume do so on their own. A query has one watcher at most. Ctrl-C ends the watcher, not the
+    fragments that can resume do so automatically. A query has one watcher at most. Ctrl-C ends the watcher, not the
     query.
 
     Exit codes: 0 the query has finished, 1 it has failed, 3 a worker does not answer and the policy is fail.

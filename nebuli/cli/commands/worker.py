@@ -57,7 +57,8 @@ _option = partial(click.option, metavar="HOST:PORT", callback=_address)
 @_option("--grpc", help="Address for queries.  [default: from --topology]")
 @_option("--metrics", help="Address of /metrics for Prometheus.")
 @_option(
-    "--http", help="Address of queries in steps over HTTP, each under its id, if its coordinator runs here."
+    "--http",
+    help="Address at which to serve, over HTTP and under their ids, the queries in steps whose coordinators run here.",
 )
 @click.option(
     "--topology",
@@ -81,8 +82,8 @@ _option = partial(click.option, metavar="HOST:PORT", callback=_address)
     "--state",
     metavar="DIR|URL",
     type=FilePath(),
-    help="Place of the fragments' records, from which a restarted worker resumes: a folder, the URL of a store, or "
-    "'none'.  [default: a folder named after --data, in the XDG state directory]",
+    help="Place where the worker records its fragments, to resume them after a restart: a folder, the URL of a store, "
+    "or 'none'.  [default: a folder named after --data, in the XDG state directory]",
 )
 @click.option(
     "--fragment-memory",
@@ -94,13 +95,13 @@ _option = partial(click.option, metavar="HOST:PORT", callback=_address)
     "--fragment-ports",
     metavar="FIRST-LAST",
     callback=_range,
-    help="Ports at which fragments receive data, one each.  [default: any free ports]",
+    help="Ports at which fragments receive data, one for each fragment.  [default: any free ports]",
 )
 @click.option(
     "--data-ports",
     metavar="FIRST-LAST|ephemeral",
     callback=_data_ports,
-    help="Separate ports for data connections, one each.  [default: the fragments' ports]",
+    help="Separate ports for data connections, one for each channel.  [default: the fragments' ports]",
 )
 @max_state_bytes
 @click.option("--ends-with-stdin", is_flag=True, help="Exit at the end of standard input, as on SIGTERM.")
@@ -121,9 +122,9 @@ def worker(
     """Run one node of a topology.
 
     Accepts fragments of queries over gRPC and runs them. Listens at --data and --grpc, or at the addresses of --node in
-    --topology. TLS comes from the topology, a secret from the topology or --secret-file; addresses that other machines
-    can reach require either, or --insecure. Paths of sources and sinks are relative to the working directory.
-    Prints a line to standard error when it is ready.
+    --topology. TLS comes from the topology, a secret from the topology or --secret-file. Addresses that other machines
+    can reach require TLS, a secret or --insecure. Paths of sources and sinks are relative to the working directory.
+    Prints a line to standard error when the worker is ready.
     """
     from nebuli.node.fragment.worker_template import SINGLE_THREADED
 

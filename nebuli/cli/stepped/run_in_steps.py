@@ -106,25 +106,29 @@ def step_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of a query in steps to a command."""
     for option in reversed(
         (
-            click.option("--stepped", is_flag=True, help="Run in steps, exactly once, with durable state."),
+            click.option(
+                "--stepped",
+                is_flag=True,
+                help="Run in steps, with durable state: each row takes effect exactly once.",
+            ),
             click.option(
                 "--members",
                 type=click.IntRange(1, MOST_MEMBERS),
-                help="Number of member processes.  [default: 1, or as many as have saved the state]",
+                help="Number of member processes.  [default: 1, or the number in the saved state]",
             ),
             click.option(
                 "--on",
                 "home",
                 type=click.Choice(["local", "spark"]),
-                help="Where members run: as processes of this machine, or as tasks of one Spark stage.  "
+                help="Place of the members: processes of this machine, or tasks of one Spark stage.  "
                 "[default: local]",
             ),
             click.option(
                 "--state",
                 type=FilePath(),
                 metavar="DIR|URL",
-                help="Place of the state of a query in steps: a folder of its own, empty or missing at "
-                "first; or postgresql://USER@HOST/DATABASE?schema=NAME&blobs=s3://BUCKET/PREFIX.",
+                help="Place of the state of a query in steps: a separate folder, empty or missing at the first "
+                "run; or postgresql://USER@HOST/DATABASE?schema=NAME&blobs=s3://BUCKET/PREFIX.",
             ),
             click.option(
                 "--checkpoint-every",
@@ -137,14 +141,13 @@ def step_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 "--serve",
                 metavar="HOST:PORT",
                 help="Address at which programs push rows into a query in steps, read its outputs and shut it down; or "
-                f"at which they read views.  [default for views: {VIEWS_AT}, or a free port]",
+                f"at which programs read views.  [default for views: {VIEWS_AT}, or a free port]",
             ),
             click.option(
                 "--http",
                 metavar="HOST:PORT",
-                help="Address of the same functions over HTTP, with SQL, statistics and profiles (see "
-                "/openapi.json); or of "
-                "views, by key, as JSON.",
+                help="Address of the functions of --serve over HTTP, with SQL, statistics and profiles (see "
+                "/openapi.json); or of views, which are read by key as JSON.",
             ),
             keep_output,
             click.option(
@@ -153,8 +156,8 @@ def step_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 type=click.IntRange(min=0),
                 multiple=True,
                 metavar="N",
-                help="Skip the rows with which step N of a query in steps cannot be computed, and write them to a "
-                "file. Repeat it for more steps.",
+                help="Skip the rows with which step N of a query in steps cannot be computed, and write the skipped "
+                "rows to a file. Repeat the option for more steps.",
             ),
             close,
         )

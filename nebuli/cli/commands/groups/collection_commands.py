@@ -50,7 +50,7 @@ _as_of = click.option(
     "--as-of",
     callback=read_time,
     metavar="TIME",
-    help="Milliseconds since 1970, or an ISO date and time, in UTC unless it has an offset.  "
+    help="Time in milliseconds since 1970, or as an ISO date and time, in UTC unless it has an offset.  "
     "[default: the last complete time]",
 )
 
@@ -82,7 +82,7 @@ def _into_is_meant(_context: click.Context, _parameter: click.Parameter, given: 
     type=click.Choice(["store", "writers"]),
     default="store",
     show_default=True,
-    help="Origin of the rows' times: the store, on insert; or the programs that write.",
+    help="Origin of the rows' times: the store, which sets them at each insert, or the programs that write the rows.",
 )
 @click.option(
     "--keep",
@@ -114,7 +114,7 @@ def create(name: str, schema: str, store: str, *, shards: int, timed: Timed, kee
 def list_(store: str, *, as_json: bool) -> int:
     """List all collections with their active renditions.
 
-    Also prints the range of times at which each can be read.
+    Also prints the range of times at which each collection can be read.
     """
 
     async def work(collections: Collections) -> None:
@@ -139,7 +139,7 @@ def list_(store: str, *, as_json: bool) -> int:
 def show(name: str, store: str, *, as_json: bool) -> int:
     """Show a collection with its schema, renditions and holds.
 
-    Prints the frontiers of renditions, and the expiry of the holds that keep the past readable.
+    Prints the times at which each rendition can be read, and the expiry of the holds that keep the past readable.
     """
 
     async def work(collections: Collections) -> None:
@@ -162,8 +162,8 @@ def insert(name: str, file: str, producer: str | None, store: str, *, as_json: b
     """Insert the rows of a file into a collection.
 
     FILE is CSV, Parquet, JSON Lines or Arrow by its extension, or - for CSV from standard input. Matches columns by
-    name, and ignores others; a column _weight has the number of times that each row is added or, if negative, removed.
-    Rows become visible in batches of 100,000. Prints the time at which all of them are visible.
+    name, and ignores unknown columns. A column _weight has the number of times that each row is added or, if negative,
+    removed. Rows become visible in batches of 100,000. Prints the time at which all rows are visible.
     """
     if file != STDIN and Path(file).suffix.lower() not in _ENDINGS:
         raise click.UsageError(
@@ -205,9 +205,9 @@ def insert(name: str, file: str, producer: str | None, store: str, *, as_json: b
 @click.option("--out", hidden=True, expose_value=False, callback=_into_is_meant)
 @store_option
 def read(name: str, as_of: int | None, form: str, into: str | None, store: str, *, as_json: bool) -> int:
-    """Print the rows of a collection at a time.
+    """Print the rows of a collection as of a time.
 
-    Waits for a time in the future.
+    If the time is in the future, waits for it.
     """
     if into is not None:
         check_ending(into)
@@ -227,21 +227,22 @@ def read(name: str, as_of: int | None, form: str, into: str | None, store: str, 
 @collection.command()
 @click.argument("name")
 @_as_of
-@click.option("--snapshot", is_flag=True, help="Print the rows at --as-of first, and the changes after them.")
+@click.option("--snapshot", is_flag=True, help="First print the rows at --as-of, then the changes after it.")
 @click.option(
     "--format",
     "form",
     type=click.Choice(["csv", "json", "arrow"]),
     default="csv",
     show_default=True,
-    help="Output format of a change: a line of CSV, below a header, a JSON object in a line, or an Arrow stream.",
+    help="Output format of the changes: CSV below a header, a JSON object in each line, or an Arrow stream.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Same as --format json.")
 @click.option(
     "--name",
     "reader",
     metavar="NAME",
-    help="Name of this reader: its hold stays when it ends, and its next run continues from there.",
+    help="Name of this reader. The collection keeps a hold for the reader after the command ends, so that the next "
+    "run with this name continues after the last printed change.",
 )
 @store_option
 def follow(
@@ -323,20 +324,20 @@ def rendition(name: str, rendition: str | None, shards: int, store: str) -> int:
     "--built-from",
     callback=read_time,
     metavar="TIME",
-    help="Time of the rows that the rendition was built from; adds the rows that were inserted since.",
+    help="Time of the rows from which the rendition was built; rows inserted since that time are added to it.",
 )
 @click.option(
     "--at",
     callback=read_time,
     metavar="TIME",
-    help="Time from which the collection is the rendition; waits for a time in the future.  [default: the earliest "
+    help="Time of the switch to the rendition; the command waits for a time in the future.  [default: the earliest "
     "possible time]",
 )
 @store_option
 def handover(name: str, rendition: str, built_from: int | None, at: int | None, store: str) -> int:
     """Hand a collection over to another rendition.
 
-    Prints the time from which the collection is this rendition. Followers get the differences as changes.
+    Prints the time of the switch. Programs that follow the collection get the differences as changes.
     """
 
     async def work(collections: Collections) -> None:
@@ -350,12 +351,12 @@ def handover(name: str, rendition: str, built_from: int | None, at: int | None, 
 
 @collection.command()
 @click.argument("name")
-@click.option("--rendition", help="Drop this rendition only, which must not be active at any readable time.")
+@click.option("--rendition", help="Drop only this rendition, which must not be active at any readable time.")
 @store_option
 def drop(name: str, rendition: str | None, store: str) -> int:
     """Drop a collection with all its rows.
 
-    Programs that read or follow the collection fail then.
+    Programs that read or follow the collection then fail.
     """
 
     async def work(collections: Collections) -> None:

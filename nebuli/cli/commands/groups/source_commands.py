@@ -48,17 +48,19 @@ def source() -> None:
     type=click.IntRange(1, _MOST),
     default=1,
     show_default=True,
-    help="Number of parallel instances of the source, so that it survives the end of one.",
+    help="Number of parallel instances of the source; with several, the source survives the end of an instance.",
 )
 @click.option(
-    "--no-start", is_flag=True, help="Do not start a supervisor; use 'nebuli source serve' for that."
+    "--no-start",
+    is_flag=True,
+    help="Do not start a supervisor; start one later with 'nebuli source serve'.",
 )
 @store_option
 def create(file: str, replicas: int, store: str, *, no_start: bool) -> int:
     """Create a source and run it in the background.
 
-    FILE (YAML) defines the source; paths in it are relative to its folder. Creates the store if it does not exist, and
-    starts the supervisor of its sources if none runs on this host.
+    FILE (YAML) defines the source; paths in FILE are relative to its folder. Creates the store if it does not exist,
+    and starts a supervisor of the store's sources if none runs on this host.
     """
 
     async def work(sources: Sources) -> int:
@@ -95,7 +97,7 @@ def create(file: str, replicas: int, store: str, *, no_start: bool) -> int:
 def list_(store: str, *, as_json: bool) -> int:
     """List all sources with their progress and state.
 
-    Prints the time up to which each is complete, its lag, and whether it runs, or the error that holds it up.
+    Prints for each source the time up to which it is complete, its lag, and its state or the error that blocks it.
     """
 
     async def work(sources: Sources) -> None:
@@ -136,9 +138,10 @@ def show(name: str, store: str, *, as_json: bool) -> int:
 def serve(store: str, *, until_idle: bool) -> int:
     """Run all sources of a store in the foreground.
 
-    Runs as many instances of each source as its scale sets, each in its own process, and restarts instances that end.
-    Sources can be created, scaled and dropped meanwhile. A host runs one supervisor only. Interrupted or terminated,
-    it ends its instances; killed, it leaves them running, and the next one adopts them.
+    Runs each source in as many instances as it was scaled to, each in its own process, and restarts instances that
+    end. Sources can be created, scaled and dropped meanwhile. Only one such supervisor can run on a host. If it is
+    interrupted or terminated, it ends its instances. If it is killed, its instances keep running, and the next
+    supervisor adopts them.
     """
     log_to_stderr("%(asctime)s %(message)s")
 
@@ -167,14 +170,14 @@ def serve(store: str, *, until_idle: bool) -> int:
     metavar="K",
     default="1",
     show_default=True,
-    help="Name of the instance, unique on this host; a supervisor numbers its own from 1.",
+    help="Name of the instance, unique on this host; a supervisor numbers its instances from 1.",
 )
 @store_option
 def run(name: str, instance: str, store: str) -> int:
     """Run one instance of a source in the foreground.
 
-    Runs until the source is dropped, or the command is interrupted, without a supervisor or in addition to its
-    instances.
+    Needs no supervisor; if one runs, the instance is in addition to the supervisor's instances. Runs until the source
+    is dropped, or the command is interrupted.
     """
     log_to_stderr("%(asctime)s %(message)s")
 
@@ -196,7 +199,7 @@ def run(name: str, instance: str, store: str) -> int:
 def scale(name: str, replicas: int, store: str) -> int:
     """Scale a source to another number of instances.
 
-    Starts REPLICAS instances if none runs on this host; 0 stops the source.
+    Sets the number of instances to REPLICAS, and starts a supervisor if none runs on this host; 0 stops the source.
     """
 
     async def work(sources: Sources) -> int:
@@ -227,8 +230,8 @@ def scale(name: str, replicas: int, store: str) -> int:
 def rebuild(name: str, file: str | None, store: str) -> int:
     """Rebuild a source from its first message.
 
-    Uses the definition in FILE, or the current one. The instances write another rendition of the collection, which
-    replaces the current one when it has caught up.
+    Uses the definition in FILE, or the current definition. The instances write another rendition of the collection,
+    which replaces the current rendition when it has caught up.
     """
 
     async def work(sources: Sources) -> None:
@@ -242,13 +245,15 @@ def rebuild(name: str, file: str | None, store: str) -> int:
 @source.command()
 @click.argument("name")
 @click.argument("address", type=click.IntRange(0))
-@click.option("--part", default="", help="Part of the raw source with the message, as in the error.")
-@click.option("--of", "raw_source", default="data", show_default=True, help="Raw source with the message.")
+@click.option("--part", default="", help="Part of the raw source that has the message, as in the error.")
+@click.option(
+    "--of", "raw_source", default="data", show_default=True, help="Raw source that has the message."
+)
 @store_option
 def skip(name: str, address: int, part: str, raw_source: str, store: str) -> int:
     """Skip a message that cannot be ingested.
 
-    Skips the blocking message at ADDRESS until the source is rebuilt. 'nebuli source show'
+    Skips the blocking message at ADDRESS. The skip stays in effect until the source is rebuilt. 'nebuli source show'
     prints the address.
     """
 
@@ -265,7 +270,7 @@ def skip(name: str, address: int, part: str, raw_source: str, store: str) -> int
 def drop(name: str, store: str) -> int:
     """Drop a source with its collections.
 
-    Ends its instances.
+    Ends the instances of the source.
     """
 
     async def work(sources: Sources) -> int:

@@ -48,7 +48,7 @@ _at = click.option(
     callback=_checked,
     default=VIEWS_AT,
     show_default=True,
-    help="Address of the views: the one that 'nebuli run' prints, or the data address of the worker that has them.",
+    help="Address of the views, as 'nebuli run' prints it, or the data address of the worker that has the views.",
 )
 _topology = click.option(
     "--topology", type=FilePath(), help="Topology with the certificates and the secret for --at."
@@ -59,8 +59,8 @@ _topology = click.option(
 def view() -> None:
     """Read, watch and add views of running queries.
 
-    Exit codes: 0 done; 1 the view could not answer; 2 unknown view, or invalid key; 3 no answer at --at, or not in
-    time.
+    Exit codes: 0 done; 1 the view could not answer; 2 unknown view, or invalid key; 3 no answer from --at, or no
+    answer in time.
     """
 
 
@@ -91,7 +91,7 @@ def get(
 ) -> int:
     """Print the rows of a view with a key.
 
-    KEY is a word for each key column of the view NAME. Prints to standard error whether the key was a hit (in memory
+    Give one KEY for each key column of the view NAME. Prints to standard error whether the key was a hit (in memory
     already) and, if the query runs in steps, the step of the rows.
     """
     import pyarrow as pa
@@ -176,8 +176,8 @@ def list_(at: str, topology: str | None, *, as_json: bool) -> int:
 def add(context: click.Context, file: str, at: str, topology: str | None, id_: str | None) -> int:
     """Add views to a running query.
 
-    The query keeps running, and must have a view already. FILE is JSON with operators, as in a query: they read
-    operators of the query or each other, and lead to views.
+    The query keeps running, and must have a view already. FILE is JSON with operators, as in a query. The operators
+    in FILE read operators of the query or each other, and lead to views.
     """
     from nebuli.cli.files import text_of
 
