@@ -79,13 +79,13 @@ class BufferPolicy:
             )
         if self.directory is not None and self.when_full in ("drop_oldest", "spill"):
             raise ValueError(
-                f"when_full={self.when_full!r} does not go with a directory ({self.directory}): a durable buffer keeps "
-                f"all of its messages on disk; use 'block' or 'fail', or omit the directory"
+                f"when_full={self.when_full!r} cannot be combined with a directory ({self.directory}): a durable "
+                f"buffer keeps all of its messages on disk; use 'block' or 'fail', or omit the directory"
             )
         if self.max_disk_bytes is not None and self.directory is None and self.when_full != "spill":
             raise ValueError(
-                f"max_disk_bytes={self.max_disk_bytes} bounds files, but this buffer has none: give a directory, or "
-                f"when_full='spill'"
+                f"max_disk_bytes={self.max_disk_bytes} bounds files, but this buffer has no files: give a directory, "
+                f"or when_full='spill'"
             )
 
 
@@ -110,7 +110,7 @@ class FaultPolicy:
             raise ValueError(f"on_failure is {self.on_failure!r}: expected 'fail' or 'wait'")
         if self.on_failure == "wait" and self.retry in ("forever", 0):
             raise ValueError(
-                f"on_failure='wait' does not go with retry={self.retry!r}, the time until a warning that "
+                f"on_failure='wait' cannot be combined with retry={self.retry!r}, the time until a warning that "
                 "the channel still waits: expected seconds above 0"
             )
 
@@ -141,7 +141,7 @@ class RetainPolicy:
         ):
             raise ValueError(
                 f"consumers is {str(names)[:200]}: expected a tuple of at most {CONSUMERS_LIMIT} names, each of 1 to "
-                f"{NAME_LIMIT} characters that can be printed"
+                f"{NAME_LIMIT} printable characters"
             )
         if not isinstance(self.max_bytes, int) or self.max_bytes < 1:
             raise ValueError(f"max_bytes is {self.max_bytes!r}: expected a number of bytes, at least 1")

@@ -198,7 +198,7 @@ class ChannelCollector:
         if len(self._servers) != len({side.prefix for side, _ in self._servers}):
             raise TypeError(
                 f"{len(servers)} servers, two of the same kind: give one sender, one receiver or both, "
-                f"and further ones to a ChannelCollector of another registry"
+                f"and further servers to a ChannelCollector of another registry"
             )
 
     def describe(self) -> Iterator[Family]:

@@ -77,7 +77,7 @@ class Credentials:
             try:
                 self._context = _load(self.tls, self._role)
             except CertificateError as error:
-                log.warning("%s; the files read before stay in use", error)
+                log.warning("%s; the previously read files stay in use", error)
             else:
                 log.info("the %s's certificate %s was read again", self._role, self.tls.certificate)
         return self._context
@@ -142,7 +142,7 @@ def _check_content(name: str, path: str | PathLike[str], wanted: str) -> None:
         raise CertificateError(f"the {name} {path} cannot be read: {error.strerror}") from error
     found = [label.decode() for label in _PEM.findall(content)]
     if not any(label.endswith(wanted) for label in found):
-        holds = f"it holds {found[0]}" if found else "it has none"
+        holds = f"it contains {found[0]}" if found else "it contains no such block"
         raise CertificateError(
             f"the {name} {path} is not a file in PEM form with '-----BEGIN {wanted}-----': {holds}; give Tls() its "
             f"files in the order certificate, key, authority"

@@ -134,7 +134,7 @@ class CloseReport:
 
 _AS = {
     "listen": ", such as '127.0.0.1:9000'",
-    "to": ", such as '127.0.0.1:9000': a ReceiverServer has its own as `address`",
+    "to": ", such as '127.0.0.1:9000': the attribute `address` of a ReceiverServer has its address",
 }
 
 

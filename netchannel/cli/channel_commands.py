@@ -298,7 +298,7 @@ async def _recv(given: argparse.Namespace, secret: str | None) -> int:
                 counted = channel.statistics()
             except netchannel.StreamReplaced as error:
                 raise netchannel.StreamReplaced(
-                    "send was started again with a new stream: start recv again to receive it whole"
+                    "send was started again, with a new stream: start recv again to receive the complete stream"
                 ) from error
             except BaseException as error:
                 # Acknowledged rows come to no other receiver. Without any, the next one gets the whole stream.

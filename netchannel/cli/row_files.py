@@ -209,10 +209,12 @@ class Output:
     def refuse_rest(self, messages: int) -> NoReturn:
         """Raise FileNotWritten: an earlier command took the first messages of the stream, and was killed."""
         left = () if self._path is None else self._path.parent.glob(f".{glob.escape(self._path.name)}.*")
-        files = ", ".join(str(each) for each in sorted(left) if each != self._aside) or "its output"
+        files = (
+            ", ".join(str(each) for each in sorted(left) if each != self._aside) or "the output of that recv"
+        )
         raise FileNotWritten(
             f"the stream began with {messages:,} messages for an earlier recv, which was killed; their rows are in "
-            f"{files}: join the files, or send and receive the whole stream again"
+            f"{files}: concatenate the files, or send and receive the whole stream again"
         )
 
     def _convert(self, stream: Path) -> None:

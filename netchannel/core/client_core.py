@@ -377,7 +377,7 @@ class ClientPeer(Peer["ClientControl"]):
         if code == HELD_UP:
             channel.held_up(text, now)
         else:
-            channel.unreachable(f"{self.address} refused it: {text}", now)
+            channel.unreachable(f"{self.address} refused the request: {text}", now)
         if channel.error is not None:
             return
         if code == "unregistered" and self.is_member:
@@ -390,7 +390,9 @@ class ClientPeer(Peer["ClientControl"]):
         if (address := self.elsewhere(port)) is not None:
             self._move(channel, self.core.peer(address, self.node), now)
             return
-        channel.unreachable(f"{self.address} redirected it to port {port}, where it cannot be requested", now)
+        channel.unreachable(
+            f"{self.address} redirected it to port {port}, but this redirect cannot be followed", now
+        )
         if channel.error is None:
             channel.ask_the_node(now)
 
@@ -398,7 +400,7 @@ class ClientPeer(Peer["ClientControl"]):
         if peer is self:
             return
         self.leave(channel, now)
-        channel.on_lost("it is requested from another process of the node", now)
+        channel.on_lost("the channel is requested from another process of the node", now)
         peer.join(channel)
         for question in list(channel.questions.values()):
             peer.ask(question, now)
@@ -446,7 +448,7 @@ class ClientControl(DialedControl):
             case messages.Ready():
                 self._owner.ready(message.channel, now)
             case messages.Ok() | messages.Finished():
-                raise ProtocolError(f"{self.peer} sent {message.kind!r}, which answers senders")
+                raise ProtocolError(f"{self.peer} sent {message.kind!r}, which is an answer for senders")
             case messages.Answer():
                 self._owner.answered(message, now)
             case _:

@@ -160,7 +160,9 @@ class IncomingConnection(Link):
         if self._greeting[: len(TLS_HANDSHAKE)] == TLS_HANDSHAKE:
             # Not closed here: what is on its way would make that a reset, which could overtake the answer.
             self.send(TLS_ALERT)
-            self._warn("it speaks TLS, but this receiver has no tls=: give it to both, or to neither", now)
+            self._warn(
+                "it speaks TLS, but this receiver has no tls=: give tls= to both sides, or to neither", now
+            )
             return
         magic, lowest, highest, purpose, _ = GREETING.unpack(self._greeting)
         good = with_check(bytes(self._greeting)) == self._greeting

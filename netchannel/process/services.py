@@ -102,8 +102,8 @@ class ServiceThread:
             raise ChannelClosed("the process-wide services are closed: the interpreter is exiting")
         if threading.current_thread() is self._thread:
             raise NetChannelError(
-                "a call to the process-wide services came from their own thread, e.g. from a handler of log records, "
-                "and would wait for itself: make it from another thread"
+                "the process-wide services were called from their own thread, e.g. from a handler of log records, "
+                "and the call would wait for itself: make the call from another thread"
             )
 
     def _take_back(self, future: Future[T], undo: Callable[[T], None] | None) -> None:

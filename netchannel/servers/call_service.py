@@ -38,7 +38,7 @@ class Service:
         services: dict[str, Service],
     ) -> None:
         if not callable(answer):
-            raise TypeError(f"answer is {answer!r}: expected a function of bytes that gives bytes")
+            raise TypeError(f"answer is {answer!r}: expected a function that takes bytes and returns bytes")
         self._id = service_id
         self._core = core
         self._runner = runner
@@ -86,7 +86,7 @@ class Service:
 
     async def detach(self) -> None:
         """Stop answering; callers that wait for an answer ask again, possibly a successor."""
-        self._end("unregistered", f"service {self.id!r} is no longer there")
+        self._end("unregistered", f"service {self.id!r} is no longer registered there")
         await self._ended()
 
     @property

@@ -218,7 +218,9 @@ def as_winners(sealed: Sequence[Sealed]) -> bytes:
     ordered = sorted(sealed, key=lambda each: each.partition)
     twice = [a.partition for a, b in pairwise(ordered) if a.partition == b.partition]
     if twice:
-        raise ValueError(f"the winners have two attempts for partition {twice[0]}: name one of each")
+        raise ValueError(
+            f"the winners have two attempts for partition {twice[0]}: name one for each partition"
+        )
     return b"".join(map(_as_winner, ordered))
 
 

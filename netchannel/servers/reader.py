@@ -355,7 +355,7 @@ class ChannelReader:
         self._check_number(until)
         stream, number = await self._place(first)
         if until < number:
-            raise ValueError(f"channel {self.id!r}: messages {number} to {until} are not a range")
+            raise ValueError(f"channel {self.id!r}: messages {number} to {until} are not a valid range")
         reading = self._reader.read(stream, number, until, self._now())
         reading.on_change = self._changes.notify
         return reading

@@ -391,7 +391,8 @@ class ReceiverServer:
         check_kind("fault", fault, FaultPolicy)
         if buffer is not None and (buffer.when_full != "block" or buffer.directory is not None):
             raise ValueError(
-                f"a receiver's buffer is in memory and holds its sender back when it is full: {buffer} is for senders"
+                f"a receiver's buffer is in memory, and slows down its sender when it is full: {buffer} is only for "
+                f"senders"
             )
         check_channel_id(channel_id)
 

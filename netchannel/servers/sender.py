@@ -168,8 +168,8 @@ class SenderServer:
         policy = buffer or BufferPolicy()
         if replayable and policy.directory is not None:
             raise ValueError(
-                f"replayable=True does not go with a durable buffer ({policy.directory}): such a buffer continues "
-                f"automatically"
+                f"replayable=True cannot be combined with a durable buffer ({policy.directory}): such a buffer "
+                f"continues automatically"
             )
         opened = open_buffer(policy, channel_id, codec, schema, stream)
         core = self._register(
@@ -374,8 +374,8 @@ def _tell_of_loss(core: OutboundChannel) -> None:
     """Warn of messages that did not arrive: a program that leaves without `close` would not notice."""
     if core.durable is None and core.acknowledged < core.head:
         log.warning(
-            "channel %s to %s: left without close(); of its %d messages, those from number %d on were not "
-            "acknowledged and are dropped: close() and flush() wait for acknowledgements",
+            "channel %s to %s: its server was left without close(), and of %d sent messages, those from number %d on "
+            "were not acknowledged and are dropped: await close() or flush(), which wait for acknowledgements",
             core.id, core.to, core.head, core.acknowledged,
         )  # fmt: skip
 

@@ -368,7 +368,7 @@ class SenderChannel:
                     await self.changes.wait()
         except TimeoutError:
             report = CloseReport(core.acknowledged, core.acknowledged, core.head - core.acknowledged)
-            core.give_up(f"close(grace={grace}) ran out", self._clock())
+            core.give_up(f"the time of close(grace={grace}) ran out", self._clock())
             await self._settled()
             return report
         finally:

@@ -42,7 +42,7 @@ def broken(path: Path, offset: int, doing: str, cause: OSError) -> LogBroken:
     """The error for a failed write or sync, which may have left anything beyond what was durable."""
     return LogBroken(
         f"{doing} {path} at byte {offset} failed: {cause.strerror or cause} (errno {cause.errno}); nothing "
-        f"more is written here, durable messages can still be read; check the disk, then register the "
+        f"more is written here, but durable messages can still be read; check the disk, then register the "
         f"channel again",
         path=str(path),
         offset=offset,
@@ -64,7 +64,7 @@ def no_space(directory: Path, needed_bytes: int, cause: OSError) -> StorageFull:
     """The error for a full disk, after the written part of the record was removed."""
     return StorageFull(
         f"no space is left on the disk of {directory} for a record of {needed_bytes} bytes "
-        f"({cause.strerror or cause}); free some, or wait until the receiver has acknowledged more",
+        f"({cause.strerror or cause}); free some space, or wait until the receiver has acknowledged more",
         needed_bytes=needed_bytes,
     )
 

@@ -192,7 +192,7 @@ class SegmentLog:
         for record in records:
             if record.first != due or record.end <= record.first:
                 raise ValueError(
-                    f"messages {record.first} to {record.end} are appended where number {due} is due"
+                    f"messages {record.first} to {record.end} are appended where number {due} was expected"
                 )
             due = record.end
             writings.append(self._writing(record))

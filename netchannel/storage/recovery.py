@@ -225,7 +225,9 @@ class _Recovery:
         if self.result.ending is not None:
             raise damaged(segment.path, offset, "an entry follows the end of the stream")
         if entry.kind != BLOB and entry.first != segment.end:
-            raise damaged(segment.path, offset, f"number {entry.first} was found where {segment.end} is due")
+            raise damaged(
+                segment.path, offset, f"number {entry.first} was found where {segment.end} was expected"
+            )
         if payload is None:
             return
         if entry.kind == BLOB:

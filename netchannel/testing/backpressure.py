@@ -62,7 +62,7 @@ class Backpressure(Suite):
         await eventually(lambda: inbox.statistics().buffered_bytes >= MIB)
         under_way = await settled(lambda: outbox.statistics().in_flight)
         assert inbox.statistics().buffered_bytes <= 4 * MIB
-        assert under_way * len(body) <= bound, "nothing stops the writer where the reader does not read"
+        assert under_way * len(body) <= bound, "the writer is not paused while the reader does not read"
         closing = asyncio.create_task(outbox.close())
         assert len([part async for part in inbox]) == count
         await closing

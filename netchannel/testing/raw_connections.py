@@ -55,7 +55,7 @@ class Endpoint(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._happens("connection_lost")
         if self._calling:
-            self.wrong.append("connection_lost came before the call that caused it was over")
+            self.wrong.append("connection_lost was called before the call that caused it had returned")
         self.lost += 1
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -72,20 +72,20 @@ class Endpoint(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         self._happens("pause_writing")
         if not self.writable:
-            self.wrong.append("pause_writing came twice")
+            self.wrong.append("pause_writing was called twice")
         self.writable = False
 
     def resume_writing(self) -> None:
         self._happens("resume_writing")
         if self.writable:
-            self.wrong.append("resume_writing came without pause_writing")
+            self.wrong.append("resume_writing was called without pause_writing")
         self.writable = True
 
     def _happens(self, what: str) -> None:
         if what != "connection_made" and not self.made:
-            self.wrong.append(f"{what} came before connection_made")
+            self.wrong.append(f"{what} was called before connection_made")
         if self.lost:
-            self.wrong.append(f"{what} came after connection_lost")
+            self.wrong.append(f"{what} was called after connection_lost")
 
     def end(self, *, abort: bool = False) -> None:
         """Close or abort from this side."""
@@ -204,7 +204,7 @@ class RawConnections(Suite):
         async with connected(address) as (here, there):
             there.transport.pause_reading()
             written = await here.fill()
-            assert written < BETWEEN, f"{written} bytes were accepted without a pause, and are not read"
+            assert written < BETWEEN, f"{written} bytes were accepted without a pause, although none was read"
             assert here.transport.get_write_buffer_size() > HIGH
             there.transport.resume_reading()
             await there.got(written)

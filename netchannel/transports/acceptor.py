@@ -92,7 +92,7 @@ class Acceptor:
         task.add_done_callback(self._starting.discard)
 
     def _pause(self, sock: socket.socket, error: OSError) -> None:
-        text = "cannot accept connections at %s: %s; new ones wait, and accepting is tried again"
+        text = "cannot accept connections at %s: %s; new connections wait, and the server tries again"
         if self._warnings.news("", text, self._loop.time()):
             log.warning(text, sock.getsockname(), error)
         self._loop.remove_reader(sock)

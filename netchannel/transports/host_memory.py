@@ -197,7 +197,7 @@ def _received(sock: socket.socket) -> tuple[bytes, list[int], int | None]:
 def _mapped(descriptors: list[int], most: int) -> memoryview | None:
     """The memory, to be read; None if a read of it could fail, now or later."""
     if len(descriptors) != 1:
-        log.info("no memory is shared: %d files came in place of one", len(descriptors))
+        log.info("no memory is shared: %d files arrived instead of one", len(descriptors))
         return None
     descriptor = descriptors[0]
     try:
@@ -206,9 +206,7 @@ def _mapped(descriptors: list[int], most: int) -> memoryview | None:
         # Huge pages have a file system of their own, and may be missing when they are read.
         page = os.fstatvfs(descriptor).f_bsize
         if seals & _SEALS != _SEALS or not 0 < size <= most or page != mmap.PAGESIZE:
-            text = (
-                "no memory is shared: its file has the seals %#x, %d bytes and pages of %d: at most %d bytes"
-            )
+            text = "no memory is shared: its file has the seals %#x, %d bytes and pages of %d; the limit is %d bytes"
             log.info(text, seals, size, page, most)
             return None
         return memoryview(mmap.mmap(descriptor, size, prot=mmap.PROT_READ))

@@ -257,7 +257,7 @@ class Runner:
         try:
             adapter.apply()
         except Exception:  # noqa: BLE001 - one connection's; all others continue
-            log.exception("%s: a connection is given up", self.core.name)
+            log.exception("%s: a connection is closed after an error", self.core.name)
             adapter.abort()
         return True
 

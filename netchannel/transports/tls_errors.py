@@ -23,22 +23,22 @@ UNKNOWN_AUTHORITY = {2, 7, 18, 19, 20, 21, 24, 30}
 
 ALERTS = {
     "UNKNOWN_CA": "{refused}, whose authority it does not know: give both sides certificates of one authority",
-    "CERTIFICATE_EXPIRED": "{refused}, as expired: renew it here, or check that machine's clock",
+    "CERTIFICATE_EXPIRED": "{refused}, because it has expired: renew it here, or check that machine's clock",
     "CERTIFICATE_REQUIRED": "it asks for a certificate, but got none that it can use: {certificate}",
     "BAD_CERTIFICATE": "{refused}: not for the host that was dialed, or not valid yet; see its error or log",
-    "UNSUPPORTED_CERTIFICATE": "{refused}, whose extended key usage lacks the needed one",
-    "CERTIFICATE_REVOKED": "{refused}, as revoked",
+    "UNSUPPORTED_CERTIFICATE": "{refused}, whose extended key usage lacks the required one",
+    "CERTIFICATE_REVOKED": "{refused}, because it was revoked",
     "CERTIFICATE_UNKNOWN": "{refused}; see its error or log",
     "ACCESS_DENIED": "{refused}; see its error or log",
 }
 """Meanings of the other side's alert about our certificate, by the alert's name (RFC 8446, 6.2)."""
 
 NO_BASIS = {
-    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it has shown no certificate: give it tls=, with one",
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it presented no certificate: give the other side tls=",
     "UNSUPPORTED_PROTOCOL": OLD_TLS,
     "WRONG_SSL_VERSION": OLD_TLS,
     "ALERT_PROTOCOL_VERSION": OLD_TLS,
-    "ALERT_HANDSHAKE_FAILURE": "the other side finds no cipher or kind of key that both have",
+    "ALERT_HANDSHAKE_FAILURE": "the other side finds no cipher or kind of key that both support",
     "ALERT_INSUFFICIENT_SECURITY": "the other side finds no cipher or kind of key that is strong enough",
 }
 """Why the two cannot even begin, by OpenSSL's reason. Once they have, it only means that something was changed."""
@@ -98,6 +98,6 @@ def of_names(host: str, names: Sequence[str] | None) -> str:
         )
     whose = "for other hosts" if names is None else f"for {printable(', '.join(names[:10]))}"
     return (
-        f"its certificate is {whose}, not for {host}: dial it by one of its names, or give Tls() that name as "
+        f"its certificate is {whose}, not for {host}: connect to it by one of its names, or give Tls() that name as "
         f"server_name"
     )

@@ -157,14 +157,14 @@ class BytesDecoder:
     def learn(self, schema: bytes) -> None:
         """There is nothing to learn. Raises ProtocolError for what is meant to be."""
         if schema:
-            raise ProtocolError(f"a schema of {len(schema)} bytes came, but the codec bytes has none")
+            raise ProtocolError(f"a schema of {len(schema)} bytes arrived, but the codec bytes has no schema")
 
     def check(self, bodies: Sequence[memoryview], context: memoryview | None, limit: int) -> None:
         """Take any bytes."""
 
     def check_context(self, context: bytes, limit: int) -> None:
         """Raise: there is no context."""
-        raise ProtocolError(f"a context of {len(context)} bytes came, but the codec bytes has none")
+        raise ProtocolError(f"a context of {len(context)} bytes arrived, but the codec bytes has no context")
 
     def decode(self, body: memoryview, context: memoryview | None, limit: int) -> memoryview:
         """The body itself."""
@@ -340,9 +340,9 @@ class ArrowDecoder:
     def check(self, bodies: Sequence[memoryview], context: memoryview | None, limit: int) -> None:
         """Check that each is a complete record batch; compressed data counts with its decompressed size."""
         if self.schema is None:
-            raise ProtocolError("a batch came before its schema")
+            raise ProtocolError("a batch arrived before its schema")
         if self._dictionaries and context is None:
-            raise ProtocolError("a batch with dictionaries came before them")
+            raise ProtocolError("a batch with dictionaries arrived before its dictionaries")
         likeness = self._likeness
         like = 0 if likeness is None else likeness.count(bodies)
         for body in bodies[like:]:
@@ -364,8 +364,10 @@ class ArrowDecoder:
     def check_context(self, context: bytes, limit: int) -> None:
         """Check that it is the channel's schema and dictionaries; these count with their decompressed size."""
         if self.schema is None or not self._dictionaries:
-            why = "but no schema before it" if self.schema is None else "but no column has a dictionary"
-            raise ProtocolError(f"a context of {len(context)} bytes came, {why}")
+            why = (
+                "but no schema arrived before it" if self.schema is None else "but no column has a dictionary"
+            )
+            raise ProtocolError(f"a context of {len(context)} bytes arrived, {why}")
         try:
             theirs = pa.ipc.read_schema(pa.py_buffer(context))
             size, at = 0, header_of(context).end
@@ -386,7 +388,7 @@ class ArrowDecoder:
     def decode(self, body: memoryview, context: memoryview | None, limit: int) -> pa.RecordBatch:
         """Read one batch. Raises ProtocolError if it is malformed, or has too many references to its bytes."""
         if self.schema is None:
-            raise ProtocolError("a batch came before its schema")
+            raise ProtocolError("a batch arrived before its schema")
         try:
             if self._dictionaries:
                 batch = _read_with_context(body, context)
@@ -442,7 +444,7 @@ class _Joined:
 
 def _read_with_context(body: memoryview, context: memoryview | None) -> pa.RecordBatch:
     if context is None:
-        raise ProtocolError("a batch with dictionaries came before them")
+        raise ProtocolError("a batch with dictionaries arrived before its dictionaries")
     reader = pa.ipc.open_stream(pa.PythonFile(_Joined(context, body), "r"))
     return reader.read_next_batch()
 

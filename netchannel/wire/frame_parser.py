@@ -177,7 +177,7 @@ class FrameParser:
         in_pieces = kind in IN_PIECES
         if self._piece and not (in_pieces and count) and kind != _REFUSED:
             raise ProtocolError(
-                f"a frame {Kind(kind).name} with number {sequence} came where {self._due()} was due"
+                f"a frame {Kind(kind).name} with number {sequence} arrived where {self._due()} was expected"
             )
         if not in_pieces:
             if kind == _DATA:
@@ -209,18 +209,22 @@ class FrameParser:
 
     def _due(self) -> str:
         kind, sequence = self._of
-        return f"piece {self._piece} of a {Kind(kind).name} with number {sequence}" if self._piece else "none"
+        return (
+            f"piece {self._piece} of a {Kind(kind).name} with number {sequence}"
+            if self._piece
+            else "no piece"
+        )
 
     def _room(self, piece: int, length: int, of: tuple[int, int]) -> memoryview:
         if piece != self._piece or of != self._of:
             kind, sequence = of
             raise ProtocolError(
-                f"piece {piece} of a {Kind(kind).name} with number {sequence} came where {self._due()} was due"
+                f"piece {piece} of a {Kind(kind).name} with number {sequence} arrived where {self._due()} was expected"
             )
         most = min(self._extent - self._joined, FRAME_LIMIT)
         if not 0 < length <= most:
             raise ProtocolError(
-                f"piece {piece} of a {Kind(of[0]).name} has {length} bytes: 1 to {most} were due"
+                f"piece {piece} of a {Kind(of[0]).name} has {length} bytes: expected 1 to {most}"
             )
         return self._whole[self._joined : self._joined + length + HEADER_SIZE]
 

@@ -351,7 +351,9 @@ def packed_offsets(offsets: Sequence[int]) -> bytes:
 def unpacked_offsets(packed: Buffer) -> tuple[int, ...]:
     """The same again. Raises ProtocolError if the length is not a multiple of theirs."""
     if len(packed) % _OFFSET_SIZE:
-        raise ProtocolError(f"offsets in shared memory have {_OFFSET_SIZE} bytes each: {len(packed)} came")
+        raise ProtocolError(
+            f"offsets in shared memory have {_OFFSET_SIZE} bytes each: {len(packed)} bytes arrived"
+        )
     return struct.unpack(f"<{len(packed) // _OFFSET_SIZE}Q", packed)
 
 

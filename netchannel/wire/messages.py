@@ -173,7 +173,9 @@ class Open(Message):
         said = [name for name, value in group.items() if value is not None]
         if 0 < len(said) < len(group):
             left_out = " and ".join(name for name in group if name not in said)
-            return f"it has {' and '.join(said)}, but not {left_out}: an attempt at a group has all four"
+            return (
+                f"it has {' and '.join(said)}, but not {left_out}: an attempt at a group has all four fields"
+            )
         if self.schema and self.codec == "bytes":
             return f"it has a schema of {len(self.schema)} bytes, but its codec is bytes, which has none"
         return ""
@@ -481,7 +483,7 @@ class Epoch(Question):
 
 
 def _too_much(size: int, body: bytes) -> str:
-    return f"it has a body of {size} bytes, but {len(body)} bytes came" if len(body) > size else ""
+    return f"it has a body of {size} bytes, but {len(body)} bytes arrived" if len(body) > size else ""
 
 
 @declare

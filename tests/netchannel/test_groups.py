@@ -470,13 +470,13 @@ async def test_groups_and_ordinary_streams_are_told_apart(
     staged(receiver, tmp_path)
     receiver.register_channel("ordinary", codec="bytes")
     outbox = sender.register_channel("c", receiver.address, codec="bytes")
-    with pytest.raises(HandshakeError, match="takes groups only"):
+    with pytest.raises(HandshakeError, match="accepts only groups"):
         await outbox.close()
     group = sender.register_attempt("ordinary", receiver.address, Group("app", 0, 0), codec="bytes")
-    with pytest.raises(HandshakeError, match="takes no groups"):
+    with pytest.raises(HandshakeError, match="does not accept groups"):
         await group.seal()
     async with GroupClient(receiver.address, "ordinary") as client:
-        with pytest.raises(NetChannelError, match="takes no groups"):
+        with pytest.raises(NetChannelError, match="does not accept groups"):
             await client.commit("app", 0, [])
 
 

@@ -428,7 +428,7 @@ async def test_a_consumer_that_is_away_is_named_where_it_holds_the_producer_back
                 await outbox.send(bytes(10_000) + number.to_bytes(1))
 
         producing = asyncio.create_task(produce())
-        await until(lambda: said("no consumer has come yet"), "it is full")
+        await until(lambda: said("no consumer has connected yet"), "it is full")
         async with ChannelReader(reader.to, "c", codec="bytes", timing=QUICK) as gone:
             await gone.hold("gone")
             await gone.ack("gone", 2)
@@ -440,7 +440,7 @@ async def test_a_consumer_that_is_away_is_named_where_it_holds_the_producer_back
             await reader.heads(beyond=number)
             await reader.ack("here", number + 1)
         await producing
-        assert len(said(text)) == len(said("no consumer has come yet")) == 1
+        assert len(said(text)) == len(said("no consumer has connected yet")) == 1
         assert "channel c is full with" in said(text)[0]
         assert "ChannelReader.forget('gone')" in said(text)[0]
 

@@ -243,7 +243,7 @@ REFUSALS: dict[str, tuple[dict[str, Any] | None, dict[str, Any] | None, str, str
     "the receiver's name": (
         {"hosts": ["edge.example.org", "10.1.2.3"]},
         {},
-        r"its certificate is for edge\.example\.org, 10\.1\.2\.3, not for 127\.0\.0\.1: dial it by one",
+        r"its certificate is for edge\.example\.org, 10\.1\.2\.3, not for 127\.0\.0\.1: connect to it by one",
         r"it refused the certificate .*receiver\.pem: not for the host that was dialed, or not valid yet",
     ),
     "a receiver without a name": (
@@ -256,12 +256,12 @@ REFUSALS: dict[str, tuple[dict[str, Any] | None, dict[str, Any] | None, str, str
         EXPIRED,
         {},
         r"its certificate, or its authority's, has expired, there or in",
-        r"it refused the certificate .*receiver\.pem, as expired: renew it here",
+        r"it refused the certificate .*receiver\.pem, because it has expired: renew it here",
     ),
     "the sender's has expired": (
         {},
         EXPIRED,
-        r"it refused the certificate .*sender\.pem, as expired: renew it here",
+        r"it refused the certificate .*sender\.pem, because it has expired: renew it here",
         r"its certificate, or its authority's, has expired, there or in",
     ),
     "the receiver's is not valid yet": (
@@ -298,7 +298,7 @@ REFUSALS: dict[str, tuple[dict[str, Any] | None, dict[str, Any] | None, str, str
         None,
         {},
         r"TLS with .* failed: the other side does not speak TLS 1\.3: is it without tls=",
-        r"it speaks TLS, but this receiver has no tls=: give it to both, or to neither",
+        r"it speaks TLS, but this receiver has no tls=: give tls= to both sides, or to neither",
     ),
 }
 
@@ -419,7 +419,7 @@ async def test_who_shows_no_certificate_is_refused(tls: Tls, caplog: pytest.LogC
         with pytest.raises(ssl.SSLError, match=r"(?i)certificate required"):
             await answer_to(receiver.address, raw_client(tls))
         await until(lambda: warnings(caplog), "a warning")
-    assert "it has shown no certificate: give it tls=, with one" in warnings(caplog)[0]
+    assert "it presented no certificate: give the other side tls=" in warnings(caplog)[0]
 
 
 async def test_an_older_tls_is_refused(tls: Tls, caplog: pytest.LogCaptureFixture) -> None:
@@ -710,7 +710,7 @@ BAD_FILES: dict[str, tuple[Callable[[Tls, Authority], Tls], str]] = {
     "files exchanged": (
         lambda t, a: Tls(t.key, t.certificate, t.authority),
         (
-            r"the certificate .*\.key is not a file in PEM form with '-----BEGIN CERTIFICATE-----': it holds "
+            r"the certificate .*\.key is not a file in PEM form with '-----BEGIN CERTIFICATE-----': it contains "
             "PRIVATE KEY; "
         ),
     ),
@@ -856,7 +856,7 @@ async def test_files_that_do_not_fit_together_yet_are_not_used(
         for _ in range(3):
             await deliver(receiver, sender, os.urandom(3))
         (warning,) = warnings(caplog)
-        assert re.search(r"the key .* does not belong .*; the files read before stay in use", warning)
+        assert re.search(r"the key .* does not belong .*; the previously read files stay in use", warning)
         caplog.set_level(logging.INFO)
         shutil.copy(new.key, tls.key)
         async with SenderServer(tls=new) as other:
@@ -938,7 +938,7 @@ async def test_what_is_written_before_the_handshake_waits_for_it(size: int, clos
 @pytest.mark.parametrize(
     ("reason", "sentence", "is_final"),
     [
-        ("SSLV3_ALERT_CERTIFICATE_REVOKED", "it refused the certificate c.pem, as revoked", True),
+        ("SSLV3_ALERT_CERTIFICATE_REVOKED", "it refused the certificate c.pem, because it was revoked", True),
         (
             "SSLV3_ALERT_CERTIFICATE_UNKNOWN",
             "it refused the certificate c.pem; see its error or log",
@@ -952,7 +952,7 @@ async def test_what_is_written_before_the_handshake_waits_for_it(size: int, clos
         ),
         (
             "SSLV3_ALERT_HANDSHAKE_FAILURE",
-            "the other side finds no cipher or kind of key that both have",
+            "the other side finds no cipher or kind of key that both support",
             True,
         ),
         (

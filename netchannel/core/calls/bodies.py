@@ -98,7 +98,7 @@ class Reassembly:
         self._come += piece
         if len(self._come) > self._size:
             raise ProtocolError(
-                f"a body of {self._size} bytes came in pieces of {len(self._come)} bytes in total"
+                f"a body of {self._size} bytes arrived in pieces of {len(self._come)} bytes in total"
             )
 
     def whole(self) -> bytes | None:

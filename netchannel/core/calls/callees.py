@@ -146,13 +146,13 @@ class IncomingCalls:
             case messages.Cancel():
                 call = self._unanswered.get(message.request)
                 if call is not None:  # else the answer is on its way
-                    call.cancel("cancelled", "the client wanted it no more")
+                    call.cancel("cancelled", "the client no longer needs the answer")
 
     def _asked(self, message: messages.Call) -> None:
         request, size = message.request, message.size
         if request in self._unanswered:
             raise ProtocolError(
-                f"{self._link.peer} sent a new call with the number {request} of an unanswered one"
+                f"{self._link.peer} sent a new call with the number {request} of an unanswered call"
             )
         callee = self._callees.registered.get(message.service)
         if callee is None:
@@ -162,7 +162,7 @@ class IncomingCalls:
         if count >= CALLS_LIMIT or self._bytes + large(size) > BODIES_LIMIT:
             text = (
                 f"{self._link.peer} has {count} unanswered calls with large bodies of {self._bytes} bytes in total, "
-                f"and sent one more of {size} bytes: the limits are {CALLS_LIMIT} and {BODIES_LIMIT}"
+                f"and sent another call of {size} bytes: the limits are {CALLS_LIMIT} and {BODIES_LIMIT}"
             )
             self._deny(message.service, request, "busy", text)
             return
@@ -181,7 +181,7 @@ class IncomingCalls:
             return  # it was refused before all of it had come
         if call.reassembly is None:
             raise ProtocolError(
-                f"{self._link.peer} sent more bytes for call {message.request} than its {call.size}"
+                f"{self._link.peer} sent more bytes for call {message.request} than the announced {call.size}"
             )
         call.reassembly.add(message.body)
         body = call.reassembly.whole()

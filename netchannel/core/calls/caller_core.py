@@ -227,7 +227,7 @@ class CallerPeer(Peer["CallerControl"]):
         if call.control is not None:
             return (
                 "unanswered",
-                f"the service at {self.address} is working on it, or the answer is on its way",
+                f"the service at {self.address} is working on the call, or the answer is in transit",
             )
         if call.refusal is not None:
             return call.refusal
@@ -255,7 +255,7 @@ class CallerPeer(Peer["CallerControl"]):
             _end(call)
             return
         state: State = "unregistered" if code in ("unregistered", "elsewhere") else "unanswered"
-        call.refusal = (state, f"{self.address} refused it: {text}")
+        call.refusal = (state, f"{self.address} refused the call: {text}")
         if state == "unregistered" and self.is_member:
             self._send_back([call], now)
         else:
@@ -279,7 +279,7 @@ class CallerPeer(Peer["CallerControl"]):
         if (address := self.elsewhere(port)) is None:
             call.refusal = (
                 "unregistered",
-                f"{self.address} redirected it to port {port}, where it cannot be made",
+                f"{self.address} redirected the call to port {port}, but this redirect cannot be followed",
             )
             if self.is_member:
                 self._send_back([call], now)
@@ -469,7 +469,7 @@ class CallerControl(DialedControl):
             return
         if call.reassembly is None:
             raise ProtocolError(
-                f"{self.peer} sent more bytes of an answer to call {message.request} than its size"
+                f"{self.peer} sent more bytes of an answer to call {message.request} than announced"
             )
         call.reassembly.add(message.body)
         if (body := call.reassembly.whole()) is not None:

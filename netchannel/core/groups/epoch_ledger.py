@@ -34,7 +34,7 @@ def regression(epochs: Mapping[str, int], application: str, epoch: int) -> str |
     last = epochs.get(application, -1)
     if epoch > last:
         return None
-    return f"epoch {epoch} of application {application!r} is over: epoch {last} is committed"
+    return f"epoch {epoch} of application {application!r} is closed: epoch {last} is committed"
 
 
 class EpochLedger(CommitService):

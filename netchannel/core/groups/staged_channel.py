@@ -113,7 +113,7 @@ class StagedChannel(CommitService):
         place = f"channel {channel.id!r} has to continue at number {channel.expected}"
         if channel.stream not in (None, files.stream):
             return StreamReplaced(
-                f"{place} of stream {channel.stream!r}, but its files hold {files.stream!r}"
+                f"{place} of stream {channel.stream!r}, but its files contain stream {files.stream!r}"
             )
         if channel.expected is None:
             return None
@@ -169,7 +169,9 @@ class StagedChannel(CommitService):
         if not channel.explicit:
             channel.hand_back()
         del core.registry.staged[channel.id]
-        self._over = f"channel {channel.id!r} takes no more groups: {channel.error or 'its stream has ended'}"
+        self._over = (
+            f"channel {channel.id!r} accepts no more groups: {channel.error or 'its stream has ended'}"
+        )
         for _, timer in self._sealed.values():
             timer.cancel()
         del core.services.offered[channel.id]
@@ -286,7 +288,7 @@ class StagedChannel(CommitService):
         return (
             f"with {attempt.bytes} bytes of the attempt for partition {attempt.key.partition} of epoch "
             f"{attempt.key.epoch}, {staged} bytes are staged, but max_staged_bytes is {limit}: commit or "
-            f"drop staged groups, make smaller groups, or raise it"
+            f"drop staged groups, make smaller groups, or raise the limit"
         )
 
     def sealed(self, attempt: Attempt, sealed: SealedFile, now: float) -> None:
@@ -442,7 +444,7 @@ class StagedChannel(CommitService):
             return ""  # nothing is freed any more: the commit reports why
         return (
             f"{kept} bytes of groups are not yet acknowledged, and {size} more would exceed max_kept_bytes, "
-            f"{limit}: wait until the consumer has acknowledged some"
+            f"{limit}: wait until the consumer has acknowledged some of them"
         )
 
     def _refuse(self, client: RequestControl, message: messages.Question) -> None:
@@ -471,7 +473,7 @@ class StagedChannel(CommitService):
         for before, key in pairwise(keys):
             if key.partition <= before.partition:
                 text = f"partition {key.partition} {epoch} is listed after partition {before.partition}"
-                yield Refusal("policy", f"{text}: name one attempt of each, in order of partitions")
+                yield Refusal("policy", f"{text}: name one attempt of each partition, in order of partitions")
         decoder = self._make_decoder()
         schema = self.files.schema
         try:
@@ -481,15 +483,15 @@ class StagedChannel(CommitService):
                 sealed = self._sealed.get(key)
                 if sealed is None:
                     text = (
-                        f"attempt {key.attempt} for partition {key.partition} {epoch} is not here, is not sealed, "
-                        f"or was sealed for another epoch or application"
+                        f"attempt {key.attempt} for partition {key.partition} {epoch} does not exist here, is not "
+                        f"sealed, or was sealed for another epoch or application"
                     )
                     yield Refusal("attempt", f"{text}: write the partition again")
                 elif winner[1:4] != (sealed[0].count, sealed[0].size, sealed[0].checksum):
                     text = (
                         f"attempt {key.attempt} for partition {key.partition} {epoch} has {sealed[0].count} messages "
-                        f"of {sealed[0].size} bytes with the checksum {sealed[0].checksum:016x} here, and was sent as "
-                        f"{winner.messages} of {winner.size} with {winner.checksum:016x}"
+                        f"of {sealed[0].size} bytes with the checksum {sealed[0].checksum:016x} here, but its sender "
+                        f"sent {winner.messages} messages of {winner.size} bytes with {winner.checksum:016x}"
                     )
                     yield Refusal("attempt", f"{text}: write the partition again")
                 elif sealed[0].schema:

@@ -53,7 +53,7 @@ def refusal(
         text = (
             f"channel {channel.id!r} is acknowledged explicitly, but its sender drops messages (drop_oldest)"
         )
-        return Refusal("policy", f"{text}: use one or the other")
+        return Refusal("policy", f"{text}: remove ack='explicit' or drop_oldest")
     if rival and (against := _rivalry(channel, request)) is not None:
         return against
     if channel.retainer is not None and channel.stream is None and (text := channel.retainer.against()):
@@ -74,7 +74,9 @@ def _rivalry(channel: InboundChannel, request: messages.Open) -> Refusal | None:
         return (
             None  # it has left the stream to a successor, or lost its connection: the first to come continues
         )
-    return Refusal("held", f"channel {channel.id!r} is held by {channel.holder}, whose stream has not ended")
+    return Refusal(
+        "held", f"channel {channel.id!r} is in use by {channel.holder}, whose stream has not ended"
+    )
 
 
 def _other_stream(channel: InboundChannel, stream: str) -> Refusal | None:
@@ -93,7 +95,7 @@ def _other_stream(channel: InboundChannel, stream: str) -> Refusal | None:
     how = "without resume_from" if channel.retainer is None else "with FaultPolicy(accept_new_stream=True)"
     text = (
         f"channel {channel.id!r} was at number {channel.expected or 0} of stream {channel.stream!r}; its "
-        f"sender came back with a new stream {stream!r}: messages that the old stream had not delivered are "
+        f"sender now has a new stream {stream!r}: messages that the old stream had not delivered are "
         f"lost. Register the channel again, {how}, to accept the new stream"
     )
     return Refusal("replaced", text, StreamReplaced(text))
@@ -108,7 +110,7 @@ def position_refusal(channel: InboundChannel, stream: str, kept: Available) -> R
     error: NetChannelError
     if expected > kept.head:
         error = StreamReplaced(
-            f"{place}, but the sender's stream only reaches {kept.head}: that is another stream"
+            f"{place}, but the sender's stream only reaches {kept.head}, so it is another stream"
         )
     elif expected < kept.oldest:
         error = PositionLost(f"{place}, but the sender's oldest kept message is {kept.oldest}")

@@ -108,7 +108,7 @@ class Borrower:
         index = bisect_right(self._offsets, end - 1)
         if index and self._bodies[self._offsets[index - 1]].end > offset:
             raise ProtocolError(
-                f"a body of {size} bytes at {offset} of shared memory overlaps another one in use"
+                f"a body of {size} bytes at {offset} of shared memory overlaps another body in use"
             )
         buffer = pa.py_buffer(memory[offset:end])
         watch = weakref.ref(buffer, partial(self._let_go, offset))

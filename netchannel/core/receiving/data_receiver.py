@@ -48,8 +48,8 @@ def _presented(frame: Frame) -> tuple[bytes, Available, bytes]:
     token, rest = payload[:TOKEN_SIZE], payload[TOKEN_SIZE:]
     if len(token) != TOKEN_SIZE or len(rest) not in (0, HEAD.size, ENDS_SIZE, HEAD.size + ENDS_SIZE):
         raise ProtocolError(
-            f"expected a token of {TOKEN_SIZE} bytes, with or without a number of {HEAD.size} and {ENDS_SIZE} of "
-            f"the connection's ends, got {len(payload)}"
+            f"expected a token of {TOKEN_SIZE} bytes, optionally followed by a number ({HEAD.size} bytes) and the ends "
+            f"of the connection ({ENDS_SIZE} bytes), got {len(payload)} bytes"
         )
     is_placed = len(rest) % ENDS_SIZE == HEAD.size
     head, ends = (rest[: HEAD.size], rest[HEAD.size :]) if is_placed else (b"", rest)
@@ -188,7 +188,7 @@ class ReceiverData(Link):
             case Kind.FAIL:
                 channel.aborted(frame.sequence, bytes(frame.payload).decode(errors="replace"), now)
             case kind:
-                raise ProtocolError(f"a frame {Kind(kind).name} came at the wrong point")
+                raise ProtocolError(f"a frame {Kind(kind).name} arrived at the wrong time")
 
     @staticmethod
     def _learn(channel: InboundChannel, schema: bytes, now: float) -> None:

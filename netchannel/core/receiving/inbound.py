@@ -197,7 +197,8 @@ class InboundChannel:
         expected = self.expected or 0
         if not self.explicit:
             raise NetChannelError(
-                f"channel {self.id!r} acknowledges on receipt: register it with ack='explicit'"
+                f"channel {self.id!r} acknowledges on receipt, so ack() cannot be called: register the channel with "
+                "ack='explicit'"
             )
         if isinstance(upto, Position):
             if upto.stream != self.stream:
@@ -213,7 +214,7 @@ class InboundChannel:
             return
         if upto > expected:
             raise NetChannelError(
-                f"channel {self.id!r}: ack({upto}), but {expected} is the next number to come"
+                f"channel {self.id!r}: ack({upto}), but the next message has number {expected}"
             )
         if upto > self.acked:
             self.acked = upto
@@ -298,7 +299,9 @@ class InboundChannel:
             case ReceiverState.DETACHED:
                 # After the acknowledgements: a connection that is only cut may lose those in transit, and
                 # then a successor would get it again.
-                return refused("unregistered", f"channel {self.id!r} was left to a successor")
+                return refused(
+                    "unregistered", f"channel {self.id!r} was detached, so that a successor can continue it"
+                )
             case ReceiverState.ENDED | ReceiverState.FAILED:
                 return signal(Kind.FINISHED, sequence=self.expected or 0)
             case ReceiverState.CLOSED:
@@ -313,7 +316,7 @@ class InboundChannel:
         self.core.warning_digest.warn(
             now,
             "channel %s had no sender for %s s (%s): %s; still waiting for number %d",
-            self.id, self.fault.retry, printable(self.holder or "no sender has come"),
+            self.id, self.fault.retry, printable(self.holder or "no sender has connected"),
             printable(self._last_failure), self.expected or 0,
         )  # fmt: skip
 
@@ -321,8 +324,8 @@ class InboundChannel:
         reason = f"{within} passed; {self._last_failure}" if within else self._last_failure
         self.fail(
             ChannelBroken(
-                f"channel {self.id!r} has no sender ({self.holder or 'no sender has come'}): {reason}; number "
-                f"{self.expected or 0} was to come next; register it again to keep waiting"
+                f"channel {self.id!r} has no sender ({self.holder or 'no sender has connected'}): {reason}; the next "
+                f"message was number {self.expected or 0}; register it again to keep waiting"
             ),
             now,
         )
@@ -459,7 +462,7 @@ class InboundChannel:
                 "although it opened the channel as lossless"
             )
         if not count:
-            raise ProtocolError(f"channel {self.id!r}: a gap of 0 messages came at number {first}")
+            raise ProtocolError(f"channel {self.id!r}: a gap of 0 messages was reported at number {first}")
         if end > expected:
             if not self._dropping:
                 self._dropping = True
@@ -483,7 +486,7 @@ class InboundChannel:
         if upto > (self.expected or 0):
             raise ProtocolError(
                 f"channel {self.id!r}: its sender waits for the acknowledgement of {upto} messages, but only "
-                f"{self.expected} have come"
+                f"{self.expected} have arrived"
             )
         self._asked = max(self._asked, upto)
         self._touch()
@@ -572,7 +575,9 @@ class InboundChannel:
 
     def _check_count(self, count: int) -> None:
         if count != self.expected:
-            raise ProtocolError(f"channel {self.id!r} ends at {count}, but {self.expected} was due")
+            raise ProtocolError(
+                f"channel {self.id!r} ended at number {count}, but message {self.expected} was next"
+            )
 
     def maybe_finish(self, now: float) -> None:
         """The end is acknowledged once everything before it is, and it is kept itself, where the stream is."""

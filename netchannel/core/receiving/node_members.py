@@ -144,7 +144,7 @@ class NodeMembers:
                 return
             self.left(other)
             other.abort(
-                f"{link.peer} came with the same port {link.port}, but each process needs its own port"
+                f"{link.peer} connected with the same port {link.port}, but each process needs its own port"
             )
         self.links[link] = None
 

@@ -184,10 +184,10 @@ class OpenRequests:
         if request.into is None:
             if staged is None:
                 return refusal(channel, session, request)
-            text = f"channel {target!r} takes groups only: use register_attempt(...)"
+            text = f"channel {target!r} accepts only groups: use register_attempt(...)"
             return Refusal("policy", text)
         if staged is None:
-            text = f"channel {target!r} takes no groups: register it there with register_staged_channel(...)"
+            text = f"channel {target!r} does not accept groups: register it there with register_staged_channel(...)"
             return Refusal("policy", text)
         against, attempt = staged.verdict(request), staged.attempt(request)
         return refusal(attempt, session, request) if against is None and attempt is not None else against

@@ -264,5 +264,5 @@ def _needed(question: messages.Question) -> str:
 
 
 def _not_offered(question: messages.Question) -> str:
-    what = "takes no groups" if isinstance(question, _OF_GROUPS) else "retains nothing for readers"
+    what = "does not accept groups" if isinstance(question, _OF_GROUPS) else "retains nothing for readers"
     return f"channel {question.channel!r} {what}: register it there with {_needed(question)}"

@@ -113,7 +113,7 @@ class Consumers:
         elif fresh and consumer.used and consumer.holder != holder:
             raise ConsumerFenced(
                 f"consumer {name!r} was last used by {consumer.holder!r}{consumer.where}, which has acknowledged "
-                f"everything below {consumer.position}: to start from scratch, use another name, or forget this one "
+                f"everything below {consumer.position}: to start from scratch, use another name, or forget this name "
                 f"first"
             )
         elif consumer.holder not in ("", holder):
@@ -137,14 +137,16 @@ class Consumers:
             if not is_consumer(text):
                 raise NetChannelError(
                     f"the name {text[:60]!r} of a consumer or its holder has {len(text)} characters: expected 1 to "
-                    f"{NAME_LIMIT} that can be printed"
+                    f"{NAME_LIMIT} printable ones"
                 )
 
     def acknowledge(self, name: str, holder: str, upto: int) -> Consumer:
         """Note that everything below ``upto`` is done. Raises ConsumerFenced if ``holder`` does not have the name."""
         consumer = self._known.get(name)
         if consumer is None:
-            raise ConsumerFenced(f"unknown consumer {name!r}, which may have been forgotten: hold it first")
+            raise ConsumerFenced(
+                f"unknown consumer {name!r}, which may have been forgotten: call hold() first"
+            )
         if consumer.holder != holder:
             raise ConsumerFenced(_fenced(name, consumer))
         consumer.position = max(consumer.position, upto)
@@ -176,5 +178,5 @@ class Consumers:
 def _fenced(name: str, consumer: Consumer) -> str:
     return (
         f"consumer {name!r} is now held by {consumer.holder!r}{consumer.where}, at number {consumer.position}: two "
-        f"processes do its work"
+        f"processes use this name"
     )

@@ -266,7 +266,7 @@ class ReadClientData(Link):
             reading = self._reading
             if reading is None:
                 if frame.kind != Kind.REFUSED:  # of another stream, e.g.: the next range finds out
-                    raise ProtocolError(f"a frame {Kind(frame.kind).name} came without a requested range")
+                    raise ProtocolError(f"a frame {Kind(frame.kind).name} arrived without a requested range")
                 self.abort(_text(frame))
                 return
             self._take(reading, frame)
@@ -300,9 +300,9 @@ class ReadClientData(Link):
             case Kind.REFUSED:
                 code, _, text = _text(frame).partition(" ")
                 self._reader.refused(reading, code, text)
-                self.abort(f"it was refused: {text}")
+                self.abort(f"the range was refused: {text}")
             case kind:
-                raise ProtocolError(f"{self.remote} sent a frame {Kind(kind).name} at the wrong point")
+                raise ProtocolError(f"{self.remote} sent a frame {Kind(kind).name} at the wrong time")
 
     def _misled(self, reading: RangeRead, error: ProtocolError) -> None:
         """Fail on messages other than those that were due: trying again would hide that a peer is wrong."""

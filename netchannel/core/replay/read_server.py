@@ -126,7 +126,7 @@ class ReadServerData(ReadLink):
         self._refuse("protocol", self.cause)
 
     def replaced(self, now: float) -> None:
-        self._end(StreamReplaced(f"stream {self._history.stream!r} is over, and a new one is kept"))
+        self._end(StreamReplaced(f"stream {self._history.stream!r} has ended, and a new stream is kept"))
 
     def output(self) -> list[Buffer]:
         """Return queued frames, then as much of the ranges as a write takes."""

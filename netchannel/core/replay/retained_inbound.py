@@ -111,7 +111,7 @@ class RetainedInbound(RetainedService):
             kept = f"has ended at number {history.ending.count}"
         return (
             f"channel {self.id!r}: stream {history.stream!r} {kept}, but its consumers have acknowledged it only up "
-            f"to {self.acknowledged}: a new stream is accepted once they have acknowledged all of it"
+            f"to {self.acknowledged}: a new stream is accepted after they have acknowledged all of it"
         )
 
     def _is_read(self, history: History) -> bool:

@@ -369,11 +369,11 @@ class RetainedService(ChannelService):
             return
         slowest = self.consumers.slowest
         if slowest is None:
-            why = "no consumer has come yet, and nothing is freed before one has acknowledged it"
+            why = "no consumer has connected yet, and messages are freed only after consumers have acknowledged them"
         elif slowest[1].connection is None:
             why = (
                 f"consumer {slowest[0]!r} has acknowledged everything below {slowest[1].position} of "
-                f"{self.history.head} and is not connected. If it is gone for good, forget its name: "
+                f"{self.history.head} and is not connected. If it will not return, forget its name: "
                 f"ChannelReader.forget({slowest[0]!r})"
             )
         else:

@@ -143,9 +143,9 @@ class SenderData(Connection):
             case Kind.REFUSED:
                 code, _, text = _text(frame).partition(" ")
                 if not self.session.refused_for_good(channel, code, text, now):
-                    self.abort(f"it was refused: {printable(text)}")
+                    self.abort(f"the channel was refused: {printable(text)}")
             case kind:
-                raise ProtocolError(f"{self.remote} sent a frame {Kind(kind).name} at the wrong point")
+                raise ProtocolError(f"{self.remote} sent a frame {Kind(kind).name} at the wrong time")
 
     def _asked(self, channel: OutboundChannel, body: bytes) -> None:
         if len(body) > UPQUERY_LIMIT:
@@ -249,7 +249,7 @@ class SenderData(Connection):
     def _returned(self, frame: Frame) -> None:
         """Reclaim shared memory that has no references left."""
         if self._loan is None or self.session.lender is None:
-            raise ProtocolError(f"{self.remote} released shared memory, but has none")
+            raise ProtocolError(f"{self.remote} released shared memory, but has not received any")
         self.session.lender.returned(self._loan, frame.payload)
 
     def _caught_up(self, received: int) -> None:

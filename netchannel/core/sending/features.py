@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 _REMEDIES = {
     messages.PARTS: f"messages of more than {frames.WHOLE_LIMIT} bytes: send smaller ones",
-    messages.NOTES: "notes: send none there",
-    messages.CONTEXTS: "dictionaries: send columns without them",
+    messages.NOTES: "notes: send messages without notes",
+    messages.CONTEXTS: "dictionaries: send columns without dictionaries",
     messages.GAPS: "gaps, and this side may drop messages: give the channel another when_full",
 }
 

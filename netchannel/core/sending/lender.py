@@ -253,7 +253,9 @@ class Lender:
             self._have_none()
             return
         if memory is None or len(memory) != size:
-            raise ProtocolError(f"{self._peer} has {size} bytes of memory that this side has not handed over")
+            raise ProtocolError(
+                f"{self._peer} has {size} bytes of shared memory that this side has not handed over"
+            )
         self._memory, self._free, self._address = memory, FreeList(size), address_of(memory)
         log.info("%s takes messages in shared memory: at most %d bytes of it", self._peer, size)
 

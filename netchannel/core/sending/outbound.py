@@ -290,8 +290,8 @@ class OutboundChannel(JobOwner):
         if self.closing is not None or self.terminal:
             did = f"aborted ({self.closing.failure})" if self.closing and self.closing.failure else "closed"
             raise ChannelClosed(
-                f"channel {self.id!r} was {did} by this side after {self.head} messages: register it again, once "
-                f"that is done, for a new stream"
+                f"channel {self.id!r} was {did} by this side after {self.head} messages: register it again, after "
+                f"it has ended, for a new stream"
             )
 
     def make_room(self, size: int) -> bool:
@@ -493,7 +493,7 @@ class OutboundChannel(JobOwner):
     def what_is_left(self) -> str:
         """The numbers, and how to continue, for errors that end the channel."""
         if self.group is not None:
-            return f"{self.head} messages of the attempt are dropped there; to continue, make a new attempt"
+            return f"{self.head} messages of the attempt are dropped at the receiver; to continue, make a new attempt"
         stream = f"with stream={self.stream!r}, replayable=True"
         again = stream if self.durable is None else "with the same directory"
         return f"{self.counts}; to continue, register it again {again}"
@@ -590,12 +590,12 @@ class OutboundChannel(JobOwner):
         self.core.touch(link)
 
     def _misplaced(self, expected: int, now: float) -> None:
-        wants = f"the receiver wants number {expected} of stream {self.stream!r}"
+        wants = f"the receiver needs number {expected} of stream {self.stream!r}"
         if self.acknowledged <= expected < self.begun:
             text = (
-                f"channel {self.id!r} to {self.to}: {wants}, as it has lost messages that it had not acknowledged, "
-                f"but this producer had continued at number {self.begun}: register the channel "
-                f"again with stream={self.stream!r}, replayable=True, to continue there"
+                f"channel {self.id!r} to {self.to}: {wants}, because it lost messages that it had not acknowledged, "
+                f"but this producer has already continued at number {self.begun}: register the channel again with "
+                f"stream={self.stream!r}, replayable=True, to continue where the receiver stopped"
             )
             self.fail(SenderEvent.GIVE_UP, PositionLost(text), now)
         else:
@@ -701,7 +701,7 @@ class OutboundChannel(JobOwner):
     def _check_sent(self, upto: int) -> None:
         if upto > self.sent:
             raise ProtocolError(
-                f"{self.to} reports messages below {upto} of channel {self.id!r}, but only {self.sent} were sent"
+                f"{self.to} acknowledged messages below {upto} of channel {self.id!r}, but only {self.sent} were sent"
             )
 
     def _progress(self, received: int) -> None:
@@ -743,7 +743,7 @@ class OutboundChannel(JobOwner):
         if self.closing is None or count not in (None, self.closing.count):
             text = (
                 f"channel {self.id!r} of stream {self.stream!r} had already ended at {self.to}, after {count} "
-                f"messages ({message}); the {self.head} sent here were not accepted: send them as a new stream"
+                f"messages ({message}); the {self.head} messages sent here were not accepted: send them as a new stream"
             )
             self.error = ChannelFailed(text) if reason == "failed" else ChannelClosed(text)
         self.move(SenderEvent.FINISHED, now)

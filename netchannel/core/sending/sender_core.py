@@ -221,14 +221,16 @@ class SenderPeer(Peer["SenderControl"]):
             channel.move(SenderEvent.ELSEWHERE, now)
             self.core.move(channel, address, now).open(channel, now)
             return
-        text = f"{self._name} redirected it to port {port}, where it cannot be requested"
+        text = f"{self._name} redirected it to port {port}, but this redirect cannot be followed"
         channel.unreachable(SenderEvent.DENY, text, now)
         if not channel.terminal:
             self.ask_the_node(channel, now)
 
     def refused(self, error: HandshakeError, now: float) -> None:
         whose = (
-            f" ({self._name} all of whose processes need the same tls= and secret=)" if self.is_member else ""
+            f" ({self.address} is named by {self.node}: all processes of a node need the same tls= and secret=)"
+            if self.is_member
+            else ""
         )
         for channel in list(self.channels.values()):
             left = f"; {channel.counts}" if channel.acknowledged < channel.head else ""
@@ -326,7 +328,7 @@ class SenderControl(DialedControl):
         code, text = answer.code, answer.message
         if self.refused_for_good(channel, code, text, now):
             return
-        channel.unreachable(SenderEvent.DENY, f"{self.peer} refused it: {text}", now)
+        channel.unreachable(SenderEvent.DENY, f"{self.peer} refused the channel: {text}", now)
         if channel.terminal:
             return
         if code == "unregistered":

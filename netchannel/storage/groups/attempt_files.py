@@ -248,7 +248,7 @@ def _read_sealed(file: File, path: Path) -> SealedAttempt:
     end: Entry | None = None
     for offset, entry in walk(file, segment.salt, SEGMENT_HEADER, size):
         if entry.kind != BLOB and entry.first != segment.end:
-            raise damaged(path, offset, f"number {entry.first} was found where {segment.end} is due")
+            raise damaged(path, offset, f"number {entry.first} was found where {segment.end} was expected")
         if entry.kind == END:
             end = entry
         segment.add(entry)
@@ -268,7 +268,7 @@ def _read_sealed(file: File, path: Path) -> SealedAttempt:
         path.name != file_name(sealed.key) + SEALED
         or content_name(sealed.key.stream.encode()) != header[16:32]
     ):
-        raise damaged(path, start, f"it holds attempt {sealed.key.attempt}, whose file has another name")
+        raise damaged(path, start, f"it contains attempt {sealed.key.attempt}, whose file has another name")
     segment.durable = size
     return sealed
 

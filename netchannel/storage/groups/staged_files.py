@@ -194,7 +194,7 @@ class _Write(Job):
         self._then = then
         # Until it is known that it was done.
         self._error: NetChannelError | None = ChannelBroken(
-            "writing it to the disk was interrupted: ask again"
+            "writing it to the disk was interrupted: try again"
         )
 
     def run(self) -> None:

@@ -444,7 +444,7 @@ def _replayed(
     """Return the result of the entries: the acknowledged number, and the state. Raises LogDamaged."""
     kinds = [kind for kind, _ in entries]
     if kinds[0] != STATE or set(kinds[1:]) - {COMMIT, FORGET}:
-        raise damaged(path / JOURNAL, SEGMENT_HEADER, f"it has entries of the kinds {kinds}")
+        raise damaged(path / JOURNAL, SEGMENT_HEADER, f"it contains entries of the wrong kinds {kinds}")
     began = entries[0][1]
     acknowledged = max(acknowledged, began["acknowledged"])
     promises = [_Promise(first, AttemptKey(*rest[:4]), *rest[4:]) for first, *rest in began["parts"]]
@@ -478,8 +478,8 @@ def _part(files: FileSystem, folder: Path, promise: _Promise) -> Part:
         sealed = read_sealed(files, path)
     except FileNotFoundError:
         end = promise.first + promise.messages
-        raise lost(folder, promise.first, end, f"{path.name}, which held them, is missing") from None
+        raise lost(folder, promise.first, end, f"{path.name}, which contained them, is missing") from None
     found, wanted = (sealed.key, sealed.count, sealed.size, sealed.checksum), tuple(promise[1:])
     if found != wanted:
-        raise damaged(path, 0, f"it holds {json.dumps(found)}, but {json.dumps(wanted)} was committed")
+        raise damaged(path, 0, f"it contains {json.dumps(found)}, but {json.dumps(wanted)} was committed")
     return Part(promise.first, sealed)

@@ -247,7 +247,7 @@ async def test_recv_prints_once_per_cause_whom_it_refuses() -> None:
     lines = [line for line in printed.splitlines() if "is refused" in line]
     assert len(lines) == 2
     assert re.fullmatch(r"sender \S+ at \S+ is refused: channel 'row' is not registered there", lines[0])
-    assert "is refused: channel 'rows' is held by sender " in lines[1]
+    assert "is refused: channel 'rows' is in use by sender " in lines[1]
 
 
 @pytest.mark.processes

@@ -178,7 +178,7 @@ def test_what_is_large_may_come_in_the_same_bytes_as_the_handshake() -> None:
     receiver = world.receiver()
     receiver.services.offered["c"] = Counting()
     world.run(lambda: asker.told == 1)
-    assert "takes no groups" in str(asker.errors)
+    assert "does not accept groups" in str(asker.errors)
     assert not downs
 
 

@@ -108,7 +108,10 @@ GROUP = {"into": "g", "application": "a", "epoch": 0, "partition": 0}
     [
         ({"schema": b"abc"}, "a schema of 3 bytes, but its codec is bytes"),
         *(({name: GROUP[name]}, f"it has {name}, but not ") for name in GROUP),
-        *((GROUP | {name: None}, f"but not {name}: an attempt at a group has all four") for name in GROUP),
+        *(
+            (GROUP | {name: None}, f"but not {name}: an attempt at a group has all four fields")
+            for name in GROUP
+        ),
     ],
     ids=str,
 )

@@ -245,7 +245,7 @@ def test_what_was_returned_is_not_returned_again() -> None:
     lender.returned(loan, packed_offsets([0]))
     with pytest.raises(ProtocolError, match="which it does not hold"):
         lender.returned(loan, packed_offsets([0]))
-    with pytest.raises(ProtocolError, match="8 bytes each: 7 came"):
+    with pytest.raises(ProtocolError, match="8 bytes each: 7 bytes arrived"):
         lender.returned(loan, bytes(7))
 
 
@@ -285,7 +285,7 @@ def test_a_body_lies_within_the_memory(offset: int, size: int) -> None:
 def test_a_body_touches_no_other(offset: int, size: int) -> None:
     here = borrower()
     kept = here.body(128, 65, _By())
-    with pytest.raises(ProtocolError, match="overlaps another one in use"):
+    with pytest.raises(ProtocolError, match="overlaps another body in use"):
         here.body(offset, size, _By())
     assert len(kept) == 65
     assert [len(here.body(*each, _By())) for each in ((0, 128), (256, SIZE - 256))] == [128, SIZE - 256]

@@ -310,7 +310,7 @@ def test_none_comes_in_front_of_the_answer_to_a_token(caplog: pytest.LogCaptureF
         world.step()
     link: Any = producer.channel.link
     say(link, signal(Kind.UPQUERY, payload=b"k=1"), world.now)
-    assert "UPQUERY at the wrong point" in caplog.text
+    assert "UPQUERY at the wrong time" in caplog.text
     assert producer.channel.upqueries == 0
 
 

@@ -857,7 +857,7 @@ def test_numbers_that_are_not_due_are_refused() -> None:
     log = opened(SimulatedFiles())
     fill(log, 1)
     for first, end in ((log.head + 1, log.head + 2), (0, 1), (log.head, log.head)):
-        with pytest.raises(ValueError, match=f"where number {log.head} is due"):
+        with pytest.raises(ValueError, match=f"where number {log.head} was expected"):
             log.append([NewRecord(first, end, [frame(b"")])])
     with pytest.raises(ValueError, match="0 are durable"):
         log.trim(1)

@@ -145,11 +145,11 @@ def test_calls_that_come_and_go_leave_nothing_while_no_turn_is_taken() -> None:
 @pytest.mark.parametrize(
     ("said", "why"),
     [
-        ([call(1), call(1)], "sent a new call with the number 1 of an unanswered one"),
-        ([call(1), CallPiece(request=1, body=b"y")], "sent more bytes for call 1 than its 1"),
+        ([call(1), call(1)], "sent a new call with the number 1 of an unanswered call"),
+        ([call(1), CallPiece(request=1, body=b"y")], "sent more bytes for call 1 than the announced 1"),
         (
             [call(1, size=2), CallPiece(request=1, body=b"yz")],
-            "a body of 2 bytes came in pieces of 3",
+            "a body of 2 bytes arrived in pieces of 3",
         ),
     ],
     ids=str,

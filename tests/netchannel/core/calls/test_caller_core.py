@@ -88,9 +88,9 @@ def test_answers_to_what_nobody_has_asked_are_passed_over() -> None:
     [
         (
             [messages.Returned(request=1, size=3, body=b"a"), messages.CallPiece(request=1, body=b"bcd")],
-            "a body of 3 bytes came in pieces of 4 bytes in total",
+            "a body of 3 bytes arrived in pieces of 4 bytes in total",
         ),
-        ([messages.CallPiece(request=1, body=b"b")], "more bytes of an answer to call 1 than its size"),
+        ([messages.CallPiece(request=1, body=b"b")], "more bytes of an answer to call 1 than announced"),
         ([messages.Returned(request=1, size=3, body=b"a")] * 2, "began to answer call 1 twice"),
         ([messages.Ready(channel="c")], "does not send to a caller"),
     ],

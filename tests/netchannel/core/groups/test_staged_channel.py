@@ -437,7 +437,7 @@ def test_batches_without_their_schema_are_no_attempt(caplog: pytest.LogCaptureFi
     producer.encoder = make_encoder("bytes", None)
     producer.send(b"x")
     producer.channel.finish()
-    staged.world.run(lambda: "a batch came before its schema" in caplog.text)
+    staged.world.run(lambda: "a batch arrived before its schema" in caplog.text)
     assert producer.channel.acknowledged == 0
     assert not staged.names(".attempt")
 

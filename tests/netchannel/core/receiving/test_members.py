@@ -626,7 +626,7 @@ def test_two_members_with_one_port_are_named(caplog: pytest.LogCaptureFixture) -
         site.start_member(2)
         site.world.pass_time(3)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "came with the same port 2, but each process needs its own port" in caplog.text
+    assert "connected with the same port 2, but each process needs its own port" in caplog.text
     producer.send(b"x")
     site.finish(producer)
     consumer.read()
@@ -710,7 +710,7 @@ def test_a_member_that_a_channel_was_over_at_is_asked_what_was_committed() -> No
     late.commit(0, [])
     answer = late.answer()
     assert isinstance(answer, NetChannelError)
-    assert "takes no groups" in str(answer)
+    assert "does not accept groups" in str(answer)
 
 
 def test_a_member_that_is_gone_is_not_asked() -> None:

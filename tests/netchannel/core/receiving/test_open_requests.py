@@ -100,7 +100,7 @@ def test_two_senders_of_a_stream_do_not_fence_each_other_in_turn() -> None:
     for _ in range(20):
         world.pass_time(1)
         assert (first.channel.state, second.channel.state) == (SenderState.ATTACHED, SenderState.DENIED)
-    assert "is held by sender at " in second.channel.last_failure
+    assert "is in use by sender at " in second.channel.last_failure
     assert consumer.channel.attachments == 1
     world.crash(first.channel.core)
     gone = world.now

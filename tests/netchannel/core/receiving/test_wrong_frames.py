@@ -49,14 +49,14 @@ WRONG: dict[str, tuple[dict[str, Any], bytes, str]] = {
     "a message in a message": (
         {},
         BEGUN + data(b"x"),
-        "frame DATA with number 0 came where piece 1 of a PART with number 0",
+        "frame DATA with number 0 arrived where piece 1 of a PART with number 0",
     ),
     "the end in a message": ({}, BEGUN + frame(Kind.END), "frame END .* where piece 1 of a PART .* was due"),
     "a message in pieces in another": ({}, BEGUN * 2, "frame PART .* where piece 1 of a PART .* was due"),
     "a piece of another message": (
         {},
         BEGUN + frame(Kind.PART, NULLS, count=1, sequence=1),
-        "piece 1 of a PART with number 1 came where piece 1 of a PART with number 0 was due",
+        "piece 1 of a PART with number 1 arrived where piece 1 of a PART with number 0 was expected",
     ),
     "a piece of none": ({}, frame(Kind.PART, NULLS, count=1), "came where none was due"),
     "a piece that is left out": (
@@ -67,17 +67,17 @@ WRONG: dict[str, tuple[dict[str, Any], bytes, str]] = {
     "a large piece": (
         {},
         frame(Kind.PART, extent=LIMIT) + frame(Kind.PART, bytes(FRAME_LIMIT + 8), count=1),
-        f"{FRAME_LIMIT + 8} bytes: 1 to {FRAME_LIMIT} were due",
+        f"{FRAME_LIMIT + 8} bytes: expected 1 to {FRAME_LIMIT}",
     ),
     "more than was said": (
         {},
         BEGUN + frame(Kind.PART, bytes(9), count=1),
-        "piece 1 of a PART has 9 bytes: 1 to 8 were due",
+        "piece 1 of a PART has 9 bytes: expected 1 to 8",
     ),
     "an empty piece": (
         {},
         BEGUN + frame(Kind.PART, count=1),
-        "piece 1 of a PART has 0 bytes: 1 to 8 were due",
+        "piece 1 of a PART has 0 bytes: expected 1 to 8",
     ),
     "a large message": (
         {},
@@ -121,12 +121,12 @@ WRONG: dict[str, tuple[dict[str, Any], bytes, str]] = {
     "a batch before its schema": (
         {"codec": "arrow"},
         data(body_of(BATCH)),
-        "from message 0 on: a batch came before",
+        "from message 0 on: a batch arrived before",
     ),
     "a batch before its dictionaries": (
         {"codec": "arrow", "schema": schema_of(DICTIONARIES)},
         data(streamed(DICTIONARIES)[-1]),
-        "from message 0 on: a batch with dictionaries came before them",
+        "from message 0 on: a batch with dictionaries arrived before its dictionaries",
     ),
     "junk": (
         {"codec": "arrow", "schema": schema_of(BATCH)},

@@ -200,7 +200,7 @@ def test_a_missing_file_is_an_error_that_names_it() -> None:
         harmed = files.copy()
         harmed.lose(part.sealed.path)
         with pytest.raises(
-            MessagesLost, match=f"{part.sealed.path.name}, which held them, is missing"
+            MessagesLost, match=f"{part.sealed.path.name}, which contained them, is missing"
         ) as error:
             opened(harmed)
         assert (error.value.path, error.value.first, error.value.end) == (str(FOLDER), part.first, part.end)
