@@ -55,6 +55,7 @@ async def member(ports: Ports, node: str, trust: Trust) -> AsyncIterator[netchan
                 yield server
                 return
     raise FragmentError(
-        f"none of the ports {ports.first} to {ports.last} at {ports.host} is free, but each running fragment "
-        "takes one: stop a query, or give the worker more of them (--fragment-ports)"
+        f"none of the ports {ports.first} to {ports.last} at {ports.host} is free, but each "
+        f"running fragment takes one: stop a query, or give the worker more ports "
+        f"(--fragment-ports)"
     )

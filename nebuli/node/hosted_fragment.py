@@ -199,7 +199,7 @@ class HostedFragment:
             self._kill("stopped at once")
         elif not self._stopping:
             self._tell_to_stop()
-            late = f"stopped; it had not ended after {_GRACE_S:.0f} s, and its process was ended"
+            late = f"stopped; the fragment did not end within {_GRACE_S:.0f} s, and its process was ended"
             self._grace = asyncio.get_running_loop().call_later(_GRACE_S, self._kill, late)
         self._stopping = True
 
@@ -210,7 +210,7 @@ class HostedFragment:
         """
         self._check_running()
         if self._control is None:
-            raise CheckpointNotMade(None, f"the process of {self.fragment.id} has only begun")
+            raise CheckpointNotMade(None, f"the process of {self.fragment.id} has only just started")
         made: CheckpointEnd | None = await self._answer(self._control, MakeCheckpoint)
         if made is None:
             self._check_running()
@@ -243,7 +243,9 @@ class HostedFragment:
         """
         here = self.fragment
         if not isinstance(here, Fragment) or not here.views:
-            raise NotAdded(f"fragment {here.id} is of a query without views: start the query again with one")
+            raise NotAdded(
+                f"fragment {here.id} belongs to a query without views: start the query again with a view"
+            )
         if index < len(here.added) and here.added[index] == addition:
             return
         if index != len(here.added):
@@ -259,7 +261,7 @@ class HostedFragment:
 
     async def _have_added(self, addition: Addition) -> None:
         if self._control is None:
-            raise NotAdded(f"the process of {self.fragment.id} has only begun: try again")
+            raise NotAdded(f"the process of {self.fragment.id} has only just started: try again")
         said = addition.model_dump_json(by_alias=True)
         end: AddEnd | None = await self._answer(self._control, lambda number: Add(number, said))
         if end is None:
@@ -333,7 +335,7 @@ class HostedFragment:
         deaths: deque[float] = deque(maxlen=_LIVES)
         ending = await self._one_life(resumed=resumed)
         while self._goes_on(ending, deaths):
-            self._warn(f"its process {ending.text}; it continues in another one")
+            self._warn(f"its process {ending.text}; the fragment continues in another process")
             self._last_lines.clear()
             ending = await self._one_life(resumed=True)
         return ending
@@ -460,7 +462,7 @@ class HostedFragment:
             often = f" ({_LIVES} times within {_LIVES_S:.0f} s)"
             self._end(FragmentState.FAILED, Cause.ITSELF, f"its process {ending.text}{often}{log}")
         else:
-            lost = f", and with it went {state_of(self.fragment)}"
+            lost = f"; this lost {state_of(self.fragment)}"
             self._end(FragmentState.FAILED, Cause.LOST, f"its process {ending.text}{lost}{log}")
 
     def _warn(self, text: str) -> None:
@@ -515,5 +517,5 @@ def _how(code: int) -> _Ending:
     if code >= 0:
         return _Ending(f"ended with exit code {code} before the fragment did", in_order=code == 0)
     name = signal_name(-code)
-    out_of_memory = ", as by a system that is out of memory" if name == "SIGKILL" else ""
+    out_of_memory = ", possibly by a system that is out of memory" if name == "SIGKILL" else ""
     return _Ending(f"was killed by {name}{out_of_memory}", killed=True)

@@ -131,7 +131,7 @@ def _folder_locked(directory: Path) -> Iterator[None]:
     except BlockingIOError:
         os.close(lock)
         raise StateUnusable(
-            f"{directory} is in use by another worker: stop that one, or give each a --state of its own"
+            f"{directory} is in use by another worker: stop that worker, or give each worker its own --state"
         ) from None
     except OSError as error:
         why = "it is a file" if isinstance(error, FileExistsError) else error.strerror or error
@@ -153,8 +153,8 @@ def _url_locked(url: StoreUrl) -> Iterator[None]:
         lock = HeldLock(url, "worker")
     except Locked as error:
         raise StateUnusable(
-            f"{url} is in use by another worker ({error.holder}): stop that one, or give each a --state of "
-            "its own; the claim of a lost machine expires within 12 s"
+            f"{url} is in use by another worker ({error.holder}): stop that worker, or give each "
+            f"worker its own --state; the claim of a lost machine expires within 12 s"
         ) from None
     except StorageError as error:
         raise StateUnusable(str(error)) from error

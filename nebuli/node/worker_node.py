@@ -161,12 +161,15 @@ class WorkerNode:
         for other in self._fragments.values():
             if other.status.state is FragmentState.RUNNING and (shared := hosted.inputs & other.inputs):
                 raise netchannel.ChannelInUse(
-                    f"channel {min(shared)} is read by fragment {other.fragment.id} here already: stop that one"
+                    f"channel {min(shared)} is read by fragment {other.fragment.id} here already: "
+                    f"stop that fragment"
                 )
         if isinstance(hosted.fragment, Fragment) and (
             in_use := self._in_use(_views(hosted.fragment), hosted)
         ):
-            raise netchannel.ChannelInUse(f"{in_use}: stop that query, or give this one's view another name")
+            raise netchannel.ChannelInUse(
+                f"{in_use}: stop that query, or give this query's view another name"
+            )
         try:
             locks = self._locks_of(hosted)
         except SinkInUse:
@@ -267,7 +270,7 @@ class WorkerNode:
                     each.name or each.id for each in addition.operators if isinstance(each, ViewOperator)
                 )
                 if in_use := self._in_use(names, hosted):
-                    raise NotAdded(f"{in_use}: give this one another name")
+                    raise NotAdded(f"{in_use}: give this view another name")
             await hosted.add(index, addition)
             self._save(hosted.status, hosted.fragment)
 

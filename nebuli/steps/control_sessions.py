@@ -70,7 +70,7 @@ def read_greeting(data: bytes, sender: str) -> Greeting:
 
 def _greeting(values: list[Any]) -> Greeting:
     if len(values) != 3 or values[0] != _VERSION:
-        raise ValueError(f"they are not a greeting of version {_VERSION}")
+        raise ValueError(f"expected a greeting of version {_VERSION}")
     session, address = map(text, values[1:])
     if not session or not address:
         raise ValueError("the greeting has no session, or no address")

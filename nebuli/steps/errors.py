@@ -57,7 +57,7 @@ class ExchangeClosed(MemberError):
 
     def __init__(self, name: str, reason: str) -> None:
         self.reason = reason
-        super().__init__(f"the exchange {name} is closed: {reason}; open one of a new epoch")
+        super().__init__(f"the exchange {name} is closed: {reason}; open the exchange of a new epoch")
 
 
 class ExchangeBusy(MemberError):
@@ -65,8 +65,8 @@ class ExchangeBusy(MemberError):
 
     def __init__(self, at: tuple[int, int], wanted: tuple[int, int]) -> None:
         super().__init__(
-            f"step {wanted[0]}, exchange {wanted[1]} was to begin while step {at[0]}, exchange {at[1]} is "
-            f"under way: wait for its end; nothing was sent"
+            f"step {wanted[0]}, exchange {wanted[1]} was to begin while step {at[0]}, exchange "
+            f"{at[1]} is under way: wait for the end of that exchange; nothing was sent"
         )
 
 
@@ -117,7 +117,8 @@ class WrongStep(ExchangeFailed):
         super().__init__(
             member,
             address,
-            f"sent step {came[0]}, exchange {came[1]}, where step {expected[0]}, exchange {expected[1]} was due",
+            f"sent step {came[0]}, exchange {came[1]}, but step {expected[0]}, exchange "
+            f"{expected[1]} was due",
         )
 
 
@@ -136,7 +137,9 @@ class ExchangeLate(ExchangeFailed):
     ) -> None:
         self.missing = tuple(missing)
         what = f"is late {at}: after {waited_s:g} s, {of - len(missing)} of {of} parts are here"
-        super().__init__(member, address, f"{what}, and none of {list(missing)}" if missing else what)
+        super().__init__(
+            member, address, f"{what}; the parts of members {list(missing)} are missing" if missing else what
+        )
 
 
 class StepFailed(Exception):
@@ -157,9 +160,9 @@ class StepFailed(Exception):
             )
         elif closes:
             super().__init__(
-                f"step {step} of {of} cannot be computed: {why}. It closes windows. To continue with them "
-                f"open, run the query again with --skip-step {step} (nebuli run, nebuli start), with rows "
-                "that correct the result, and then with --close"
+                f"step {step} of {of} cannot be computed: {why}. This step closes windows. To "
+                f"continue with the windows open, run the query again with --skip-step {step} "
+                f"(nebuli run, nebuli start), with rows that correct the result, and then with --close"
             )
         else:
             super().__init__(
@@ -173,8 +176,8 @@ class Forsaken(Exception):
 
     def __init__(self, member: int, for_s: float) -> None:
         super().__init__(
-            f"member {member} ends, as no coordinator has been connected for {for_s:g} s: another process has taken "
-            f"its place, or the command that it belongs to has ended"
+            f"member {member} ends, because no coordinator has been connected for {for_s:g} s: "
+            f"another process has taken the member's place, or the member's command has ended"
         )
 
 
@@ -189,9 +192,9 @@ class MembersEnd(MembersFailed):
         self.member = member
         last = "\n".join(said)
         super().__init__(
-            f"member {member} has ended {ends} times within {within_s:g} s, the last time by {how}, and "
-            "nothing was done in between: it is not started again. Fix that, and run the query again: it "
-            "continues where it was" + (f"\n{last}" if last else "")
+            f"member {member} has ended {ends} times within {within_s:g} s, the last time by "
+            f"{how}, without progress in between: it is not started again. Fix the cause, and run "
+            f"the query again: it continues where it was" + (f"\n{last}" if last else "")
         )
 
 
@@ -201,9 +204,9 @@ class StageEnds(MembersFailed):
     def __init__(self, what: str, times: int, within_s: float, why: str, said: Sequence[str] = ()) -> None:
         last = "\n".join(said)
         super().__init__(
-            f"the Spark {what} of the members has ended {times} times within {within_s:g} s, and nothing was "
-            f"done in between: it is not started again. The last time: {why}. Fix that, and run the query "
-            "again: it continues where it was" + (f"\n{last}" if last else "")
+            f"the Spark {what} of the members has ended {times} times within {within_s:g} s, "
+            f"without progress in between: it is not started again. The last time: {why}. Fix the "
+            f"cause, and run the query again: it continues where it was" + (f"\n{last}" if last else "")
         )
 
 
@@ -213,8 +216,8 @@ class TooFewSlots(MembersFailed):
     def __init__(self, master: str, slots: int, members: int, waited_s: float) -> None:
         waited = f" after {waited_s:g} s" if waited_s else ""
         super().__init__(
-            f"{members} members hold {members} slots of Spark as long as they run, and {master} has "
-            f"{slots}{waited}: give the cluster more cores, end what runs on it, or use fewer --members"
+            f"{members} members hold {members} slots of Spark as long as they run, but {master} "
+            f"has {slots}{waited}: give the cluster more cores, end what runs on it, or use fewer --members"
         )
 
 
@@ -223,8 +226,8 @@ class SparkRefuses(MembersFailed):
 
     def __init__(self, master: str, why: str) -> None:
         super().__init__(
-            f"there is no session of Spark at {master}: {why}. Check that the cluster runs, and that the "
-            "master's address is the one that it shows; then run the query again"
+            f"there is no session of Spark at {master}: {why}. Check that the cluster runs, and "
+            f"that the master's address is the one that the master shows; then run the query again"
         )
 
 
@@ -238,8 +241,8 @@ class StateOfAnother(MembersFailed):
     def __init__(self, folder: str, what: str, difference: str) -> None:
         self.what = what
         super().__init__(
-            f"the state in {folder} is that of another {what}: {difference}. Run it as before, or give "
-            f"another --state, where it starts from scratch"
+            f"the state in {folder} is that of another {what}: {difference}. Run the query as "
+            f"before, or give another --state, where the query starts from scratch"
         )
 
 
@@ -292,9 +295,9 @@ class SourcesGone(MembersFailed):
     def __init__(self, member: int, sources: Sequence[str]) -> None:
         more = f", and {len(sources) - _NAMED} more" if len(sources) > _NAMED else ""
         super().__init__(
-            f"files that have been read are gone: member {member}, which was to continue them, does not find "
-            f"{', '.join(sources[:_NAMED])}{more} (each as its pattern's name and a digest of its path): put "
-            "them back"
+            f"files that have been read are gone: member {member}, which was to continue them, "
+            f"does not find {', '.join(sources[:_NAMED])}{more} (each shown as its pattern's name "
+            f"and a digest of its path): put these files back"
         )
 
 
@@ -315,9 +318,10 @@ class WindowsWritten(StepNotSkipped):
         self.outputs = tuple(outputs)
         super().__init__(
             step,
-            f"windows that it closes cannot stay open, as they are written to {', '.join(outputs)}, where they would "
-            f"come out twice. Correct the rows, and run the query from scratch: with another --state and new files "
-            f"for its sinks, or unregister it and start it from its files",
+            f"windows that this step closes cannot stay open, because they are already written to "
+            f"{', '.join(outputs)}, and would be written twice. Correct the rows, and run the "
+            f"query from scratch: with another --state and new files for its sinks, or unregister "
+            f"it and start it from its files",
         )
 
 
@@ -326,8 +330,8 @@ class FolderUnusable(MembersFailed):
 
     def __init__(self, folder: str, why: str) -> None:
         super().__init__(
-            f"the state folder {folder} cannot be used: {why}. Give --state a folder that can be made and written, "
-            f"and the same one at the next run"
+            f"the state folder {folder} cannot be used: {why}. Give --state a folder that can be "
+            f"created and written, and give the same folder at the next run"
         )
 
 
@@ -337,9 +341,9 @@ class FolderOfOthers(MembersFailed):
     def __init__(self, folder: str, others: Sequence[str]) -> None:
         more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
         super().__init__(
-            f"{folder} has other files in it ({', '.join(others[:_NAMED])}{more}), but the state of a query "
-            "in steps needs a folder of its own: give --state one that is empty or does not exist yet, such "
-            f"as {folder}/state"
+            f"{folder} has other files in it ({', '.join(others[:_NAMED])}{more}), but the state "
+            f"of a query in steps needs a folder of its own: give --state a folder that is empty "
+            f"or does not exist yet, such as {folder}/state"
         )
 
 

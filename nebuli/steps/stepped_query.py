@@ -140,7 +140,7 @@ Claim = dict[str, Any]
 
 
 def _format(there: Claim, here: Claim) -> str:
-    return f"{there.get('format')} there, {here['format']} here"
+    return f"{there.get('format')} in the state, {here['format']} in this version"
 
 
 def _operators(there: Claim, here: Claim) -> str:

@@ -115,7 +115,7 @@ async def test_a_fragment_that_is_lost_again_and_again_ends_the_query(tmp_path: 
         with pytest.raises(QueryLost) as caught:
             await query.finish(kill_each())
     assert len(query.deployments) == 2
-    assert "and with it went the state of sink out; it was lost 3 times within 60 s" in str(caught.value)
+    assert "this lost the state of sink out; it was lost 3 times within 60 s" in str(caught.value)
 
 
 async def test_a_node_is_replaced_by_another_way(tmp_path: Path, numbers: Path) -> None:

@@ -30,7 +30,7 @@ _COUNTERS = {
     "rows_out": "Rows that its sink has sent or written.",
     "bytes_in": "Bytes, in memory, of the fragment's input.",
     "bytes_out": "Bytes, in memory, of the fragment's output.",
-    "late_rows": "Rows that came after their window was over, and were dropped.",
+    "late_rows": "Rows that arrived after their window had closed, and were dropped.",
     "rows_without_time": "Rows whose time was null at a window, and were dropped.",
 }
 _VIEW_COUNTERS = {
@@ -41,7 +41,7 @@ _VIEW_COUNTERS = {
 }
 _VIEW_GAUGES = {
     "keys": "Keys that the view has, if it is partial.",
-    "bytes": "Bytes, in memory, that it holds.",
+    "bytes": "Bytes, in memory, that the view holds.",
 }
 _LABELS = ("fragment", "id")
 
@@ -61,11 +61,13 @@ class FragmentCollector:
                 family.add_metric((status.fragment, status.id), getattr(status, name))
             yield family
         held = GaugeMetricFamily(
-            "nebuli_fragment_state_bytes", "Bytes, in memory, that its operators keep.", labels=_LABELS
+            "nebuli_fragment_state_bytes",
+            "Bytes, in memory, that the fragment's operators keep.",
+            labels=_LABELS,
         )
         watermarks = GaugeMetricFamily(
             "nebuli_fragment_watermark_seconds",
-            "How far event time has come in it, in seconds since 1970 UTC.",
+            "Event time that the fragment has reached, in seconds since 1970 UTC.",
             labels=_LABELS,
         )
         for status in statuses:

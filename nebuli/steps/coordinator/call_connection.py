@@ -349,7 +349,7 @@ class CallConnection:
         try:
             number, answer = ask.read_answer(data, sender)
         except MalformedMessage as error:
-            _log.warning("its answer is not known: %s", error)
+            _log.warning("an answer is ignored: %s", error)
             return
         if isinstance(answer, MalformedMessage):
             answer = ask.CouldNot(str(answer))
@@ -361,7 +361,7 @@ class CallConnection:
 def _still(kind: type[_Answer], answer: ask.Answer) -> _Answer:
     """As `_expected`, of what is pinned. Raises Unpinned, too."""
     if isinstance(answer, ask.NotPinned):
-        raise Unpinned("the member has begun a new epoch since, or no longer holds it")
+        raise Unpinned("the member has begun a new epoch since, or no longer holds the pinned rows")
     return _expected(kind, answer)
 
 

@@ -40,7 +40,7 @@ _PUSH_S = 10.0
 """How long pushes that are on their way are waited for: by members that are to follow, and by the end."""
 _LOOK_S = 0.05
 _ENDING = "the query is ending"
-_UNKNOWN = "it is not known which members have it"
+_UNKNOWN = "it is not known which members have the state"
 _Wanted = TypeVar("_Wanted")
 
 
@@ -243,7 +243,8 @@ class CircuitRun(Generic[_Wanted]):
                     await generation.leave(step)
                 return step
             _log.warning(
-                "a member was lost while all were to end: the others wait for it, and all end together"
+                "a member was lost while all members were ending: the others wait for it, and "
+                "all end together"
             )
             self._coordinate(generation)
 

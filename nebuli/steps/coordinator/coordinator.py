@@ -255,7 +255,7 @@ class Coordinator:
         )
         if away:
             return CheckpointNotMade(None, f"{away}; check that it runs")
-        again = f", again after this: {self._ended_by}" if self._fruitless else ""
+        again = f", again, because of this: {self._ended_by}" if self._fruitless else ""
         return CheckpointNotMade(None, f"members are still opening their state{again}")
 
     def shut_down(self, *, drain: bool = False) -> None:
@@ -315,7 +315,7 @@ class Coordinator:
                 self.lines[member].tell(message)
                 return
             case ev.ClaimEpoch(after, why):
-                _log.warning("%s; all go back to the last checkpoint (epoch %d is over)", why, after)
+                _log.warning("%s; all members return to the last checkpoint (epoch %d has ended)", why, after)
                 self._spawn(self._claim(after, _PAUSES_S[min(self._fruitless, len(_PAUSES_S) - 1)]))
                 self._fruitless += 1
                 self._ended_by = why

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from netchannel import ReceiverServer
 
 
-ENDED_ABOVE = "a member that was to take over has ended: its own lines above have the reason"
+ENDED_ABOVE = "a member that was to take over has ended: see its own lines above for the reason"
 
 
 class Members(Protocol):

@@ -162,7 +162,7 @@ class _Members:
     def _check(self, step: int) -> None:
         last = max(log.last for log in self._logs)
         if step >= last:
-            raise StepNotSkipped(step, f"that step has no rows yet, as the log ends below step {last}")
+            raise StepNotSkipped(step, f"that step has no rows yet, because the log ends below step {last}")
         if step < self._checkpoint:
             raise StepNotSkipped(
                 step,

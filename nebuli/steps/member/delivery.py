@@ -133,11 +133,11 @@ class Delivery:
             await asyncio.to_thread(self._sink.abort, str(gone))
             if first:
                 raise OutputGone(
-                    f"{gone}, the only output of the steps below {position.step:,}, which are no longer "
-                    "kept (see "
-                    f"--keep-output): put it back unchanged, or start again with another state folder"
+                    f"{gone}; it is the only output of the steps below {position.step:,}, which "
+                    f"are no longer kept (see --keep-output): put it back unchanged, or start "
+                    f"again with another state folder"
                 ) from gone
-            _log.warning("%s: it is written from scratch, as all steps are kept", gone)
+            _log.warning("%s: it is written from scratch, because all steps are kept", gone)
             start = self.rows = 0
             self._made()
             await asyncio.to_thread(self._sink.open, schema)
@@ -212,8 +212,9 @@ class Delivery:
             raise RowsUnfit(f"output {self._output}: {error}") from error
         except DataflowError as error:
             raise RowsUnfit(
-                f"output {self._output} ({self._kind}) cannot be written: {error.what}. The state is kept: "
-                f"run the query again with --serve, and push what is missing, or retract surplus rows"
+                f"output {self._output} ({self._kind}) cannot be written: {error.what}. The state "
+                f"is kept: run the query again with --serve, and push the missing rows, or "
+                f"retract surplus rows"
             ) from error
 
     async def _write_at_times(self, dated: DatedOutput, span: Span) -> None:

@@ -57,7 +57,9 @@ async def _let_go(member: Member) -> None:
         await member.readings.release(member.log.last)
     except InputError as error:
         _log.warning(
-            "member %d has not released the input that it read; the next run does: %s", member.number, error
+            "member %d has not released the input that it read; the next run releases it: %s",
+            member.number,
+            error,
         )
 
 
@@ -67,7 +69,8 @@ async def _until_alone(member: Member, lines: CoordinatorConnections, alone_s: f
         await lines.deserted(alone_s)
         if member.closed.is_set():
             _log.warning(
-                "member %d has stopped in order, and ends, though no coordinator asked it to within %g s",
+                "member %d has stopped cleanly, and ends, although no coordinator requested its "
+                "end within %g s",
                 member.number,
                 alone_s,
             )

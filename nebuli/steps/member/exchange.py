@@ -287,7 +287,7 @@ class Exchange:
 
     async def abort(self, reason: str) -> None:
         """Give up: the others get the reason, and their exchanges fail with `PeerLeft`. Nothing of it is left."""
-        self._end(reason, ExchangeClosed(self._name, f"this member has given it up: {reason}"))
+        self._end(reason, ExchangeClosed(self._name, f"this member has aborted it: {reason}"))
         await self._why()
 
     def _fail(self, error: ExchangeFailed) -> None:
@@ -299,7 +299,7 @@ class Exchange:
             self._fail(error)
         else:
             what = "cancelled" if isinstance(error, asyncio.CancelledError) else f"left by {error!r}"
-            reason = f"a call of this member's was {what}"
+            reason = f"a call of this member was {what}"
             self._end(reason, ExchangeClosed(self._name, reason))
         await self._why()
 

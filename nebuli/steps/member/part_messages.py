@@ -191,7 +191,7 @@ class PartDecoder:
         if whole is None and empty is not None:
             return empty
         if whole is None or (empty is None and not flags & STREAM):
-            raise Unreadable(f"no schema of exchange {index} came before it")
+            raise Unreadable(f"it was sent before the schema of exchange {index}")
         try:
             if empty is None or flags & STREAM:
                 batch = pa.ipc.open_stream(whole).read_next_batch()

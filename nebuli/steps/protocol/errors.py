@@ -45,9 +45,9 @@ class Fenced(CoordinationError):
         self.own = own
         self.greater = greater
         super().__init__(
-            f"another coordinator has taken over with epoch {greater}; this one has {own}, and ends: the "
-            "query continues with the other one. If that one should not exist, end it, and start the query "
-            "again"
+            f"another coordinator has taken over with epoch {greater}; this one has epoch {own}, "
+            f"and ends: the query continues with the other coordinator. If the other one should "
+            f"not exist, end it, and start the query again"
         )
 
 
@@ -62,9 +62,9 @@ class NoCommonCheckpoint(CoordinationError):
             for member, found in sorted(steps.items())
         )
         super().__init__(
-            f"the members share no checkpoint: {each}. Nothing was opened: restore the folders of the "
-            "members with older state from copies as new as the others', or start the query from scratch, "
-            "without the state of any member"
+            f"the members share no checkpoint: {each}. Nothing was opened: restore the folders of "
+            f"the members with older state from copies as recent as the state of the others, or "
+            f"start the query from scratch, without the state of any member"
         )
 
 
@@ -77,10 +77,10 @@ class LogIncomplete(CoordinationError):
         self.first = first
         self.last = last
         super().__init__(
-            f"member {member} cannot continue from the checkpoint at step {step:,}, as its input log has "
-            f"steps {first:,} "
-            f"up to {last:,} only. Nothing was opened: restore its folder from a copy as new as the "
-            f"others', or start the query from scratch"
+            f"member {member} cannot continue from the checkpoint at step {step:,}, because its "
+            f"input log has only steps {first:,} up to {last:,}. Nothing was opened: restore the "
+            f"member's folder from a copy as recent as the state of the others, or start the "
+            f"query from scratch"
         )
 
 
@@ -90,7 +90,10 @@ class MembersDiffer(CoordinationError):
     def __init__(self, what: str, found: Sequence[str]) -> None:
         self.found = tuple(found)
         each = ", ".join(f"member {member}: {value}" for member, value in enumerate(found))
-        super().__init__(f"members differ in {what} ({each}): start them all from the same plan and list")
+        super().__init__(
+            f"members differ in {what} ({each}): start all members from the same plan and the same "
+            f"list of members"
+        )
 
 
 class MemberFailed(CoordinationError):

@@ -324,7 +324,8 @@ class Lockstep:
         if not allowed:
             raise ProtocolViolated(
                 f"member {member}",
-                f"sent {message}, {self.phase.value} with {self.next_step} as the next step",
+                f"sent {message} while the coordinator was {self.phase.value}, with "
+                f"{self.next_step} as the next step",
             )
 
     # -- joining and opening
@@ -574,7 +575,7 @@ class Lockstep:
         self.phase = Phase.STOPPED
         requests = self._requests if self._round is None else self._round.requests + self._requests
         if step is None and requests:
-            why = "the circuit was shut down without one"
+            why = "the circuit was shut down without a checkpoint"
             self._orders.append(CheckpointFailed(self.next_step, why, requests))
         self._orders.append(Finished(step))
 

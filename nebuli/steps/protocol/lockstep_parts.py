@@ -126,7 +126,7 @@ def common_checkpoint(joined: Mapping[int, Joined]) -> Checkpoint:
 def _check_alike(joined: Mapping[int, Joined]) -> None:
     found = [joined[member] for member in sorted(joined)]
     if any(said.members != len(found) for said in found):
-        what = f"the number of members, of which the coordinator counts {len(found)}"
+        what = f"the number of members, which is {len(found)} for the coordinator"
         raise MembersDiffer(what, [str(said.members) for said in found])
     if len({said.fingerprint for said in found}) > 1:
         raise MembersDiffer("the circuit's fingerprint", [said.fingerprint for said in found])
@@ -156,7 +156,7 @@ class TwoPhases:
         """A member has; whether all have. Raises ProtocolViolated."""
         if len(self._prepared) < self.members or member in self._committed:
             raise ProtocolViolated(
-                f"member {member}", f"committed attempt {self.attempt} of a checkpoint, and was not asked to"
+                f"member {member}", f"committed attempt {self.attempt} of a checkpoint, but was not asked to"
             )
         self._committed.add(member)
         return len(self._committed) == self.members

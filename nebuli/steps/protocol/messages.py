@@ -43,14 +43,14 @@ class Vocabulary(Generic[_Message]):
     def message(self, values: list[Any]) -> _Message:
         """The message of these values. Raises ValueError."""
         if not values or not isinstance(values[0], str):
-            raise ValueError(f"they are {str(values)[:80]!r}, not an array that begins with a kind")
+            raise ValueError(f"expected an array that begins with a kind, got {str(values)[:80]!r}")
         name, *given = values
         kind = self._kinds.get(name)
         if kind is None:
-            raise ValueError(f"the kind {name[:40]!r} is not known here")
+            raise ValueError(f"the kind {name[:40]!r} is unknown here")
         fields = self._fields[kind]
         if len(given) != len(fields):
-            raise ValueError(f"{name!r} has {len(given)} fields and not {len(fields)}")
+            raise ValueError(f"{name!r} has {len(given)} fields; expected {len(fields)}")
         read = []
         for (field, reader), value in zip(fields, given, strict=True):
             try:
@@ -76,16 +76,16 @@ def read(data: bytes, sender: str, parse: Callable[[list[Any]], _Value]) -> _Val
 
 def malformed(data: bytes, sender: str, error: ValueError) -> MalformedMessage:
     """Return the error of the sender of these bytes."""
-    return MalformedMessage(sender, f"sent {len(data)} bytes that are not a message, {error}")
+    return MalformedMessage(sender, f"sent {len(data)} bytes that are not a message: {error}")
 
 
 def _unpacked(data: bytes) -> list[Any]:
     try:
         values = msgpack.unpackb(data, strict_map_key=True)
     except (ValueError, msgpack.exceptions.UnpackException) as error:
-        raise ValueError(f"they are not MessagePack ({str(error) or type(error).__name__})") from error
+        raise ValueError(f"expected MessagePack ({str(error) or type(error).__name__})") from error
     if not isinstance(values, list):
-        raise ValueError(f"they are {str(values)[:80]!r}, not an array")  # noqa: TRY004 - see truth
+        raise ValueError(f"expected an array, got {str(values)[:80]!r}")  # noqa: TRY004 - see truth
     return values
 
 
@@ -495,7 +495,7 @@ def read_from_member(data: bytes, sender: str) -> FromMember:
 
 def _bounded(data: bytes, sender: str) -> bytes:
     if len(data) > MESSAGE_LIMIT:
-        raise malformed(data, sender, ValueError(f"the limit is {MESSAGE_LIMIT}"))
+        raise malformed(data, sender, ValueError(f"a message has at most {MESSAGE_LIMIT} bytes"))
     return data
 
 

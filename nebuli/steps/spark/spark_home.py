@@ -43,8 +43,9 @@ class SparkHome:
             return
         if master.startswith("sc://"):
             raise HomeUnfit(
-                f"{_NEEDS} a Spark whose driver is here, but {master} is a server of Spark Connect, which "
-                "has its own: give the master of its cluster (spark://HOST:PORT)"
+                f"{_NEEDS} a Spark whose driver is here, but {master} is a server of Spark "
+                f"Connect, which has its own driver: give the master of its cluster "
+                f"(spark://HOST:PORT)"
             )
         if isinstance(state, Path):
             raise HomeUnfit(
@@ -76,7 +77,7 @@ def master_of(topology: Topology) -> str | None:
     if len(nodes) > 1:
         names = ", ".join(node.address for node in nodes)
         raise HomeUnfit(
-            f"members live in one Spark, but the topology has {len(nodes)} nodes with the engine spark "
-            f"({names}): keep it for one of them"
+            f"all members run in one Spark, but the topology has {len(nodes)} nodes with the "
+            f"engine spark ({names}): keep that engine for one of them"
         )
     return nodes[0].master if nodes else None

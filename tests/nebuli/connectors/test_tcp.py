@@ -239,7 +239,7 @@ def test_rows_that_are_not_all_do_not_end_cleanly(
         with pytest.raises(ConnectionResetError):
             read(connection)
     if how == "stopped":
-        late = "stopped; it had not ended after 3 s, and its process was ended"
+        late = "stopped; the fragment did not end within 3 s, and its process was ended"
         assert worker.wait_for_state(id_, wire.STATE_STOPPED).error in ("stopped", late)
 
 

@@ -184,7 +184,7 @@ def test_a_state_belongs_to_one_worker_at_a_time(worker: Worker, tmp_path: Path)
     ended = Command("worker", *addresses, "--state", directory, directory=tmp_path / "other").end()
     assert ended.exit_code == 2
     assert ended.error == (
-        f"{directory} is in use by another worker: stop that one, or give each a --state of its own"
+        f"{directory} is in use by another worker: stop that worker, or give each worker its own --state"
     )
 
 

@@ -24,11 +24,11 @@ def test_a_greeting_is_read_as_it_was(greeting: Greeting) -> None:
 @pytest.mark.parametrize(
     ("content", "what"),
     [
-        ([2, "session", "host:1"], "not a greeting of version 1"),
-        ([1, "session"], "not a greeting of version 1"),
+        ([2, "session", "host:1"], "expected a greeting of version 1"),
+        ([1, "session"], "expected a greeting of version 1"),
         ([1, "session", 7], "not a text"),
         ([1, "session", ""], "has no session, or no address"),
-        ({"session": 1}, "not an array"),
+        ({"session": 1}, "expected an array"),
     ],
 )
 def test_what_is_no_greeting_is_an_error_that_says_from_whom_and_why(content: Any, what: str) -> None:

@@ -99,7 +99,7 @@ class CallInbox:
         try:
             number, asked = ask.read_asked(data, sender)
         except MalformedMessage as error:
-            _log.warning("it cannot be answered: %s", error)
+            _log.warning("a request cannot be answered: %s", error)
             return
         try:
             answer = ask.encode_answer(number, await self._answered(session, asked, reading))

@@ -508,7 +508,7 @@ def _numbered(
     data: bytes, sender: str, vocabulary: Vocabulary[_Message], values: list[Any]
 ) -> tuple[int, _Message | MalformedMessage]:
     if not values:
-        raise ValueError("they are '[]', not an array that begins with a number")
+        raise ValueError("expected an array that begins with a number, got []")
     at = number(values[0])
     try:
         return at, vocabulary.message(values[1:])

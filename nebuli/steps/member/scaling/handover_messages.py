@@ -150,7 +150,7 @@ def numbers_of(data: Any) -> Numbers:
     numbers = json.loads(bytes(data))
     values = [value for each in numbers.values() for value in each.values()]
     if not all(value is None or isinstance(value, int) for value in values):
-        raise ValueError("they are not numbers")
+        raise ValueError("expected numbers")
     return dict(numbers)
 
 

@@ -423,7 +423,7 @@ def test_a_member_that_has_closed_is_there_when_another_is_killed_before_it_has(
         os.kill(pid, signal.SIGSTOP)
 
         def is_lost() -> bool:
-            return "a member was lost while all were to end" in fleet.run("logs", id_).stdout
+            return "a member was lost while all members were ending" in fleet.run("logs", id_).stdout
 
         wait_for(is_lost, "the coordinator has lost the member")
         os.kill(pid, signal.SIGKILL)

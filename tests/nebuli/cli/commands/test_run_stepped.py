@@ -366,7 +366,7 @@ def test_what_is_another_in_the_query_is_said_by_its_operators(case: Case) -> No
         ended = case.run("--members", "2")
         assert ended.exit_code == 1
         assert ended.error.endswith(
-            ". Run it as before, or give another --state, where it starts from scratch"
+            ". Run the query as before, or give another --state, where the query starts from scratch"
         )
         return ended.error
 
@@ -427,8 +427,8 @@ def test_a_folder_that_cannot_be_used_is_said_with_what_to_do(case: Case, state:
     ended = case.run(state=state)
     assert ended.exit_code == 2
     assert ended.error == (
-        f"the state folder {case.directory / state} cannot be used: {why}. Give --state a folder that can be "
-        "made and written, and the same one at the next run"
+        f"the state folder {case.directory / state} cannot be used: {why}. Give --state a folder "
+        f"that can be created and written, and give the same folder at the next run"
     )
 
 
@@ -451,9 +451,9 @@ def test_a_folder_with_other_files_is_left_as_it_is(case: Case) -> None:
     ended = case.run(state=".")
     assert ended.exit_code == 2
     assert ended.error == (
-        f"{case.directory} has other files in it (a.csv, b.csv, query.json and 2 more), but the state of a "
-        f"query in steps needs a folder of its own: give --state one that is empty or does not exist yet, "
-        f"such as {case.directory}/state"
+        f"{case.directory} has other files in it (a.csv, b.csv, query.json and 2 more), but the "
+        f"state of a query in steps needs a folder of its own: give --state a folder that is "
+        f"empty or does not exist yet, such as {case.directory}/state"
     )
     (case.directory / "stderr.txt").unlink()
     assert {each: each.read_bytes() for each in case.directory.iterdir()} == before

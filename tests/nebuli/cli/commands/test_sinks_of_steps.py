@@ -226,7 +226,7 @@ def test_a_growing_file_that_is_gone_is_written_anew_if_all_steps_are_kept(case:
     ended = case.run("--keep-output", "all")
     assert ended.exit_code == 0
     assert "out.csv is gone" in ended.stderr
-    assert "it is written from scratch, as all steps are kept" in ended.stderr
+    assert "it is written from scratch, because all steps are kept" in ended.stderr
     assert case.numbers() == list(range(ROWS))
 
 
@@ -243,7 +243,7 @@ def test_a_growing_file_that_is_emptied_behind_its_end_is_written_anew_while_mem
     ended = case.run("--checkpoint-every", "0.3")
     assert ended.exit_code == 0, ended.stderr
     why = r"rows\.csv is empty, but [0-9,]+ bytes had been written to it"
-    assert re.search(f"{why}: it is written from scratch, as all steps are kept", ended.stderr)
+    assert re.search(f"{why}: it is written from scratch, because all steps are kept", ended.stderr)
     assert "done" in ended.stderr.split()
     assert sorted(case.out.read_text("utf-8").splitlines()) == whole
 
@@ -309,7 +309,7 @@ def test_a_growing_file_that_is_elsewhere_or_empty_is_written_anew_only_if_all_s
             case.out.unlink()
             continue
         assert ended.exit_code == 0
-        assert "it is written from scratch, as all steps are kept" in ended.stderr
+        assert "it is written from scratch, because all steps are kept" in ended.stderr
         assert case.numbers() == list(range(2000))
         assert (case.directory / "out.csv").read_bytes() == there
         case.out.write_bytes(b"")

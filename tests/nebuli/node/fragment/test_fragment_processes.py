@@ -118,7 +118,7 @@ def test_a_fragment_that_spins_holds_up_nobody_and_is_ended(worker: Worker) -> N
     worker.stop(id_)
     status = worker.wait_for_state(id_, wire.STATE_STOPPED)
     assert status.cause == wire.CAUSE_REQUEST
-    assert status.error == "stopped; it had not ended after 3 s, and its process was ended"
+    assert status.error == "stopped; the fragment did not end within 3 s, and its process was ended"
     assert not psutil.pid_exists(pid)
 
 
@@ -205,8 +205,8 @@ def test_a_reader_that_is_killed_stops_its_producer(worker: Worker) -> None:
     lost = worker.wait_for_state(reader, wire.STATE_FAILED)
     assert lost.cause == wire.CAUSE_LOST
     assert lost.error == (
-        "its process was killed by SIGKILL, as by a system that is out of memory, "
-        "and with it went the state of sink out"
+        "its process was killed by SIGKILL, possibly by a system that is out of memory; this "
+        "lost the state of sink out"
     )
     status = worker.wait_for_state(writer, wire.STATE_STOPPED)
     assert status.cause == wire.CAUSE_DOWNSTREAM

@@ -136,7 +136,7 @@ async def test_where_it_is_not_known_which_members_the_circuit_has_none_are_take
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run ends with the error; the next process reads the note, and takes the others away."""
-    with pytest.raises(NotScaled, match="it is not known which members have it: the disk is gone"):
+    with pytest.raises(NotScaled, match="it is not known which members have the state: the disk is gone"):
         await scaled(tmp_path, 2, monkeypatch)
     noted = Whose.model_validate_json(Notes(tmp_path).read("members.json") or b"")
     assert (noted.places, noted.leaving) == ((NEW,), (OLD,))

@@ -184,7 +184,9 @@ async def test_windows_that_another_output_has_written_are_not_left_open(tmp_pat
         await circuit.push(0, rows, handle="visits")
         await until_async(lambda: steps_of(circuit, home), "a step")
         coordinator.shut_down(drain=True)
-        with pytest.raises(MemberFailed, match=r"It closes windows\. To continue with them open, ") as failed:
+        with pytest.raises(
+            MemberFailed, match=r"This step closes windows\. To continue with the windows open, "
+        ) as failed:
             await coordinator.running  # type: ignore[attr-defined]
         found = failed_step_in(str(failed.value))
         assert found is not None
@@ -194,7 +196,8 @@ async def test_windows_that_another_output_has_written_are_not_left_open(tmp_pat
             counted = pa.record_batch([[0], [2], [1]], schema=log.schemas["counts"])
             await log.write(found.step, {"counts": counted})
     wrong = (
-        f"--skip-step {found.step}: windows that it closes cannot stay open, as they are written to counts, "
+        f"--skip-step {found.step}: windows that this step closes cannot stay open, because they "
+        f"are already written to counts, "
     )
     steps = SkippedSteps(Notes(tmp_path), tmp_path)
     with pytest.raises(WindowsWritten, match=wrong):

@@ -109,4 +109,4 @@ async def test_a_member_that_finds_damage_ends_the_circuit_in_its_first_epoch(
     *_, newest = sorted((kept.place / STATE / "member-0" / "blobs" / "shard%2Fmember%2Finput%2Fa").iterdir())
     newest.write_bytes(bytes(newest.stat().st_size))
     assert newest.name in await continued(kept)
-    assert "all go back to the last checkpoint" not in caplog.text
+    assert "all members return to the last checkpoint" not in caplog.text

@@ -56,5 +56,6 @@ async def test_a_member_that_has_stopped_goes_when_no_coordinator_was_there_for_
             await told.hear(say.IsStopped)
         await going
         assert (
-            "has stopped in order, and ends, though no coordinator asked it to within 0.05 s" in caplog.text
+            "has stopped cleanly, and ends, although no coordinator requested its end within 0.05 s"
+            in caplog.text
         )

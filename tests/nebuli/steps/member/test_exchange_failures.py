@@ -70,7 +70,7 @@ async def test_members_at_different_steps_say_so_and_a_new_epoch_works_at_once()
         assert isinstance(second, WrongStep | PeerLeft)
         assert world.left == []
         for each in exchanges:
-            with pytest.raises(ExchangeClosed, match="open one of a new epoch"):
+            with pytest.raises(ExchangeClosed, match="open the exchange of a new epoch"):
                 await each.all_to_all(6, 0, [None] * 2)
         await works(world, 2)
 
@@ -80,7 +80,7 @@ async def test_members_at_different_steps_say_so_and_a_new_epoch_works_at_once()
     [
         (b"", b"short", "unpack requires a buffer"),
         (b"abc", NOTE.pack(0, 4, 0, LAST | STREAM), "received 3 bytes of a part of 4"),
-        (b"abc", NOTE.pack(0, 3, 0, LAST), "no schema of exchange 0 came before it"),
+        (b"abc", NOTE.pack(0, 3, 0, LAST), "it was sent before the schema of exchange 0"),
         (b"abcdefgh", NOTE.pack(0, 8, 0, LAST | STREAM), "8 bytes are not a batch"),
         (b"abc", NOTE.pack(0, 2, 0, 0), "received 3 bytes of a part of 2"),
         (b"abc", NOTE.pack(0, 1 << 62, 0, 0), "this member has no memory for 4611686018427387904 bytes"),
@@ -125,7 +125,7 @@ async def test_who_gives_up_is_named_with_its_reason() -> None:
                 f"member 1 at {world.addresses[1]} has left in step 0, exchange 0: the disk is full"
                 in str(error)
             )
-        with pytest.raises(ExchangeClosed, match="this member has given it up: the disk is full"):
+        with pytest.raises(ExchangeClosed, match="this member has aborted it: the disk is full"):
             await exchanges[1].all_to_all(0, 0, [None] * 3)
         assert world.left == []
         await works(world, 2)
@@ -179,7 +179,7 @@ async def test_a_cancelled_exchange_leaves_nothing_behind() -> None:
             *others, failure_of(exchanges[2].all_to_all(0, 0, [row(2, 0)] * 3))
         ):
             assert isinstance(error, PeerLeft)
-            assert error.said == "a call of this member's was cancelled"
+            assert error.said == "a call of this member was cancelled"
         assert world.left == []
         await until_async(world.unconnected, "all connections are closed")
         with pytest.raises(ExchangeClosed, match="cancelled"):
@@ -296,8 +296,9 @@ async def test_an_exchange_that_is_late_says_who_is_missing() -> None:
         error = await failure_of(exchanges[0].all_to_all(9, 1, [row(0, 0)] * 3))
         assert isinstance(error, ExchangeLate)
         assert (error.member, error.missing) == (2, (2,))
-        assert "is late in step 9, exchange 1: after 0.2 s, 2 of 3 parts are here, and none of [2]" in str(
-            error
+        assert (
+            "is late in step 9, exchange 1: after 0.2 s, 2 of 3 parts are here; the parts of members "
+            "[2] are missing" in str(error)
         )
         assert isinstance(await there, PeerLeft)
         await exchanges[2].abort("over")

@@ -134,7 +134,7 @@ def test_a_version_with_another_step_is_another_one() -> None:
 def test_a_log_that_does_not_go_on_at_the_checkpoint_is_fatal(first: int, last: int) -> None:
     with pytest.raises(
         LogIncomplete,
-        match=f"from the checkpoint at step 30, as its input log has steps {first} up to {last} only",
+        match=f"from the checkpoint at step 30, because its input log has only steps {first} up to {last}",
     ):
         Driven().join([kept((3, 30))] * 2, first=first, last=last)
 
@@ -726,7 +726,7 @@ def test_shutdown_without_all_members_waits_for_none() -> None:
     driven = Driven()
     driven.happen(ev.CheckpointAsked(1))
     assert driven.happen(ev.ShutdownAsked()) == [
-        ev.CheckpointFailed(0, "the circuit was shut down without one", (1,)),
+        ev.CheckpointFailed(0, "the circuit was shut down without a checkpoint", (1,)),
         ev.Finished(None),
     ]
     driven = running()

@@ -43,7 +43,9 @@ QUERY = """
 async def test_a_member_that_no_coordinator_comes_to_ends(tmp_path: Path) -> None:
     (order,) = orders(tmp_path, 1)
     said: list[Said] = []
-    with pytest.raises(Forsaken, match=r"member 0 ends, as no coordinator has been connected for 0\.2 s"):
+    with pytest.raises(
+        Forsaken, match=r"member 0 ends, because no coordinator has been connected for 0\.2 s"
+    ):
         await serve(order, lambda what, _: said.append(what), forsaken_s=0.2)
     assert said == [Said.READY]
 

@@ -125,5 +125,5 @@ def test_too_few_slots_are_an_error_at_the_start(tmp_path: Path, runs: list[Run]
     run.start()
     ended = run.end()
     assert ended.exit_code == 1
-    assert "Error: 3 members hold 3 slots of Spark as long as they run, and local[2] has 2" in ended.stderr
+    assert "Error: 3 members hold 3 slots of Spark as long as they run, but local[2] has 2" in ended.stderr
     assert "Traceback" not in ended.stderr

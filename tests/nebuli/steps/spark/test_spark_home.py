@@ -51,7 +51,7 @@ def test_the_master_is_that_of_the_only_node_on_spark() -> None:
 @pytest.mark.parametrize(
     ("master", "state", "why"),
     [
-        ("sc://h:1", URL, "sc://h:1 is a server of Spark Connect, which has its own: give the master"),
+        ("sc://h:1", URL, "sc://h:1 is a server of Spark Connect, which has its own driver: give the master"),
         ("spark://h:1", Path("/s"), "do not have the folder /s: give --state postgresql://USER@HOST"),
         ("spark://no.such.host.invalid:7077", URL, "cannot reach spark://no.such.host.invalid:7077"),
         ("spark://h", URL, "expected spark://HOST:PORT"),

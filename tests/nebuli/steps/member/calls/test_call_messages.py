@@ -52,13 +52,13 @@ def test_what_is_answered_is_read_as_it_was(number: int, answer: ask.Answer) -> 
 @pytest.mark.parametrize(
     ("content", "what"),
     [
-        ([7, "explode"], "the kind 'explode' is not known here"),
-        ([7, "next", "a"], "'next' has 1 fields and not 2"),
+        ([7, "explode"], "the kind 'explode' is unknown here"),
+        ([7, "next", "a"], "'next' has 1 fields; expected 2"),
         ([7, "next", "a", 1], "producer of 'next' is '1', not a text of at most 4096 characters"),
         ([7, "offsets", -1], "step of 'offsets' is '-1', not a number of 64 bits"),
         ([7, "read", "out", 0, 0, float("nan")], "within_s of 'read' is 'nan', not a time in seconds"),
         ([7, "push", "a", "p", 0, 1.0, "text"], "rows of 'push' is 'text', not bytes"),
-        ([7], r"they are '\[\]', not an array that begins with a kind"),
+        ([7], r"expected an array that begins with a kind, got '\[\]'"),
     ],
 )
 def test_what_is_wrong_behind_a_number_can_be_answered(content: Any, what: str) -> None:
@@ -66,7 +66,7 @@ def test_what_is_wrong_behind_a_number_can_be_answered(content: Any, what: str) 
     assert number == 7
     assert isinstance(error, MalformedMessage)
     with pytest.raises(
-        MalformedMessage, match=f"a coordinator sent [0-9]+ bytes that are not a message, {what}"
+        MalformedMessage, match=f"a coordinator sent [0-9]+ bytes that are not a message: {what}"
     ):
         raise error
 

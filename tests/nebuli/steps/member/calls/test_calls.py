@@ -191,13 +191,13 @@ async def test_a_malformed_question_or_answer_is_an_error_of_whoever_asked_and_o
         data = ipc(rows(members.members[0].inputs["a"], range(3)))
 
         monkeypatch.setattr(ask, "encode_asked", lambda at, _: msgpack.packb([at, "next", "a"]))
-        with pytest.raises(StorageError, match=r"sent \d+ bytes that are not a message, 'next' has 1 fields"):
+        with pytest.raises(StorageError, match=r"sent \d+ bytes that are not a message: 'next' has 1 fields"):
             await line.next_sequence("a", "p")
         monkeypatch.setattr(ask, "encode_asked", lambda at, _: b"\xc1")
         lost = asyncio.create_task(line.next_sequence("a", "p"))
 
         async def is_logged() -> bool:
-            return "it cannot be answered: the coordinator's process at 127.0.0.1" in caplog.text
+            return "a request cannot be answered: the coordinator's process at 127.0.0.1" in caplog.text
 
         await until_async(is_logged, "a warning")
         assert not lost.done()
