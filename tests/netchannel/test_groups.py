@@ -247,7 +247,7 @@ async def test_an_attempt_that_is_not_sealed_is_never_published(
             await left.flush()
         for channel in (*channels, left):
             forged = Sealed(channel.group.partition, channel.stream, 1, 1, 1, 0)
-            with pytest.raises(AttemptLost, match="not here, is not sealed"):
+            with pytest.raises(AttemptLost, match="does not exist here, is not sealed"):
                 await client.commit("app", 0, [forged])
         await until_async(lambda: no_files(tmp_path), "the files are gone")
         assert await client.last_epoch("app") is None

@@ -45,10 +45,10 @@ def test_an_option_of_another_use_is_named_as_such():
 @pytest.mark.parametrize(
     ("name", "value", "takes"),
     [
-        ("maxRowsPerTrigger", "many", "a whole number from 1 on"),
-        ("maxRowsPerTrigger", "0", "a whole number from 1 on"),
+        ("maxRowsPerTrigger", "many", "a whole number, at least 1"),
+        ("maxRowsPerTrigger", "0", "a whole number, at least 1"),
         ("maxBytesPerTrigger", "64q", "a number of bytes, such as 1048576 or 64m"),
-        ("minPartitions", "-1", "a whole number from 1 on"),
+        ("minPartitions", "-1", "a whole number, at least 1"),
         ("failOnDataLoss", "yes", "true or false"),
         ("includeMetadata", "", "true or false"),
         ("connectTimeout", "soon", "a number of seconds, more than 0"),

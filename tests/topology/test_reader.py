@@ -155,10 +155,18 @@ def test_a_file_with_three_mistakes_prints_three(tmp_path: Path):
         ("capacity: 2", 'capacity: !!int ""', "8:15: expected a whole number as capacity, got ''"),
         ("path: flights.csv, ", "", "11:9: missing key 'path'"),
         ("path: flights.csv", "file: flights.csv", "11:39: unknown key 'file'; expected base, "),
-        ("path: flights.csv", r'path: "a\0b"', "11:45: expected a path, got 'a\\x00b', which holds a null"),
-        ("path: flights.csv", r'path: "a\nb"', "11:45: expected a path, got 'a\\nb', which holds a control"),
+        (
+            "path: flights.csv",
+            r'path: "a\0b"',
+            "11:45: expected a path, got 'a\\x00b', which contains a null",
+        ),
+        (
+            "path: flights.csv",
+            r'path: "a\nb"',
+            "11:45: expected a path, got 'a\\nb', which contains a control",
+        ),
         ("path: flights.csv", f"path: {'a' * 256}", "which contains a name of more than 255 bytes"),
-        ("path: flights.csv", "path: 7", "11:45: expected a string as path, got 7; put it in quotes"),
+        ("path: flights.csv", "path: 7", "11:45: expected a string as path, got 7; put the value in quotes"),
         (
             "links: {downstream: [127.0.0.1:9003]}",
             "links: [127.0.0.1:9003]",
@@ -246,7 +254,7 @@ def test_only_for_a_consumer_is_a_channel_there_to_be_read_again(keys: str, agai
         ),
         (
             CHANNEL.replace("channel: flights", f"channel: {'é' * 128}"),
-            "11:77: expected 1 to 255 bytes that can",
+            "11:77: expected 1 to 255 printable bytes",
         ),
         (CHANNEL + r', consumer: "a\nb"', "printable characters, got 'a\\nb'"),
         (CHANNEL + ", from: end", "11:92: expected one of beginning, latest"),

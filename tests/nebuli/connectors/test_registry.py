@@ -188,7 +188,7 @@ def test_a_file_of_late_rows_is_not_given_columns_that_csv_does_not_hold() -> No
 def test_its_keys_are_checked_as_ours_are(packages: Packages) -> None:
     packages.install()
     assert said(TOPOLOGY.replace("topic: clicks", "topic: 7, dept: many")) == [
-        "t.yaml:4:54: expected a string as topic, got 7; put it in quotes",
+        "t.yaml:4:54: expected a string as topic, got 7; put the value in quotes",
         (
             "t.yaml:4:57: unknown key 'dept' (did you mean 'depth'?); expected base, depth, logical, rate, "
             "topic, type"

@@ -25,7 +25,7 @@ QUOTES = "; YAML reads yes, no, on and off as true and false: put the value in q
         ("name: sales", "name: yes", f"1:7: expected a string as name, got true{QUOTES}"),
         ("name: amount", "name: No", f"7:10: expected a string as name, got false{QUOTES}"),
         ("key: [shop]", "key: [on]", f"4:32: expected a string, got true{QUOTES}"),
-        ("name: amount", "name: 7", "7:10: expected a string as name, got 7; put it in quotes"),
+        ("name: amount", "name: 7", "7:10: expected a string as name, got 7; put the value in quotes"),
         ("format: JSON", "raw: maybe", "3:6: expected true or false as raw, got 'maybe'"),
         ("format: JSON", "format: JSON\nformat: CSV", "4:1: duplicate key 'format'; give each once"),
         ("type: int64", "type: int64, name: b", "7:31: duplicate key 'name'; give each once"),

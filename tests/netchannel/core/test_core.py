@@ -366,7 +366,7 @@ def test_what_a_predecessor_sent_and_nobody_acknowledged_is_not_passed_over() ->
     consumer = world.inbox(world.receiver(), explicit=True)
     world.run(lambda: second.channel.terminal)
     with pytest.raises(
-        netchannel.PositionLost, match=r"wants number 0 .* had continued at number 3.*replayable=True"
+        netchannel.PositionLost, match=r"needs number 0 .* has already continued at number 3.*replayable=True"
     ):
         second.send(b"e")
     third = world.open(world.sender("third"), replayable=True)
