@@ -70,10 +70,10 @@ def freed(heads: Heads) -> str | None:
     if heads.oldest == 0:
         return None
     return (
-        f"messages 0 to {heads.oldest - 1} of {heads.stream} were freed before they were read here, since "
-        "all consumers known to the server had acknowledged them. RetainPolicy(consumers=...) keeps a "
-        "stream for "
-        f"each one that it names; startingOffsets=earliest begins with message {heads.oldest}, the oldest that is kept"
+        f"messages 0 to {heads.oldest - 1} of {heads.stream} were freed before this query read them, because "
+        "all consumers known to the server had acknowledged them. To prevent this, name this query's consumer in the "
+        "server's RetainPolicy(consumers=...). To read without them, give startingOffsets=earliest, which begins with "
+        f"message {heads.oldest}, the oldest message kept"
     )
 
 

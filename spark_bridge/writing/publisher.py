@@ -176,7 +176,7 @@ def forget(options: WriteOptions, work: Work) -> None:
             with group_client(options.connection, source) as client:
                 client.forget(work.application)
         except NetChannelError as error:  # all is published: after an error the caller would write it again
-            log.info("channel %r keeps the name %r: %s", source.key, work.application, error)
+            log.info("channel %r still knows the name %r: %s", source.key, work.application, error)
 
 
 def drop(options: WriteOptions, work: Work) -> None:
