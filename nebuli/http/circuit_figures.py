@@ -27,10 +27,10 @@ _COUNTED = {
     "rows_without_time": "rows whose time is null at",
 }
 _GAUGES = {
-    "step": "the step that the member is before, or in",
-    "waiting_rows": "rows that have come in and are in no step yet",
+    "step": "the step that the member computes, now or next",
+    "waiting_rows": "rows that have arrived and are not in a step yet",
     "resident_bytes": "the memory of its process",
-    "arrow_bytes": "the memory of its process that Arrow has",
+    "arrow_bytes": "the memory that Arrow holds in its process",
     "cpu_seconds": "CPU time of its process",
 }
 

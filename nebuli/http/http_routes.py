@@ -332,7 +332,8 @@ class _Endpoints:
                     await told(line, name)
             except TimeoutError:
                 why = (
-                    f"it did not answer within {_FORWARD_S:g} s, and gets the request when it can be reached"
+                    f"the member did not answer within {_FORWARD_S:g} s, and gets the request "
+                    f"when it can be reached"
                 )
                 return {"member": member, "done": False, "why": why}
             except StorageError as error:
@@ -345,8 +346,10 @@ class _Endpoints:
             raise Problem(
                 503,
                 "not_all_members",
-                f"{len(missing)} of {len(members)} members have not done it: {', '.join(map(str, missing))}",
-                "'members' has the answer of each; repeat the request: members that have done it ignore it",
+                f"{len(missing)} of {len(members)} members have not executed the request: "
+                f"{', '.join(map(str, missing))}",
+                "'members' has the answer of each member; repeat the request: members that have "
+                "executed it ignore it",
                 members=members,
             )
         return JSONResponse({"input": name, "members": members})
@@ -428,7 +431,7 @@ def _columns(schema: pa.Schema) -> list[dict[str, str]]:
 
 
 async def _sql_of(request: Request) -> str:
-    says, example = "a text 'sql'", '{"sql": "SELECT ..."}'
+    says, example = "a string 'sql'", '{"sql": "SELECT ..."}'
     sql = (await parts.json_object(request, says, example)).get("sql")
     if not isinstance(sql, str):
         raise parts.wrong_body(says, example)

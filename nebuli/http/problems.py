@@ -55,15 +55,19 @@ _MEANING: dict[type[circuit.CircuitError], tuple[int, str, str]] = {
     circuit.SequenceGap: (
         409,
         "sequence_gap",
-        "send the rows of the number 'expected', then those that follow",
+        "send the rows with the number 'expected', then the rows that follow",
     ),
     circuit.SequenceReused: (409, "sequence_reused", "send these rows with the number 'expected'"),
     circuit.InputFull: (
         429,
         "input_full",
-        "POST /start, or /start_input_endpoint, if it is paused; send it again",
+        "POST /start, or /start_input_endpoint, if the circuit or the input is paused; send the push again",
     ),
-    circuit.CircuitShutDown: (409, "shut_down", "run the query again with the same state, and send it again"),
+    circuit.CircuitShutDown: (
+        409,
+        "shut_down",
+        "run the query again with the same state, and send the push again",
+    ),
     circuit.StepForgotten: (410, "step_forgotten", "ask from step 'bound' on"),
     circuit.StepNotThere: (409, "step_not_there", "ask again when step 'bound' has been made"),
     circuit.CheckpointNotMade: (
@@ -74,8 +78,12 @@ _MEANING: dict[type[circuit.CircuitError], tuple[int, str, str]] = {
     circuit.NotScaled: (409, "not_scaled", "GET /stats shows the state of the members"),
     circuit.WrongQuery: (400, "wrong_query", "fix the SQL; GET /metadata lists the tables"),
     circuit.ContentsUnknown: (409, "contents_unknown", "ask for another table, or read /output_endpoint"),
-    circuit.QueryTooLarge: (413, "query_too_large", "ask for less: a LIMIT, fewer columns, an aggregate"),
-    circuit.QueryTimedOut: (504, "query_timed_out", "ask for less, or again when all members are there"),
+    circuit.QueryTooLarge: (
+        413,
+        "query_too_large",
+        "select less: with a LIMIT, fewer columns, or an aggregate",
+    ),
+    circuit.QueryTimedOut: (504, "query_timed_out", "select less, or ask again when all members answer"),
 }
 
 
@@ -83,10 +91,14 @@ _OF_STORES: dict[type[storage.StorageError], tuple[int, str, str]] = {
     collections.CollectionDropped: (
         410,
         "collection_dropped",
-        "stop using it, or create another one of its name",
+        "stop using it, or create a collection of this name again",
     ),
     collections.CollectionUnknown: (404, "unknown_collection", "GET /collections lists them"),
-    collections.CollectionExists: (409, "collection_exists", "take another name, or DELETE that one first"),
+    collections.CollectionExists: (
+        409,
+        "collection_exists",
+        "choose another name, or DELETE that collection first",
+    ),
     collections.RowsMismatch: (400, "wrong_rows", "GET /collections/NAME lists its columns"),
     collections.CollectionMisused: (
         400,
@@ -96,7 +108,7 @@ _OF_STORES: dict[type[storage.StorageError], tuple[int, str, str]] = {
     collections.RenditionUnknown: (
         404,
         "unknown_rendition",
-        "GET /collections/NAME lists them; POST /collections/NAME/renditions makes one",
+        "GET /collections/NAME lists the renditions; POST /collections/NAME/renditions makes one",
     ),
     collections.RenditionRefused: (
         409,
@@ -104,19 +116,25 @@ _OF_STORES: dict[type[storage.StorageError], tuple[int, str, str]] = {
         "follow the advice in 'what'; nothing was changed",
     ),
     collections.TooLate: (410, "too_late", "ask from time 'bound' on"),
-    storage.NotYet: (409, "not_yet", "ask again, or for an earlier time"),
+    storage.NotYet: (409, "not_yet", "ask again, or ask for an earlier time"),
     storage.SchemaMismatch: (400, "wrong_columns", "use other columns"),
     storage.SequencePassed: (
         409,
         "sequence_passed",
-        "nothing, if these are the rows of that number: they were inserted; else send them with 'expected'",
+        (
+            "do nothing if these are the rows of that number, because they were inserted; otherwise "
+            "send them with the number 'expected'"
+        ),
     ),
-    storage.StoreClosed: (503, "ended", "ask again, starting after the last time that came"),
+    storage.StoreClosed: (503, "ended", "ask again, starting after the last received time"),
     storage.StoreFull: (507, "store_full", "make room, and ask again; nothing is lost"),
     storage.Unclear: (
         503,
         "unclear",
-        "repeat it: with a producer and a sequence it happens once; else check first whether it has",
+        (
+            "repeat the request: with a producer and a sequence it is applied once; otherwise first "
+            "check whether it was applied"
+        ),
     ),
     storage.Damaged: (500, "damaged", "follow the advice in 'what'"),
     storage.StorageError: (503, "store_failed", "follow the advice in 'what', and ask again"),
@@ -129,8 +147,8 @@ _OF_SOURCES: dict[type[ingestion.IngestionError], tuple[int, str, str]] = {
 
 _OF_VIEWS: dict[type[views.ViewError], tuple[int, str, str]] = {
     views.WrongKey: (400, "wrong_key", "GET /views lists the columns of a key and their types"),
-    views.LookupTimedOut: (504, "lookup_timed_out", "ask again, or with more time, as ?deadline=SECONDS"),
-    views.UnknownView: (503, "view_away", "ask again: its process is being started, or its query is over"),
+    views.LookupTimedOut: (504, "lookup_timed_out", "ask again, or allow more time: ?deadline=SECONDS"),
+    views.UnknownView: (503, "view_away", "ask again: its process is being started, or its query has ended"),
     views.ViewUnreachable: (503, "view_away", "ask again: its process is being started, or does not answer"),
     views.ViewsClosed: (503, "ended", "ask again when the query runs again"),
     views.ViewError: (503, "view_failed", "follow the advice in 'what', and ask again"),

@@ -117,8 +117,8 @@ class _Patient:
 
     def _last_word(self) -> bytes:
         what = (
-            f"the client read nothing of this answer for {SEND_S:g} s: ask again, starting after the last line "
-            f"that came"
+            f"the client read nothing of this answer for {SEND_S:g} s: ask again, starting after "
+            f"the last received line"
         )
         line = as_json({"error": "too_slow", "what": what}) + b"\n"
         rest = b"" if self._ends_a_line else b"\n"

@@ -45,7 +45,7 @@ class RowsIn:
             raise Problem(
                 415,
                 "wrong_content_type",
-                f"rows are of the type {kind or 'nothing'}, expected {LINES} or {ARROW}",
+                f"the rows have the type {kind or 'nothing'}, expected {LINES} or {ARROW}",
                 "give the type in the header Content-Type",
             )
         said = request.headers.get("content-length", "")
@@ -66,9 +66,8 @@ class RowsIn:
                 await self._room.take(size)
         except TimeoutError:
             raise InputFull(
-                f"pushes of {self._room.taken} bytes already wait here, and the circuit took none within "
-                f"{PUSH_S:g} s: "
-                f"nothing of this one was kept"
+                f"pushes of {self._room.taken} bytes already wait here, and the circuit processed "
+                f"none of them within {PUSH_S:g} s: nothing of this push was kept"
             ) from None
 
 
@@ -76,7 +75,7 @@ def refuse_others(request: Request, taken: Sequence[str]) -> None:
     """Take no parameters but these: a misspelt one would otherwise go unnoticed. Raises Problem."""
     others = [name for name in request.query_params if name not in taken]
     if others:
-        takes = f"takes {', '.join(taken)}" if taken else "takes none"
+        takes = f"takes {', '.join(taken)}" if taken else "takes no parameters"
         raise Problem(
             400,
             "wrong_parameter",

@@ -135,7 +135,9 @@ class SparkCircuit:
             yield zset.insertions(batch.cast(arrow_schema(self._plan.output)))
             return
         if (zset.weights_of(batch) < 0).any():
-            raise DataflowError("a row was retracted, but Spark only takes rows that stay", source)
+            raise DataflowError(
+                "a row was retracted, but Spark only accepts rows that are never retracted", source
+            )
         rows = zset.expand(batch)
         if rows.num_rows:
             self._met.send(self._inputs[source].channel, rows.cast(spark_schema(self._plan.inputs[source])))

@@ -243,7 +243,7 @@ async def _first(spans: AsyncGenerator[Span], name: str, as_of: int | None) -> A
                 409,
                 "not_yet",
                 f"collection {name} is not yet written up to {as_of}, after a wait of {_WAIT_S:g} s",
-                "ask again, or for an earlier time",
+                "ask again, or ask for an earlier time",
             ) from None
         yield found
 

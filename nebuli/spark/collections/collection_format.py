@@ -95,7 +95,8 @@ class CollectionDataSource(DataSource):
 
         if overwrite:
             raise UnsupportedSpark(
-                "a collection cannot be overwritten, only inserted into: use mode('append'), or outputMode('append'), "
-                "and retract rows by a column _weight; or write a rendition of it, and hand over"
+                "a collection cannot be overwritten, only inserted into: use mode('append'), or "
+                "outputMode('append'), and retract rows by a column _weight; or write a "
+                "rendition of the collection, and hand over to it"
             )
         return Inserting.of(write_options(self.options, use), schema)

@@ -115,10 +115,15 @@ def write_options(options: Mapping[str, str], use: Use) -> WriteOptions:
 
 def _place(given: Mapping[str, Any], options: Mapping[str, str]) -> Place:
     if any(name.lower() == "path" for name in options):
-        raise OptionError("the data source collection takes no path: give the options store and collection")
-    for name, what in (("store", "the folder or URL that it is in"), ("collection", "its name")):
+        raise OptionError(
+            "the data source 'collection' takes no path: give the options 'store' and 'collection'"
+        )
+    for name, what in (
+        ("store", "the folder or URL of the collection's store"),
+        ("collection", "the collection's name"),
+    ):
         if given[name] is None:
-            raise OptionError(f"the data source collection needs the option {name}, {what}")
+            raise OptionError(f"the data source 'collection' needs the option {name!r}: {what}")
     store = given["store"]
     # Tasks have other working directories than the driver.
     where = store if "://" in store else str(Path(store).absolute())

@@ -138,9 +138,10 @@ class CollectionStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvai
         """See that the collection is the one that was read, and has come as far. Raises TimesReplaced."""
         if there < _time(offset) or offset["made"] != self._made:
             raise TimesReplaced(
-                f"{self._options.place} was read up to {offset['time']} when its creation time was "
-                f"{offset['made']}; now that is {self._made}, and it is complete up to {there}: it is "
-                "another collection, or was restored from a copy; start with a new checkpoint"
+                f"{self._options.place} was read up to {offset['time']} when its creation time "
+                f"was {offset['made']}; now its creation time is {self._made}, and it is complete "
+                f"up to {there}: it was replaced by another collection, or restored from a copy; "
+                f"start with a new checkpoint"
             )
 
     def _look(self) -> int:

@@ -140,7 +140,8 @@ def write_options(options: Mapping[str, str], use: Use) -> WriteOptions:
 def _place(given: Mapping[str, Any], options: Mapping[str, str]) -> Place:
     if any(name.lower() == "path" for name in options):
         raise OptionError(
-            "the data source circuit takes no path: give the options circuit, and input or output"
+            "the data source 'circuit' takes no path: give the options 'circuit' and either "
+            "'input' or 'output'"
         )
     address = _needed(given, "circuit", "HOST:PORT, or HOST:PORT/ID as nebuli status prints it")
     return Place(address, given["timeout"], given["secret"], tls_of(given))
@@ -148,5 +149,5 @@ def _place(given: Mapping[str, Any], options: Mapping[str, str]) -> Place:
 
 def _needed(given: Mapping[str, Any], name: str, what: str) -> str:
     if given[name] is None:
-        raise OptionError(f"the data source circuit needs the option {name}, {what}")
+        raise OptionError(f"the data source 'circuit' needs the option {name!r}: {what}")
     return str(given[name])

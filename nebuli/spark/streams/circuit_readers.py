@@ -119,7 +119,7 @@ class CircuitStreamReader(_ReadsSteps, DataSourceStreamReader, SupportsTriggerAv
             steps.until < steps.first
         ):  # PySpark 4.1 does not report where a batch begins before it has its end
             raise StepsReplaced(
-                _replaced(options, steps.first, f"the circuit has made those below {steps.until} only")
+                _replaced(options, steps.first, f"the circuit has made only the steps below {steps.until}")
             )
         return [StepsPartition(each) for each in steps.cut(options.min_partitions)]
 
@@ -148,7 +148,8 @@ class CircuitStreamReader(_ReadsSteps, DataSourceStreamReader, SupportsTriggerAv
         self._behind_since = self._behind_since or now
         if now - self._behind_since > options.place.timeout_s:
             there = (
-                f"within {options.place.timeout_s:g} s the circuit has made those below {self._there} only"
+                f"within {options.place.timeout_s:g} s the circuit has made only the steps below "
+                f"{self._there}"
             )
             raise StepsReplaced(_replaced(options, first, there))
 

@@ -83,9 +83,10 @@ class Staged:
             expected = circuit.next_sequence(options.input, work.producer)
             if expected > work.number + 1:
                 raise CheckpointReplaced(
-                    f"circuit {options.place.address}, {self._what(work)}: {expected - 1} has been pushed: "
-                    f"the query's checkpoint, or the version, is older than the pushed rows; continue from "
-                    "the newest checkpoint, or start from scratch"
+                    f"circuit {options.place.address}, {self._what(work)}: a later one, "
+                    f"{expected - 1}, has already been pushed: the query's checkpoint, or the "
+                    f"version, is older than the pushed rows; continue from the newest "
+                    f"checkpoint, or start from scratch"
                 )
             if any(each.known for each in staged) and expected <= work.number:
                 raise CircuitStreamError(

@@ -297,7 +297,7 @@ REFUSED: dict[str, tuple[Ask, int, str, str]] = {
     ),
     "another type of rows": (
         lambda client: client.post(ROWS, content="shop,amount", headers={"content-type": "text/csv"}),
-        *(415, "wrong_content_type", "rows are of the type text/csv"),
+        *(415, "wrong_content_type", "the rows have the type text/csv"),
     ),
     "a producer without a number": (
         lambda client: client.post(ROWS, params={"producer": "p"}, content=lines(("a", 1)), headers=LINES),

@@ -271,7 +271,7 @@ async def test_one_input_is_paused_at_all_members(serve: Serve, monkeypatch: pyt
         process.resume()
         assert partly.status_code == 503
         assert [each["done"] for each in partly.json()["members"]] == [True, False, True]
-        assert partly.json()["what"] == "1 of 3 members have not done it: 1"
+        assert partly.json()["what"] == "1 of 3 members have not executed the request: 1"
         assert "did not answer" in partly.json()["members"][1]["why"]
         unknown = await served.client.post("/pause_input_endpoint/nothing")
         assert (unknown.status_code, unknown.json()["error"]) == (404, "unknown_input")

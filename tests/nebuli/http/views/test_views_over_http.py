@@ -273,7 +273,7 @@ def test_other_requests_that_cannot_be_answered_say_why(client: httpx.Client) ->
     by_column = told(client.get("/views/words?word=odd"))
     assert by_column[:2] == (400, "wrong_parameter")
     assert by_column[2] == "unknown parameter 'word': GET /views/words takes key, deadline"
-    assert told(client.get("/views?all=true"))[2] == "unknown parameter 'all': GET /views takes none"
+    assert told(client.get("/views?all=true"))[2] == "unknown parameter 'all': GET /views takes no parameters"
     assert told(client.get("/views/words/?key=odd"))[:2] == (404, "unknown_path")
     assert told(client.get("/views/words/get?key=odd")) == (
         405,

@@ -41,9 +41,12 @@ def test_options_are_what_they_say() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"output": "o"}, "needs the option circuit, HOST:PORT, or HOST:PORT/ID"),
-        (HERE, "needs the option output, the name of an output of the circuit"),
-        (HERE | {"output": "o", "path": "x"}, "takes no path: give the options circuit, and input or output"),
+        ({"output": "o"}, "needs the option 'circuit': HOST:PORT, or HOST:PORT/ID"),
+        (HERE, "needs the option 'output': the name of an output of the circuit"),
+        (
+            HERE | {"output": "o", "path": "x"},
+            "takes no path: give the options 'circuit' and either 'input' or 'output'",
+        ),
         (HERE | {"output": "o", "startingStep": "-1"}, "earliest, latest, or the number of a step, not '-1'"),
         (HERE | {"output": "o", "endingStep": "5"}, "endingStep is for a batch read"),
         (HERE | {"output": "o", "input": "a"}, "input is for a batch write or streaming write"),

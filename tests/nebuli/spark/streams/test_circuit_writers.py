@@ -61,7 +61,9 @@ def test_rows_are_taken_back_by_weights_in_a_batch(spark, circuit: ServedCircuit
     for rows in ([("b", 1)], [("c", 1)]):  # the second is no other version
         push(rows, SCHEMA, txnAppId="loader", txnVersion=7)
     push([("d", 1)], SCHEMA, txnAppId="loader", txnVersion=9)
-    with pytest.raises(Exception, match=r"CheckpointReplaced.*version 8: 9 has been pushed"):
+    with pytest.raises(
+        Exception, match=r"CheckpointReplaced.*version 8: a later one, 9, has already been pushed"
+    ):
         push([("e", 1)], SCHEMA, txnAppId="loader", txnVersion=8)
     with pytest.raises(Exception, match=r"WrongRows|have no _weight"):
         push([("f", 1, None)], f"{SCHEMA}, _weight BIGINT")
