@@ -34,7 +34,7 @@ def test_what_lies_beyond_is_waiting():
 def test_a_beginning_that_was_freed_is_missed_with_what_to_do(entry):
     found = waiting(entry, heads(oldest=2))
     assert "messages 0 to 1 of s were freed" in found.lost
-    assert "startingOffsets=earliest begins with message 2" in found.lost
+    assert "startingOffsets=earliest, which begins with message 2" in found.lost
     assert "RetainPolicy(consumers=...)" in found.lost
 
 
