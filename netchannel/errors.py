@@ -27,7 +27,7 @@
     └── ProtocolError         the peer broke the protocol
         └── HandshakeError    two sides cannot work together: version, secret, certificate or policy
 
-Four words are kept apart: *closed* (this side did), *broken* (the network or the peer's process), *failed*
+Four words have distinct meanings: *closed* (by this side), *broken* (by the network or the peer's process), *failed*
 (reported by the producer) and *end* (clean).
 """
 
@@ -71,7 +71,7 @@ class NetChannelError(Exception):
 
 
 class ChannelInUse(NetChannelError):
-    """The channel id is already registered on this server."""
+    """The id of a channel or service is already registered, or another holder has the consumer's name."""
 
 
 class _Told(NetChannelError):
@@ -89,15 +89,15 @@ class ChannelClosed(_Told):
 
 
 class ChannelClosedByPeer(_Told):
-    """The consumer closed the channel; nothing more will be taken. ``said`` is its own reason."""
+    """The consumer closed the channel, and accepts no more messages. ``said`` is the consumer's reason."""
 
 
 class ChannelBroken(NetChannelError):
-    """The channel was given up: names the peer, the time, the last sequence number and the cause."""
+    """The channel was given up. The message names the peer, the time, the last sequence number and the cause."""
 
 
 class ChannelFailed(_Told):
-    """The producer aborted the stream, with its message, which is ``said``; all data before it was delivered."""
+    """The producer aborted the stream. ``said`` is its message; all data before the abort was delivered."""
 
 
 class EndOfChannel(NetChannelError):
@@ -125,15 +125,15 @@ class MessageTooLarge(NetChannelError):
 
 
 class EpochRegressed(NetChannelError):
-    """The epoch is below the last one of its application that was committed."""
+    """The epoch is below the last committed epoch of its application."""
 
 
 class AttemptLost(NetChannelError):
-    """An attempt to commit is missing, not sealed, or differs from what was sealed: write it again."""
+    """An attempt to commit is missing, not sealed, or differs from the sealed attempt: write it again."""
 
 
 class ConsumerFenced(NetChannelError):
-    """Another holder has taken the consumer's name: this one can no longer acknowledge."""
+    """Another holder has taken the consumer's name, so this holder can no longer acknowledge."""
 
 
 class CallFailed(_Told):
@@ -141,10 +141,10 @@ class CallFailed(_Told):
 
 
 class CallTimedOut(NetChannelError):
-    """There was no answer to a call before its deadline; whether it was done is not known.
+    """There was no answer to a call before its deadline; the call may have been executed.
 
-    ``state`` shows why: the address was ``unreached``, the service was ``unregistered`` there, or it left the call
-    ``unanswered``.
+    ``state`` is the reason: the address was ``unreached``, the service was ``unregistered`` there, or the service left
+    the call ``unanswered``.
     """
 
     def __init__(self, message: str, state: Literal["unreached", "unregistered", "unanswered"]) -> None:
@@ -156,19 +156,22 @@ class CallTimedOut(NetChannelError):
 
 
 class CertificateError(NetChannelError):
-    """A certificate, key or authority is missing, damaged, expired, or belongs to another: names the file."""
+    """A certificate, key or authority is missing, damaged or expired, or does not belong to the other files.
+
+    The message names the file.
+    """
 
 
 class ProtocolError(NetChannelError):
-    """The peer sent what the protocol does not allow."""
+    """The peer violated the protocol."""
 
 
 class HandshakeError(ProtocolError):
-    """Two sides cannot work together, and asking again would not help: version, secret, certificate or policy."""
+    """The two sides cannot work together, and a retry would not help: version, secret, certificate or policy."""
 
 
 class StorageFull(BufferFull):
-    """There is no room for a record of ``needed_bytes``. Nothing of it was kept: it can be tried again."""
+    """There is no space for a record of ``needed_bytes``. No part of it was kept, so the call can be repeated."""
 
     def __init__(self, message: str, *, needed_bytes: int = 0) -> None:
         super().__init__(message)

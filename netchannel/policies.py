@@ -18,11 +18,11 @@ MIB = 1024 * 1024
 class Timing:
     """The deadlines of a server, in seconds.
 
-    Both sides of a control connection send a heartbeat every ``heartbeat_s`` and give each other up after
+    Both sides of a control connection send a heartbeat every ``heartbeat_s``, and regard the other side as dead after
     ``dead_after_s`` without a byte. A connection that does not finish its handshake within ``handshake_s`` is
     dropped; a token is valid for ``token_s``. Dialing and repeated requests back off from ``backoff_s`` to
-    ``backoff_limit_s``, with jitter. Control connections without channels are closed after ``idle_s``; a server that
-    is left waits at most ``leave_s`` for its peers.
+    ``backoff_limit_s``, with jitter. Control connections without channels are closed after ``idle_s``. On leaving its
+    context, a server waits at most ``leave_s`` for its peers.
     """
 
     heartbeat_s: float = 1.0
@@ -43,23 +43,23 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class BufferPolicy:
-    """How much a sender keeps until it is acknowledged, and what ``send`` does when that is full.
+    """Bounds of a sender's unacknowledged messages, and the reaction of ``send`` to a full buffer.
 
-    ``max_bytes`` counts message bytes, ``max_messages`` messages; None is unbounded. One message is always
-    admitted to an empty buffer, whatever its size. When full, ``send`` waits (``block``), raises `BufferFull`
-    (``fail``), drops the oldest messages that were never sent (``drop_oldest``; the numbers that the consumer
-    sees have a gap there, and it waits while there is nothing to drop), or continues in temporary files
-    (``spill``; gone with the process).
+    ``max_bytes`` counts message bytes, ``max_messages`` messages; None is unbounded. An empty buffer always admits one
+    message, whatever its size. If the buffer is full, ``when_full`` decides. ``block`` waits. ``fail`` raises
+    `BufferFull`. ``drop_oldest`` drops the oldest messages that were never sent, so that the numbers at the consumer
+    have a gap; ``send`` waits while no message can be dropped. ``spill`` continues in temporary files, which are lost
+    with the process.
 
     ``directory`` makes the buffer durable: ``send`` returns once the message is on the disk, in the channel's own
-    folder, and a process that registers the channel with the same directory continues where the last one was.
+    folder, and the next process that registers the channel with the same directory continues the stream.
 
-    Where messages go to disk, ``max_bytes`` bounds those that wait in memory (None: 64 MiB); up to half as much again
-    is on its way from the disk to the connection. ``max_disk_bytes`` bounds the files, whose room is freed an eighth
-    of it at a time.
+    If messages go to disk, ``max_bytes`` bounds those that wait in memory (None: 64 MiB); in addition, up to half of
+    this amount is in transit from the disk to the connection. ``max_disk_bytes`` bounds the files, whose space is freed
+    in pieces of an eighth of this bound.
 
-    On a receiver ``max_bytes`` and ``max_messages`` bound what is received but not yet read: above them the channel's
-    socket is not read.
+    On a receiver ``max_bytes`` and ``max_messages`` bound the received, unread messages: above these bounds the
+    channel's socket is not read.
     """
 
     max_bytes: int | None = 64 * MIB
@@ -94,9 +94,9 @@ class FaultPolicy:
     """How long a channel without a connection is retried.
 
     ``retry`` is ``"forever"``, a number of seconds counted from registration or from the last loss, or 0 to
-    give up at the first loss. ``on_failure`` is what follows then: the channel fails, or logs one warning and keeps
-    waiting. ``accept_new_stream`` lets a receiver continue with a new stream of a sender that lost its old one, which
-    may leave a gap.
+    give up at the first loss. ``on_failure`` is the reaction after that time: the channel fails, or logs one warning
+    and keeps waiting. ``accept_new_stream`` lets a receiver continue with a new stream of a sender that lost its old
+    stream, which may leave a gap.
     """
 
     retry: Literal["forever"] | float = "forever"
@@ -117,14 +117,14 @@ class FaultPolicy:
 
 @dataclass(frozen=True, slots=True)
 class RetainPolicy:
-    """How much of a stream is kept for repeated reading, and where.
+    """Bounds and place of a stream that is kept for repeated reading.
 
     ``max_bytes`` bounds the kept messages, in message bytes and a small overhead per message: at that bound the
     producer waits. One message is always admitted if none is kept. ``directory`` keeps them on disk, in the channel's
-    own folder, from which a process that registers the channel with the same directory continues; None keeps them in
-    memory. A holder keeps a consumer's name for ``lease_s`` after its connection is lost. The names in ``consumers``
-    are known before they are first used: all of each stream is kept for them, until they have acknowledged it or are
-    forgotten.
+    own folder, from which the next process that registers the channel with the same directory continues; None keeps
+    them in memory. A consumer's name stays reserved for its holder for ``lease_s`` after the holder's connection is
+    lost. The names in ``consumers`` are known before they are first used: all of each stream is kept for them, until
+    they have acknowledged it or are forgotten.
     """
 
     max_bytes: int = 1 << 30
@@ -151,15 +151,15 @@ class RetainPolicy:
 
 @dataclass(frozen=True, slots=True)
 class StagingPolicy:
-    """The directory in which a receiver holds staged attempts, and bounds on what it holds.
+    """The directory in which a receiver holds staged attempts, and bounds of its files.
 
     ``directory`` has a folder for each channel, with held attempts and committed, unacknowledged groups.
     ``max_staged_bytes`` bounds the files of uncommitted attempts: an attempt that exceeds it fails. A sealed,
-    uncommitted attempt is dropped ``orphan_s`` seconds after the last one of its group was sealed, unless one is being
-    written. So is an attempt whose sender is gone for that time. ``max_kept_bytes`` bounds the files of committed,
-    unacknowledged groups: a commit that would exceed it waits; one larger than the bound waits until nothing is kept.
-    None: no bound. Files that are no longer needed are kept for reuse for up to a minute, at most a fourth of
-    ``max_staged_bytes``, while the disk has as much again free.
+    uncommitted attempt is dropped ``orphan_s`` seconds after the last attempt of its group was sealed, unless an
+    attempt of the group is being written. So is an attempt whose sender is gone for that time. ``max_kept_bytes``
+    (None: no bound) bounds the files of committed, unacknowledged groups: a commit that would exceed it waits, and a
+    group larger than the bound waits until nothing is kept. Files that are no longer needed are kept for reuse for up
+    to a minute, at most a fourth of ``max_staged_bytes``, while the disk has the same amount free in addition.
     """
 
     directory: str | PathLike[str]

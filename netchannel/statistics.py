@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelStatistics:
-    """The counters of both ends of a channel. ``since`` is when ``state`` began (monotonic seconds).
+    """The counters of both ends of a channel. ``since`` is the start of ``state`` (monotonic seconds).
 
-    ``acknowledged`` is a number of the stream: everything below is acknowledged. ``bytes`` counts message
-    bytes and notes, ``reconnects`` attachments after the first, ``dropped`` messages dropped by ``drop_oldest``,
-    ``shared_bytes`` what went through shared memory, each time that it was sent. ``buffered_bytes`` counts the
-    buffered messages that are in memory. ``starved``: the producer waits for an acknowledgement, and the consumer for
-    a message: acknowledge before the sender's buffer is full.
+    All messages below the number ``acknowledged`` are acknowledged. ``bytes`` counts the bytes of messages and notes;
+    ``reconnects`` the attachments after the first; ``dropped`` the messages dropped by ``drop_oldest``;
+    ``shared_bytes`` the bytes sent through shared memory, at each sending; and ``buffered_bytes`` the bytes of buffered
+    messages in memory. ``starved`` is true if the producer waits for an acknowledgement and the consumer for a message:
+    acknowledge before the sender's buffer is full.
     """
 
     state: str
@@ -37,8 +37,8 @@ class ChannelStatistics:
 class SenderChannelStatistics(ChannelStatistics):
     """A sender's channel: messages below ``sent`` are sent, and those below ``received`` are at the receiver.
 
-    ``buffered_*`` is what is kept until it is acknowledged, of which ``in_flight`` messages are on the connection;
-    ``disk_bytes`` is the size of the files of a durable or spilled buffer. ``upqueries`` have come, of which
+    ``buffered_*`` count the unacknowledged messages, of which ``in_flight`` are on the connection; ``disk_bytes`` is
+    the size of the files of a durable or spilled buffer. ``upqueries`` counts the received upqueries, of which
     ``upqueries_dropped`` were dropped because too many waited.
     """
 
@@ -51,10 +51,10 @@ class SenderChannelStatistics(ChannelStatistics):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiverChannelStatistics(ChannelStatistics):
-    """A receiver's channel: ``received`` counts messages off the wire since the channel was registered.
+    """A receiver's channel: ``received`` counts the messages received since the channel was registered.
 
-    ``buffered_*`` is what is not yet read, or what is kept; ``disk_bytes`` is the size of the files of what is kept,
-    and of groups. ``upqueries`` went out to the sender.
+    ``buffered_*`` count the unread or retained messages; ``disk_bytes`` is the size of the files of retained messages
+    and of groups. ``upqueries`` counts the upqueries sent to the sender.
     """
 
     received: int
@@ -65,11 +65,11 @@ class ReceiverChannelStatistics(ChannelStatistics):
 class PeerStatistics:
     """A control connection, and the peer at its other end.
 
-    ``address`` is the one that was dialed, or where the connection came from; ``name`` is the peer's own,
-    empty before it has sent it. ``state`` is ``waiting`` (on a sender: to dial again), ``connecting`` or
-    ``up``. ``channels`` depend on it. ``round_trip_*`` are of heartbeats, both event loops included: the
-    last, the smallest, and smoothed as TCP does; None before the first. ``heard_s`` is how long ago anything
-    came from the peer.
+    ``address`` is the dialed address, or the origin of the connection; ``name`` is the peer's name, empty before the
+    handshake. ``state`` is ``waiting`` (on a sender: to dial again), ``connecting`` or ``up``. ``channels`` is the
+    number of channels that depend on the connection. ``round_trip_*`` are the round trips of heartbeats, including both
+    event loops: the last, the smallest, and one smoothed as in TCP; None before the first. ``heard_s`` is the time
+    since the last byte from the peer.
     """
 
     address: str
@@ -84,7 +84,7 @@ class PeerStatistics:
 
 @dataclass(frozen=True, slots=True)
 class MemberStatistics:
-    """Another process of a node: its own name, where senders are redirected to, and how many channels it has."""
+    """Another process of a node: its name, the port to which senders are redirected, and its number of channels."""
 
     name: str
     port: int
@@ -104,12 +104,12 @@ class Measured(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerStatistics:
-    """A server's connections. ``at`` is when it was read, on the clock of `ChannelStatistics.since`.
+    """A server's connections at the moment ``at``, on the clock of `ChannelStatistics.since`.
 
-    ``connections`` are open now; ``bytes_sent`` and ``bytes_received`` count all that went over them since
-    the server was entered, as it is on the wire. ``loop_lag_s`` is how late the event loop was when something was last
-    due, or is already if it is blocked now; ``loop_lag_max_s`` the greatest lag of the last minute (two at most),
-    however often it was read meanwhile.
+    ``connections`` is the number of open connections; ``bytes_sent`` and ``bytes_received`` count everything on the
+    wire since the server was entered. ``loop_lag_s`` is the lateness of the event loop at its last due action, or, if
+    it is blocked now, its lateness so far. ``loop_lag_max_s`` is the greatest lag of the last minute, or of up to two;
+    reading does not reset it.
     """
 
     at: float
@@ -123,17 +123,17 @@ class ServerStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SenderServerStatistics(ServerStatistics):
-    """A sender: its channels that are not over, by id and receiver."""
+    """A sender's connections, and its active channels by id and receiver."""
 
     channels: Mapping[tuple[str, str], SenderChannelStatistics]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiverServerStatistics(ServerStatistics):
-    """A receiver: its channels that are not over, by id.
+    """A receiver's connections, and its active channels by id.
 
-    ``members`` are the other processes of the node, on the receiver that has its address; ``node`` is the connection
-    to that one, on a receiver that is a member itself.
+    On the receiver with ``members=``, ``members`` are the other processes of the node. On a receiver with ``node=``,
+    ``node`` is the connection to the receiver with ``members=``.
     """
 
     channels: Mapping[str, ReceiverChannelStatistics]

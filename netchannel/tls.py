@@ -27,9 +27,10 @@ _NO_CHECK_TIME = 0x200000
 class Tls:
     """Mutual TLS 1.3, by three files in PEM form.
 
-    ``certificate`` is this process' own, followed by intermediate ones, if any; ``key`` belongs to it and has no
-    passphrase. ``authority`` holds the certificates of the authorities that sign those of the other sides. A sender
-    checks that the receiver's certificate is for the host that it dials, or for ``server_name``.
+    ``certificate`` is the certificate of this process, followed by intermediate certificates, if any; ``key`` belongs
+    to it and has no passphrase. ``authority`` holds the certificates of the authorities that sign the certificates of
+    the other sides. A sender checks that the receiver's certificate is for the host that it dials, or for
+    ``server_name``.
 
     The files are read when a server is made, and again for the next connection after one of them has changed.
     """

@@ -45,11 +45,11 @@ class Position(NamedTuple):
 
 
 class Heads(NamedTuple):
-    """How far a retained stream goes: messages ``oldest`` to ``head`` (excluded) can be read.
+    """The extent of a retained stream: messages ``oldest`` to ``head`` (excluded) can be read.
 
-    ``rows`` and ``bytes`` count all messages since number 0, so the difference of two heads is what came in between; a
-    message of the codec ``bytes`` counts as one row. ``ended``: nothing follows ``head``; ``failure`` is the
-    producer's message if it aborted.
+    ``rows`` and ``bytes`` count all messages since number 0, so the difference of two heads is the size of the messages
+    between them; a message of the codec ``bytes`` counts as one row. ``ended``: no message follows ``head``.
+    ``failure`` is the producer's message if it aborted.
     """
 
     stream: str
@@ -62,7 +62,7 @@ class Heads(NamedTuple):
 
 
 class Located(NamedTuple):
-    """The end of a range requested by its size: ``until`` (excluded), after so many rows and bytes."""
+    """The end of a range requested by its size (``until``, excluded), and the rows and bytes of the range."""
 
     until: int
     rows: int
@@ -70,10 +70,10 @@ class Located(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """A time's place in a stream: messages from ``since`` on were sent then or later, those below ``before`` earlier.
+    """The place of a time in a stream, between the earlier messages and those of that time or later.
 
-    If the sender's clock never went back, both are the same number. If it did, ``since`` is the first message of that
-    time or a later one, and ``before`` is after the last one that is earlier.
+    ``since`` is the number of the first message of that time or later, and ``before`` is the number after the last
+    earlier message. Both numbers are the same, unless the sender's clock went back.
     """
 
     stream: str
@@ -93,7 +93,7 @@ class Group(NamedTuple):
 
 
 class Sealed(NamedTuple):
-    """An attempt that is durable at the receiver, as `GroupClient.commit` names it.
+    """An attempt that is durable at the receiver, for `GroupClient.commit`.
 
     It has ``count`` messages with ``rows`` rows (a message of the codec ``bytes`` counts as one) and ``bytes`` bytes;
     ``checksum`` is XXH3-64 over the XXH3-64 checksums of all their bodies, in order, 8 bytes each (little-endian).
@@ -110,8 +110,8 @@ class Sealed(NamedTuple):
 class Message(NamedTuple):
     """The result of ``recv_message``.
 
-    ``batch`` is a pyarrow.RecordBatch, or a bytes-like object under the codec ``bytes``; ``timestamp`` is
-    when the sender took it, in microseconds since 1970 UTC.
+    ``batch`` is a pyarrow.RecordBatch, or a bytes-like object with the codec ``bytes``; ``timestamp`` is the time of
+    the sender's ``send``, in microseconds since 1970 UTC.
     """
 
     batch: Any

@@ -660,10 +660,10 @@ class BlockingReceiverServer:
 def sender_server(
     *, secret: str | None = None, tls: Tls | None = None, shared_memory: int | None = None
 ) -> BlockingSenderServer:
-    """Return the process-wide sender, started by the first call with its settings, those of `netchannel.SenderServer`.
+    """Return the process-wide sender, which the first call starts. Settings are as for `netchannel.SenderServer`.
 
     Raises:
-        NetChannelError: it was started with another secret, TLS or ``shared_memory``.
+        NetChannelError: the first call had another secret, TLS or ``shared_memory``.
     """
     settings = services.Settings(secret, tls, shared_memory=shared_memory)
     return BlockingSenderServer(*services.services.sender(settings))
@@ -679,10 +679,10 @@ def receiver_server(
 ) -> BlockingReceiverServer:
     """Return the process-wide receiver. The first call binds ``address`` (a free port of 127.0.0.1 if None).
 
-    The settings, those of `netchannel.ReceiverServer`, are also those of the first call.
+    The settings of the first call apply, too. They are as for `netchannel.ReceiverServer`.
 
     Raises:
-        NetChannelError: it is already bound to another address, or has other settings.
+        NetChannelError: the receiver is already bound to another address, or has other settings.
         OSError: the address cannot be bound.
     """
     settings = services.Settings(secret, tls, message_limit, shared_memory)
@@ -697,7 +697,7 @@ def group_client(
     tls: Tls | None = None,
     fault: FaultPolicy | None = None,
 ) -> BlockingGroupClient:
-    """A `netchannel.GroupClient` on the process-wide thread; all clients of a receiver share a connection to it."""
+    """Return a `netchannel.GroupClient` on the process-wide thread. All clients of a receiver share a connection."""
     thread, client = services.services.client(services.Trust(secret, tls))
     return BlockingGroupClient(
         thread, thread.call(group_channels.SharedGroupClient, client, to, channel_id, fault)
@@ -710,7 +710,7 @@ def caller(
     secret: str | None = None,
     tls: Tls | None = None,
 ) -> BlockingCaller:
-    """A `netchannel.Caller` on the process-wide thread; all callers of a node share a connection to it."""
+    """Return a `netchannel.Caller` on the process-wide thread. All callers of a node share a connection."""
     thread, client = services.services.call_client(services.Trust(secret, tls))
     made = call_client.Caller.from_client(client, address)
     return BlockingCaller(thread, thread.wait(made.__aenter__()))
@@ -727,7 +727,7 @@ def channel_reader(
 ) -> BlockingChannelReader:
     """Return a reader of a channel that is retained at ``to``, with the settings of `netchannel.ChannelReader`.
 
-    Returns at once. All readers of the process at one address, with one secret and TLS, share a connection for their
+    Returns at once. All readers of the process with the same address, secret and TLS share a connection for their
     requests.
     """
     thread, client = services.services.client(services.Trust(secret, tls))

@@ -37,11 +37,11 @@ class CallClient(ClientConnections[CallerCore]):
 
 
 class Caller:
-    """A node, from the side of a caller of its services; an async context manager.
+    """The client of a node's services; an async context manager.
 
-    ``address`` is that of a `ReceiverServer`; it need not be there yet, and services that other processes of
-    its node have are found by it too. ``secret`` and ``tls`` must match the server's. All calls share a connection,
-    which is restored when it is lost.
+    ``address`` is that of a `ReceiverServer`, which may start later. The caller also finds the services of other
+    processes of the node. ``secret`` and ``tls`` must match the server's. All calls share a connection, which is
+    restored when it is lost.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Caller:
         await self.close()
 
     async def close(self) -> None:
-        """Stop calling: calls that wait raise `ChannelClosed`."""
+        """Close the caller: waiting calls raise `ChannelClosed`."""
         runner, self._runner = self._runner, None
         self._closed = True
         if runner is None or self._client.runner is None:
@@ -102,12 +102,12 @@ class Caller:
     async def call(self, service_id: str, body: bytes, *, deadline_s: float) -> bytes:
         """Return the answer of a service to ``body``, at most 64 MiB each, within ``deadline_s`` seconds.
 
-        A call whose connection is lost is made again, so that the service **may do it twice**. A call to a
-        service that is not registered waits for it. A call that is cancelled may have been done.
+        A call whose connection is lost is sent again, so that the service **may execute it twice**. A call to a
+        service that is not registered yet waits for the service. A cancelled call may have been executed.
 
         Raises:
             CallFailed: the service raised an error, which is ``said``, or was closed meanwhile.
-            CallTimedOut: there was no answer in time; its ``state`` shows why. It may have been done.
+            CallTimedOut: there was no answer in time; ``state`` is the reason. The call may have been executed.
             MessageTooLarge: the body, or the answer, has more than 64 MiB.
             HandshakeError: the other side has a different secret, no TLS, or another version.
             ChannelClosed: the caller was closed.

@@ -65,18 +65,18 @@ class Service:
 
     @property
     def id(self) -> str:
-        """The id by which it is called."""
+        """The id of the service."""
         return self._id
 
     @property
     def error(self) -> NetChannelError | None:
-        """Why it no longer answers, though it was not closed: another process of the node has it. Else None."""
+        """The error that stopped the service without a `close`: another process of the node has its id. Else None."""
         return self._error
 
     async def close(self) -> None:
-        """Stop answering. Callers that wait for an answer are notified, and work on it is cancelled.
+        """Stop answering: notify callers that wait for an answer, and cancel the running calls.
 
-        Waits for that work to end, 5 s at most (`Timing.leave_s`).
+        Waits for the cancelled calls to end, 5 s at most (`Timing.leave_s`).
         """
         check_loop(self._runner.loop)
         why = f"service {self.id!r} was closed before it had answered"
@@ -85,7 +85,7 @@ class Service:
             self._tasks[task].refuse("closed", why)
 
     async def detach(self) -> None:
-        """Stop answering; callers that wait for an answer ask again, possibly a successor."""
+        """Stop answering; callers that wait for an answer repeat their calls, possibly at a successor."""
         self._end("unregistered", f"service {self.id!r} is no longer registered there")
         await self._ended()
 

@@ -135,8 +135,8 @@ class GroupChannel(SenderChannel):
     """An attempt at one partition of a staged group. Made by `SenderServer.register_attempt`.
 
     Messages are held at the receiver, invisible until `GroupClient.commit` names the result of `seal`.
-    Each registration is a separate attempt. One that is not sealed is dropped: by `abort`, by `close`,
-    when the server is left, and when the receiver is restarted, which raises `AttemptLost`.
+    Each registration is a separate attempt. An attempt that is not sealed is dropped by `abort`, by `close`,
+    when the server is left, and when the receiver restarts, which raises `AttemptLost`.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class GroupChannel(SenderChannel):
 
         Raises ChannelClosed if the attempt was given up, AttemptLost if the receiver was restarted meanwhile,
         ChannelClosedByPeer if the receiver does not accept it (e.g. too much is staged), and the error that broke the
-        channel. A cancelled call leaves the seal on its way: call again.
+        channel. After a cancelled call, sealing continues: call `seal` again.
         """
         if self._sealed is None:
             if self.core.aborted:
@@ -188,7 +188,7 @@ class GroupChannel(SenderChannel):
         return self._sealed
 
     async def close(self, grace: float | None = None) -> CloseReport:
-        """Give the attempt up, unless it is sealed.
+        """Drop the attempt, unless it is sealed.
 
         The receiver is notified within ``grace`` seconds, or not at all.
         """
@@ -198,7 +198,7 @@ class GroupChannel(SenderChannel):
         return CloseReport(self.core.acknowledged)
 
     async def detach(self) -> None:
-        """An attempt has no successor. Raises ChannelClosed if it is over, else NetChannelError."""
+        """Raise, because an attempt has no successor: ChannelClosed if it has ended, else NetChannelError."""
         self.core.check_open()
         raise NetChannelError(
             f"an attempt for channel {self.id!r} cannot be left to a successor: seal or abort it; to try the "
@@ -237,9 +237,9 @@ def _as_winner(sealed: Sealed) -> bytes:
 class GroupClient:
     """Commits groups into the channel ``channel_id`` of the receiver at ``to``; an async context manager.
 
-    Every call is repeated until the receiver has answered, after lost connections too, for as long as
-    ``fault`` allows (forever, if it is not given). A commit for which the receiver has no room yet waits, however long
-    that takes: the reason is logged once. Another process can repeat any of these calls: each takes effect only once.
+    Every call is repeated until the receiver has answered, even after lost connections, for as long as ``fault``
+    allows (by default forever). If the receiver has no space for a commit yet, the commit waits without a limit, and
+    the reason is logged once. Another process can repeat any of these calls: each takes effect only once.
     """
 
     def __init__(
@@ -275,19 +275,19 @@ class GroupClient:
 
     @property
     def error(self) -> NetChannelError | None:
-        """The error that ended this client, which all calls raise from then on: make a new one.
+        """The error that ended this client; all later calls raise it, and a new client is needed.
 
-        None while it is in use.
+        None while the client works.
         """
         return None if self._channel is None else self._channel.error
 
     async def commit(
         self, application: str, epoch: int, winners: Sequence[Sealed], *, end: bool = False
     ) -> bool:
-        """Publish the attempts that ``winners`` name, at once, in the order of their partitions.
+        """Publish the attempts that ``winners`` name, atomically, in the order of their partitions.
 
-        Returns True if that was done now, and is durable; False if this epoch was committed before, and nothing has
-        changed. All other attempts of this epoch, and of lower ones, are dropped. With ``end`` the stream
+        Returns True if this call has published them durably. Returns False, without another effect, if this epoch was
+        committed before. All other attempts of this epoch, and of lower epochs, are dropped. With ``end`` the stream
         ends after this group.
 
         Raises:
@@ -310,19 +310,19 @@ class GroupClient:
         return committed.fresh
 
     async def drop(self, application: str, epoch: int) -> None:
-        """Remove the uncommitted attempts of this epoch, and of lower ones."""
+        """Remove the uncommitted attempts of this epoch, and of lower epochs."""
         group = check_group(Group(application, epoch, 0))
         await self._ask(messages.Drop, application=group.application, epoch=epoch)
 
     async def last_epoch(self, application: str) -> int | None:
-        """The last epoch of the application that is committed; None if none is."""
+        """The last committed epoch of the application; None before its first commit."""
         return (await self._epoch(application)).epoch
 
     async def waits_for(self, application: str) -> str | None:
-        """Return why a commit of all that the application has sealed would wait now; None if it would not.
+        """Return the reason why a commit of all sealed attempts of the application would wait now, or None.
 
-        For callers that can wait better before the commit than in it. None if the receiver does not report
-        it.
+        Callers can use it to wait before the commit instead of within it. Returns None, too, if the receiver does not
+        report the reason.
         """
         return (await self._epoch(application)).full
 
@@ -332,10 +332,11 @@ class GroupClient:
         return found
 
     async def forget(self, application: str) -> None:
-        """Give up the name, of which a channel knows at most 10,000: its epochs start over, committed groups stay.
+        """Delete the record of an application's epochs, which may then start again; committed groups stay.
 
-        For a caller that will not commit under the name again, e.g. a finished job: repeating the same commit
-        would find no record that it was done. Raises ChannelClosed once the stream has ended and is read.
+        A channel records at most 10,000 applications. Use it only if no commit of the application will be repeated,
+        e.g. after a finished job: a repeated commit would find no record of the first one. Raises ChannelClosed once
+        the stream has ended and is read.
         """
         _check_application(application)
         await self._ask(messages.Forget, consumer=application)

@@ -51,14 +51,14 @@ _DECODERS = 8
 
 
 class ChannelReader:
-    """A retained channel, from the side of its reader; an async context manager.
+    """The reader's side of a retained channel; an async context manager.
 
-    ``to`` is the address of the receiver, or of the sender that listens, whose `retain_channel` keeps the
-    channel; it need not be there yet. ``fault`` is how long it is waited for; then calls raise
-    `ChannelBroken`. ``secret`` and ``tls`` must match that server's.
+    ``to`` is the address of the receiver, or of the listening sender, whose `retain_channel` keeps the channel; that
+    server may start later. Calls wait for the server as long as ``fault`` allows, and then raise `ChannelBroken`.
+    ``secret`` and ``tls`` must match the server's.
 
-    Reading changes nothing there: any number of readers can read any range any number of times. Messages that
-    all consumers acknowledge, each under its own name, may be freed.
+    Reading changes nothing at the server: any number of readers can read any range any number of times. Messages that
+    all consumers have acknowledged, each under its own name, may be freed.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class ChannelReader:
         await self.close()
 
     async def close(self) -> None:
-        """Stop reading; names that it holds can be taken by others once their leases have expired."""
+        """Stop reading; others can take the names that this reader holds once their leases have expired."""
         if self._entered and (runner := self._client.runner) is not None:
             check_loop(runner.loop)
             if self._channel.error is None:
@@ -207,24 +207,24 @@ class ChannelReader:
 
     @property
     def latest(self) -> Heads | None:
-        """The heads that were pushed last; None before the first. ``stream`` is empty if there will be no stream."""
+        """The last pushed heads; None before the first. ``stream`` is empty if there will be no stream."""
         heads = self._heads
         return heads if heads is not None and (heads.stream or heads.ended) else None
 
     @property
     def error(self) -> NetChannelError | None:
-        """The error that ended this reader, which all calls raise from then on: make a new one.
+        """The error that ended this reader; all later calls raise it, and a new reader is needed.
 
-        None while it is in use.
+        None while the reader works.
         """
         return self._error
 
     async def heads(self, beyond: int | None = None) -> Heads:
-        """Return how far the stream goes: the newest heads that were pushed here.
+        """Return the newest heads of the stream that were pushed to this reader.
 
-        Waits for the first, and with ``beyond`` until ``head`` is above it, or the stream has ended. Raises
-        `ChannelBroken` if the fault policy gives up, `SchemaMismatch` for another codec, and if the stream has come
-        back with another schema.
+        Waits for the first heads; with ``beyond``, until ``head`` is above ``beyond`` or the stream has ended. Raises
+        `ChannelBroken` if the fault policy gives up, and `SchemaMismatch` for another codec, or if the stream has
+        returned with another schema.
         """
         while True:
             self._check()
@@ -246,7 +246,7 @@ class ChannelReader:
             return await self.schema()
 
     async def schema(self) -> pa.Schema | None:
-        """Wait for the stream's schema; None under ``bytes``."""
+        """Wait for the stream's schema; None with the codec ``bytes``."""
         if self._codec == "bytes":
             return None
         while True:
@@ -296,9 +296,10 @@ class ChannelReader:
     async def locate(
         self, first: Position | int, *, max_rows: int | None = None, max_bytes: int | None = None
     ) -> Located:
-        """Return the end of a range from ``first`` on, with as many messages as fit, at least one if there is one.
+        """Return the end and size of the longest range from ``first`` on that fits the bounds.
 
-        Raises PositionLost below what is kept, StreamReplaced for another stream.
+        The range has at least one message, if one exists. Raises PositionLost below the kept messages, StreamReplaced
+        for another stream.
         """
         for name, limit in (("max_rows", max_rows), ("max_bytes", max_bytes)):
             check_kind(name, limit, int)
@@ -311,7 +312,7 @@ class ChannelReader:
         return Located(answer.until, answer.rows, answer.bytes)
 
     async def moment(self, at: datetime) -> Moment:
-        """Return the place in the kept stream between messages sent before ``at`` and those sent then or later.
+        """Return the place in the kept stream between messages sent before ``at`` and messages sent at ``at`` or later.
 
         Raises ValueError for a time without a zone.
         """
@@ -329,9 +330,9 @@ class ChannelReader:
     def read_messages(self, first: Position | int, until: int) -> AsyncGenerator[Message, None]:
         """Yield messages ``first`` to ``until`` (excluded), the same at every call, even if connections are lost.
 
-        A cancelled call of the iterator takes no message: the next call gets it.
+        A cancelled call of the iterator takes no message: the next call returns it.
 
-        Raises PositionLost below what is kept, StreamReplaced for another stream, NetChannelError beyond ``head``.
+        Raises PositionLost below the kept messages, StreamReplaced for another stream, NetChannelError beyond ``head``.
         """
         return Resumable(self._read_messages(first, until))
 
@@ -385,11 +386,11 @@ class ChannelReader:
     async def hold(self, consumer: str, *, holder: str | None = None, fresh: bool = False) -> int:
         """Take the lease of a consumer's name; returns the number below which it has acknowledged everything.
 
-        A new name begins at the oldest message that is kept. ``holder`` is its new owner (this reader, if it
-        is not given; a call that is cancelled can be repeated): a process that comes back with the same holder gets
-        the name at once. Raises ChannelInUse while another holder has it, and for the time of a lease after that
-        holder's connection was lost. A ``fresh`` holder does not continue the work of others: raises ConsumerFenced if
-        another holder has acknowledged something under the name, unless it was forgotten since.
+        A new name begins at the oldest kept message. ``holder`` is the new owner of the name (default: this reader): a
+        process that returns with the same holder gets the name at once. A cancelled call can be repeated. Raises
+        ChannelInUse while another holder has the name, and for the time of a lease after that holder's connection was
+        lost. A ``fresh`` holder does not continue the work of others: raises ConsumerFenced if another holder has
+        acknowledged messages under the name, unless the name was forgotten since.
         """
         _check_names(consumer=consumer, **({} if holder is None else {"holder": holder}))
         who = holder or self._held.get(consumer) or self._name
@@ -406,9 +407,10 @@ class ChannelReader:
         return answer.position
 
     async def renew(self, consumer: str, holder: str) -> None:
-        """Continue with a name that ``holder`` has had there before, possibly by another reader.
+        """Continue with a name that ``holder`` has had before, possibly by another reader.
 
-        Raises ConsumerFenced if it is not known there, or another holder has had it since; nothing has changed then.
+        Raises ConsumerFenced, without an effect, if the server does not know the name, or another holder has had it
+        since.
         """
         await self._ask(messages.Hold, consumer=consumer, holder=holder, renew=True, fresh=False)
         self._tried.add((consumer, holder))
@@ -418,8 +420,8 @@ class ChannelReader:
     async def ack(self, consumer: str, upto: Position | int) -> None:
         """Acknowledge everything below ``upto``, which may be freed once all consumers have acknowledged it.
 
-        Takes the lease of the name if this reader has not held it yet. Returns once it is durable, where the
-        channel is kept on disk. Raises ConsumerFenced if another holder has the name, until `hold` gets it back.
+        Takes the lease of the name if this reader has not held it yet. If the channel is kept on disk, returns once the
+        acknowledgement is durable. Raises ConsumerFenced if another holder has the name, until `hold` gets it again.
         """
         if (fenced := self._fenced.get(consumer)) is not None:
             raise ConsumerFenced(*fenced.args)
@@ -443,7 +445,7 @@ class ChannelReader:
             raise
 
     async def forget(self, consumer: str) -> None:
-        """Forget the name, even if it is held: nothing is kept for it any more."""
+        """Delete the name, even if it has a holder: no more messages are kept for it."""
         _check_names(consumer=consumer)
         await self._ask(messages.Forget, consumer=consumer)
         self._held.pop(consumer, None)

@@ -63,21 +63,21 @@ _SPARE_PART = 4
 class ReceiverServer:
     """All streams that a process receives; an async context manager that listens at one address.
 
-    ``listen`` is ``host:port`` (port 0 takes a free one), ``unix:/path``, ``mem:name``, or of a scheme that
-    was registered (`netchannel.transports.register`); ``advertise`` is how others reach it, where that
-    differs. Data connections go to the address that the sender dialed, or to ``data_ports``: a range
-    (``"40000-40999"``) or ``"ephemeral"``, a fresh port for each. ``message_limit`` is the largest message
-    taken, in bytes. ``secret`` must match the senders'. With ``tls`` all connections are TLS, and every sender must
-    show a certificate. ``max_connections`` bounds connections of both kinds; None is three quarters of the files that
-    the process may have open. ``congestion_control`` is that of `SenderServer`, for what is read from here. Senders of
-    the same user on this host may each share at most ``shared_memory`` bytes with this process; 0: none. With ``tls``
-    none is shared.
+    ``listen`` is ``host:port`` (port 0 selects a free port), ``unix:/path``, ``mem:name``, or an address of a
+    registered scheme (`netchannel.transports.register`); ``advertise`` is the address at which others reach the server,
+    if it differs. Data connections use the address that the sender dialed, or ``data_ports``: a range
+    (``"40000-40999"``), or ``"ephemeral"`` for a new port for each. ``message_limit`` is the size of the largest
+    accepted message, in bytes. ``secret`` must match the senders'. With ``tls`` all connections are TLS, and every
+    sender must show a certificate. ``max_connections`` bounds the number of control and data connections; None is three
+    quarters of the files that the process may have open. ``congestion_control`` is as for a `SenderServer`, for streams
+    that are read from this server. Senders of the same user on this host may each share at most ``shared_memory`` bytes
+    with this process; 0: none. With ``tls`` no memory is shared.
 
-    Several processes can share the address of the one with ``members=``, a ``unix:/path``: it redirects senders to the
-    others, which have ``node=`` with the same path, and their own ports at the same host.
+    Several processes can share one address. The server with that address has ``members=``, a ``unix:/path``, and
+    redirects senders to the other processes. These have ``node=`` with the same path, and their own ports at the same
+    host.
 
-    On leaving the context its channels are detached: their senders keep what is not acknowledged for a
-    successor.
+    On leaving the context its channels are detached: their senders keep unacknowledged messages for a successor.
     """
 
     def __init__(
@@ -254,17 +254,17 @@ class ReceiverServer:
         buffer: BufferPolicy | None = None,
         fault: FaultPolicy | None = None,
     ) -> ReceiverChannel:
-        """Make a channel; returns at once, whether a sender is there or not.
+        """Create a channel; return at once, with or without a sender.
 
         Args:
-            channel_id: 1 to 255 bytes of printable UTF-8; the sender registers the same.
-            codec: must be the sender's.
-            schema: the schema that is expected; if not given, the sender's is taken.
-            ack: a message is acknowledged once it is in this process' queue (``receipt``), or when `ack` is called
-                (``explicit``).
-            resume_from: the first message wanted: a `Position` of an earlier consumer, or a number, which is unsafe
-                as it may mean another stream. None starts at the oldest message that is not acknowledged.
-            buffer: the bound of received, unread messages; above it the sender is held back.
+            channel_id: 1 to 255 bytes of printable UTF-8; the sender registers the same id.
+            codec: the same as the sender's.
+            schema: the expected schema (default: the sender's).
+            ack: ``receipt`` acknowledges a message once it is in the queue of this process, ``explicit`` when `ack` is
+                called.
+            resume_from: the first message to receive: a `Position` of an earlier consumer, or a number, which is unsafe
+                because it may refer to another stream. None starts at the oldest unacknowledged message.
+            buffer: the bound of received, unread messages; above it the sender has to wait.
             fault: how long to wait for an absent sender.
 
         Raises:
@@ -292,12 +292,12 @@ class ReceiverServer:
         buffer: BufferPolicy | None = None,
         fault: FaultPolicy | None = None,
     ) -> ReceiverChannel:
-        """Make a channel of messages from committed groups (`GroupClient`), which are numbered here.
+        """Create a channel of messages from committed groups (`GroupClient`), which are numbered here.
 
-        Messages are acknowledged when `recv` has read them, or by `ack`; acknowledged ones are deleted, and
-        after a restart with the same directory the channel continues there. Its files are opened here, which
-        waits for the disk: for a few milliseconds, and longer where much is held or not acknowledged, as the
-        headers of all records are read. Settings are otherwise those of `register_channel`.
+        Messages are acknowledged at the next `recv`, or by `ack`. Acknowledged messages are deleted, and after a
+        restart with the same directory the channel continues after them. The call opens the channel's files, which
+        takes a few milliseconds, and longer if many messages are held or unacknowledged, because the headers of all
+        records are read. The other settings are those of `register_channel`.
 
         Raises:
             ChannelInUse: the id is registered here, or its files are in use by this process or another.
@@ -341,9 +341,9 @@ class ReceiverServer:
     ) -> RetainedChannel:
         """Keep the stream for `ChannelReader`s, instead of delivering it here.
 
-        Messages are acknowledged to their sender once they are kept; the stream continues after the kept
-        messages. ``policy`` is how much is kept, and where. Its files are opened here, which waits for the
-        disk. Settings are otherwise those of `register_channel`.
+        Messages are acknowledged to their sender once they are kept; the stream continues after the last kept
+        message. ``policy`` has the bounds and the place of the kept messages. The call opens the channel's files, and
+        waits for the disk. The other settings are those of `register_channel`.
 
         Raises:
             ChannelInUse: the id is registered here, or its files are in use by this process or another.
@@ -370,12 +370,13 @@ class ReceiverServer:
         """Answer calls (`Caller`) with the results of ``answer`` for their bodies; returns at once.
 
         Bodies and results have at most 64 MiB each. ``answer`` is called on this server's loop, so it must not block;
-        for long work it returns an awaitable, which is cancelled if the caller no longer waits. A call may come twice,
-        after a lost connection. At most 1024 calls of a connection are worked on at once, with 64 MiB of bodies. Its
-        exceptions reach the caller as `CallFailed`.
+        for long work it returns an awaitable, which is cancelled if the caller no longer waits. After a lost
+        connection, the same call may arrive twice. At most 1024 calls of a connection, with 64 MiB of bodies, run at
+        once. Exceptions of ``answer`` reach the caller as `CallFailed`.
 
-        Ids have the form of channel ids, and are separate: a channel may have the same id. On leaving the server's
-        context waiting callers are not notified, but ask the next process at its address.
+        Ids of services have the form of channel ids, in a separate namespace: a channel may have the same id. When the
+        server's context is left, waiting callers are not notified, but repeat their calls at the next process at its
+        address.
 
         Raises:
             ChannelInUse: the id of a service is registered here, or by a member of this node.

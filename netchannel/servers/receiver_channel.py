@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class ReceiverChannel:
-    """One stream, as its consumer sees it; an async iterator. Made by `ReceiverServer.register_channel`.
+    """The consumer's side of a stream; an async iterator. Made by `ReceiverServer.register_channel`.
 
     Its coroutines may be called from several tasks at once; each message goes to one of them.
     """
@@ -52,12 +52,12 @@ class ReceiverChannel:
 
     @property
     def stream(self) -> str | None:
-        """The identity of the stream that is received; None before a sender came."""
+        """The identity of the received stream; None before a sender has connected."""
         return self._core.stream
 
     @property
     def position(self) -> Position | None:
-        """The position at which `recv` continues, as ``resume_from`` takes it; None before a sender came."""
+        """The position of the next `recv`, as for ``resume_from``; None before a sender has connected."""
         core = self._core
         if core.stream is None or core.position is None:
             return None
@@ -78,15 +78,15 @@ class ReceiverChannel:
                 raise StopAsyncIteration from None
 
     async def recv(self) -> Any:
-        """Wait for the next message's batch (or bytes). A call that is cancelled took nothing.
+        """Wait for the next message's batch (or bytes). A cancelled call takes no message.
 
         Raises:
-            EndOfChannel: the stream ended cleanly, and all was read.
-            ChannelFailed: the producer aborted, after all that was read.
-            PositionLost, StreamReplaced: ``resume_from`` cannot be met.
+            EndOfChannel: the stream ended cleanly, and all of it was read.
+            ChannelFailed: the producer aborted the stream, and all data before that was read.
+            PositionLost, StreamReplaced: the stream cannot resume at ``resume_from``.
             SchemaMismatch: the sender has another schema or codec.
             ProtocolError: a message cannot be read; the channel ends there, and its sender is notified.
-            ChannelBroken, ChannelClosed: nothing will come any more.
+            ChannelBroken, ChannelClosed: no more messages will arrive.
         """
         queue, decode = self._core.queue, self._decode
         while True:
@@ -156,9 +156,9 @@ class ReceiverChannel:
         self._core.unreadable(number, error, self._clock())
 
     async def ack(self, upto: int | Position) -> None:
-        """Acknowledge everything below ``upto``, a number or a position; for channels with ``ack="explicit"``.
+        """Acknowledge all messages below ``upto``, a number or a position; for channels with ``ack="explicit"``.
 
-        A position in a stream that has been replaced does nothing.
+        A position in a stream that has been replaced has no effect.
         """
         core = self._core
         core.ack(upto, self._clock())
@@ -166,13 +166,13 @@ class ReceiverChannel:
             await self._settled()
 
     def upquery(self, body: bytes) -> bool:
-        """Ask the producer for something again: send ``body``, of at most 1 MiB, up to its `recv_upquery`.
+        """Ask the producer for something again: its `recv_upquery` returns ``body``, of at most 1 MiB.
 
-        Its answers come as messages of the stream, in their order. Returns at once. True: it is sent on the current
-        connection. It may still be lost with that, or be one too many for the other side, and is never sent again: a
-        consumer that needs an answer asks again after a while, under its own id. False: it is not sent, as no producer
-        is attached, the stream has ended, the producer takes no upqueries, or 1 024 of them, or 4 MiB, are still to be
-        written here. On a channel of groups there is no producer to ask.
+        The answers come as messages of the stream, in their order. Returns at once. True: the request is sent on the
+        current connection. It may still be lost with the connection, or dropped because too many wait at the producer,
+        and is never sent again: a consumer that needs an answer asks again after a while, with its own id. False: the
+        request is not sent, because no producer is attached, the stream has ended, the producer takes no upqueries, or
+        1 024 upqueries, or 4 MiB of them, are still unwritten here. A staged channel always returns False.
 
         Raises:
             MessageTooLarge: ``body`` has more than 1 MiB.
@@ -187,7 +187,7 @@ class ReceiverChannel:
             await self._changes.wait()
 
     async def schema(self) -> pa.Schema | None:
-        """Wait for the stream's schema, known before its data and on an empty stream; None under ``bytes``."""
+        """Wait for the stream's schema, which precedes its data; None with the codec ``bytes``."""
         decoder = self._decoder
         if not isinstance(decoder, ArrowDecoder):
             return None
@@ -197,19 +197,19 @@ class ReceiverChannel:
         return decoder.schema
 
     async def close(self, reason: str = "the consumer is done", grace: float | None = None) -> None:
-        """Stop receiving for good: queued messages are dropped, and the producer gets `ChannelClosedByPeer`.
+        """Stop receiving permanently: queued messages are dropped, and the producer gets `ChannelClosedByPeer`.
 
-        Waits until a connected sender is notified, ``grace`` seconds at most (the server's ``leave_s`` if not
-        given): then the process may end.
+        Waits until a connected sender is notified, ``grace`` seconds at most (default: the server's ``leave_s``); then
+        the process may end.
         """
         self._core.close(reason, self._clock())
         await self._settled()
         await wait_for_farewell(self._core, self._changes, grace)
 
     async def detach(self, grace: float | None = None) -> None:
-        """Leave the stream to a successor. Received messages can still be read; then comes `ChannelClosed`.
+        """Leave the stream to a successor. Received messages can still be read; later calls raise `ChannelClosed`.
 
-        Unread messages of a staged channel with ``ack="receipt"`` are the successor's. Waits as `close` does.
+        Unread messages of a staged channel with ``ack="receipt"`` go to the successor. Waits as `close` does.
         """
         self._core.detach(self._clock())
         await self._settled()

@@ -93,16 +93,16 @@ class RetainedChannel:
 
     @property
     def stream(self) -> str | None:
-        """The identity of the stream that is kept; None before a sender came."""
+        """The identity of the kept stream; None before a sender has connected."""
         return self._core.heads.stream or None
 
     @property
     def latest(self) -> Heads:
-        """How far it goes now; with an empty ``stream`` before a sender came."""
+        """The current heads of the stream; their ``stream`` is empty before a sender has connected."""
         return self._core.heads
 
     async def heads(self, beyond: int | None = None) -> Heads:
-        """How far it goes; with ``beyond`` once ``head`` is above it, or the stream has ended."""
+        """Wait for the stream's heads; with ``beyond``, until ``head`` is above it or the stream has ended."""
         while True:
             heads = self._core.heads
             if heads.ended or (heads.stream and (beyond is None or heads.head > beyond)):
@@ -110,13 +110,13 @@ class RetainedChannel:
             await self._changes.wait()
 
     def upquery(self, body: bytes) -> bool:
-        """Ask the producer for something again, as `ReceiverChannel.upquery` does; what it answers is kept."""
+        """Ask the producer for something again, as `ReceiverChannel.upquery` does; the answers are kept."""
         self._changes.check_loop()
         check_given("body", body, bytes)
         return self._core.channel.upquery(body)
 
     async def close(self, reason: str = "the consumer is done", grace: float | None = None) -> None:
-        """Stop receiving for good: kept messages are dropped, and the producer gets `ChannelClosedByPeer`.
+        """Stop receiving permanently: kept messages are dropped, and the producer gets `ChannelClosedByPeer`.
 
         Waits as `ReceiverChannel.close` does.
         """
@@ -207,7 +207,7 @@ def offer_stream(
 
 
 class RetainedSenderChannel:
-    """A stream that is kept where it is sent, for `ChannelReader`s. Made by `SenderServer.retain_channel`.
+    """A stream that is kept at its sender, for `ChannelReader`s. Made by `SenderServer.retain_channel`.
 
     ``send`` waits while the channel is full, until the consumers have acknowledged more.
     """
@@ -247,26 +247,26 @@ class RetainedSenderChannel:
 
     @property
     def latest(self) -> Heads:
-        """How far it goes, as its readers see it."""
+        """The heads of the stream, as its readers see them."""
         return self.core.heads
 
     async def send(self, batch: Any, note: bytes = b"") -> None:
-        """Take a message; waits while the channel is full, and for the disk, if the stream is kept there.
+        """Accept a message; wait while the channel is full, and for the disk if the stream is kept on disk.
 
-        The memory of ``batch`` is kept without a copy and must not change. ``note`` (at most 32 KiB) goes
-        with it. A cancelled call may have taken its number: `position` shows it.
+        The memory of ``batch`` is kept without a copy and must not change. ``note`` (at most 32 KiB) is sent with it.
+        After a cancelled call, `position` shows if the message was accepted.
 
         Raises:
-            SchemaMismatch: another schema than the channel's.
+            SchemaMismatch: the batch has another schema than the channel.
             ChannelClosed, ChannelBroken: nothing can be sent any more.
         """
         await self._take(batch, note)
         await self._kept(self.core.position)
 
     async def send_many(self, batches: Iterable[Any]) -> None:
-        """Take several messages, in order, and wait for the disk once.
+        """Accept several messages, in order, and wait for the disk once.
 
-        Raises as `send` does; then `position` shows how many were taken.
+        Raises as `send` does; then `position` shows how many messages were accepted.
         """
         for batch in batches:
             await self._take(batch, b"")
@@ -319,9 +319,9 @@ class RetainedSenderChannel:
     async def close(self, grace: float | None = None) -> CloseReport:
         """End the stream, and wait until all known consumers have acknowledged all of it.
 
-        After ``grace`` seconds the rest is given up, and the report shows how much was not acknowledged; on
-        disk it is kept for the next process that registers the channel. A call that is cancelled leaves the
-        end queued.
+        After ``grace`` seconds it stops waiting, and the report shows how many messages were not acknowledged.
+        Messages on disk are kept for the next process that registers the channel. After a cancelled call, the end stays
+        queued.
         """
         core = self.core
         core.finish(None, self._clock())
@@ -354,7 +354,7 @@ class RetainedSenderChannel:
             await self._changes.wait()
 
     async def abort(self, error: str | BaseException) -> None:
-        """Fail the stream: readers get what was sent, then the failure, as long as this process runs."""
+        """Fail the stream: readers get the sent messages, then the failure, as long as this process runs."""
         self.core.finish(
             error if isinstance(error, str) else f"{type(error).__name__}: {error}", self._clock()
         )

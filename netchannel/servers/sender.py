@@ -52,17 +52,17 @@ class SenderServer:
 
     It holds one control connection per receiver, opened with the first channel there, and one data connection
     per channel. On leaving the context a channel that was not closed is aborted ("producer left without
-    closing"), so that an exception never looks like a clean end; one with a durable buffer is detached: the
-    next process that registers it with the same directory continues it. ``secret`` must match the receivers'. With
-    ``tls`` all its receivers speak TLS. ``congestion_control`` is TCP's algorithm between peers on one host, where
-    those for networks cost throughput without benefit; None keeps the system's, and so does one that the system lacks
-    or forbids.
+    closing"), so that an exception never looks like a clean end. A channel with a durable buffer is detached instead:
+    the next process that registers it with the same directory continues it. ``secret`` must match the receivers'. With
+    ``tls`` all receivers must use TLS. ``congestion_control`` is TCP's algorithm for connections within one host, where
+    algorithms for networks cost throughput without benefit. None, or an algorithm that the system lacks or forbids,
+    keeps the system's.
 
     Large messages to a receiver of the same user on this host go through shared memory, at most ``shared_memory``
-    bytes for each receiver; 0: none. With ``tls`` none is shared.
+    bytes for each receiver; 0: none. With ``tls`` no memory is shared.
 
-    With ``listen``, an address as `ReceiverServer` takes it, channels can be read from it directly, with
-    `ChannelReader`: those of `retain_channel`.
+    With ``listen``, an address as for `ReceiverServer`, `ChannelReader` can read the channels of `retain_channel` from
+    this server directly.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class SenderServer:
 
     @property
     def address(self) -> str:
-        """The address at which its channels can be read, if it listens."""
+        """The address at which retained channels can be read. Raises NetChannelError without ``listen``."""
         if self._listening is None:
             raise NetChannelError("this SenderServer does not listen: make it with SenderServer('host:port')")
         return self._listening.address
@@ -141,27 +141,27 @@ class SenderServer:
         buffer: BufferPolicy | None = None,
         fault: FaultPolicy | None = None,
     ) -> SenderChannel:
-        """Make a channel to the receiver at ``to``, its ``address``; returns at once.
+        """Create a channel to the receiver at ``to``, its ``address``; return at once.
 
         Args:
-            channel_id: 1 to 255 bytes of printable UTF-8; the receiver registers the same.
-            to: the receiver's address; it need not listen yet.
-            codec: ``arrow`` takes pyarrow.RecordBatch, ``bytes`` anything with the buffer protocol.
-            schema: the batches' schema; if not given, the first batch's.
-            stream: the identity of the stream, 1 to 4 096 characters, to continue one that another process has
-                detached. A durable buffer keeps it automatically.
-            replayable: the producer can start anywhere: the stream continues at the receiver's next number,
+            channel_id: 1 to 255 bytes of printable UTF-8; the receiver registers the same id.
+            to: the receiver's address; the receiver may start later.
+            codec: ``arrow`` sends pyarrow.RecordBatch, ``bytes`` any object with the buffer protocol.
+            schema: the batches' schema (default: the first batch's).
+            stream: the identity of the stream, 1 to 4 096 characters, to continue a stream that another process has
+                detached. A durable buffer keeps its identity automatically.
+            replayable: the producer can start at any message: the stream continues at the receiver's next number,
                 which ``await channel.attached()`` returns.
-            buffer: how much is kept until it is acknowledged, and where. A durable buffer is opened here, which
+            buffer: bounds and place of unacknowledged messages. A durable buffer is opened by this call, which then
                 waits for the disk for a few milliseconds.
             fault: how long to wait for an absent receiver.
 
         Raises:
-            ChannelInUse: this process sends on that channel to that receiver already, or its durable buffer is
+            ChannelInUse: this server already sends on that channel to that receiver, or its durable buffer is
                 open in this process or another.
             LogDamaged, LogBroken, StorageFull: the durable buffer cannot be opened.
             SchemaMismatch: the durable buffer holds messages of another schema or codec.
-            ValueError: ``to`` is not an address, or the settings do not go together.
+            ValueError: ``to`` is not an address, or the settings exclude each other.
         """
         self._check(channel_id, to, buffer, fault)
         _check_stream(stream)
@@ -188,10 +188,10 @@ class SenderServer:
         buffer: BufferPolicy | None = None,
         fault: FaultPolicy | None = None,
     ) -> GroupChannel:
-        """Make an attempt at a partition of a staged group, for the channel at ``to``; returns at once.
+        """Create an attempt at a partition of a staged group, for the channel at ``to``; return at once.
 
-        Settings and errors are those of `register_channel`; also ValueError for an invalid ``group``, and for a buffer
-        that is durable or drops messages.
+        Settings and errors are those of `register_channel`. It also raises ValueError for an invalid ``group``, and for
+        a buffer that is durable or drops messages.
         """
         self._check(channel_id, to, buffer, fault)
         check_given("group", group, Group)
@@ -213,8 +213,9 @@ class SenderServer:
     ) -> RetainedSenderChannel:
         """Keep a stream here, for `ChannelReader`s, instead of sending it; on a server that listens.
 
-        Settings and errors are those of `register_channel`; ``policy`` is how much is kept, and where. Its files are
-        opened here, which waits for the disk. Also raises ValueError on a server that does not listen.
+        Settings and errors are those of `register_channel`; ``policy`` has the bounds and the place of the kept
+        messages. The call opens the channel's files, and waits for the disk. It also raises ValueError on a server that
+        does not listen.
         """
         check_loop(self._running().loop)
         check_given("policy", policy, RetainPolicy)
@@ -275,10 +276,10 @@ class SenderServer:
     def statistics(self) -> SenderServerStatistics:
         """The server's peers, and its channels by ``(id, to)``. May be called from any thread.
 
-        Attempts at groups are not among them: they are many, and each has a `GroupChannel.statistics` of its own.
+        Attempts at groups are not included, because there may be many; each has its own `GroupChannel.statistics`.
 
-        It only reads, so it neither waits for the event loop nor holds it up. From another thread, numbers that belong
-        together may be a message apart.
+        The call only reads, so it neither waits for the event loop nor delays it. From another thread, related numbers
+        may differ by a message.
         """
         runner = self._running()
         now = runner.clock()

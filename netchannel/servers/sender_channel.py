@@ -54,10 +54,10 @@ def leave(ticket: Ticket | None) -> None:
 
 
 class SenderChannel:
-    """One stream to one receiver, as its producer sees it. Made by `SenderServer.register_channel`.
+    """The producer's side of a stream to one receiver. Made by `SenderServer.register_channel`.
 
-    Its coroutines may be called from several tasks at once; messages are numbered in the order in which the calls
-    got room in the buffer.
+    Its coroutines may be called from several tasks at once; messages are numbered in the order in which the buffer
+    accepts them.
     """
 
     def __init__(self, core: OutboundChannel, encoder: Encoder, clock: Callable[[], float]) -> None:
@@ -91,29 +91,30 @@ class SenderChannel:
     def position(self) -> int:
         """The number that the next `send` will get.
 
-        Raises NetChannelError on a replayable channel before `attached`, when it is not known yet.
+        Raises NetChannelError on a replayable channel before `attached`, because the number is not known yet.
         """
         if not self.core.placed:
             raise NetChannelError(f"channel {self.id!r} has no position yet: await attached() first")
         return self.core.head
 
     def allocate(self, size: int) -> memoryview:
-        """Memory for a message of at most ``size`` bytes, to be filled and sent; returns at once.
+        """Return memory for a message of at most ``size`` bytes, to be filled and sent; returns at once.
 
-        If bodies go through shared memory, and that has room, it lies there, and is sent without a copy. Otherwise it
-        is ordinary memory, with no other difference. Its initial contents are undefined.
+        If the channel sends bodies through shared memory, and there is space in it, the returned memory is in shared
+        memory, and is sent without a copy. Otherwise it is ordinary memory, with no other difference. Its initial
+        contents are undefined.
 
         With the codec ``bytes``, send the view, or its first bytes: `send` releases the view, and later
-        writes through it raise ValueError. With ``arrow``, make columns of it (``pyarrow.py_buffer``): those of
-        primitive types without nulls are sent in place, if they are consecutive, each at the next multiple of 8, from
-        the first byte; all others are copied as usual.
+        writes through it raise ValueError. With ``arrow``, make columns of it (``pyarrow.py_buffer``). Columns of
+        primitive types without nulls are sent in place, if they are consecutive from the first byte on, each at the
+        next multiple of 8; all other columns are copied as usual.
 
-        Sent memory must not be written to any more: the receiver may be reading it. It is free again once nothing
-        refers to it on either side.
+        Do not write to sent memory: the receiver may be reading it. It is freed once no object refers to it on either
+        side.
 
         Raises:
             ValueError: ``size`` is below 1.
-            MessageTooLarge: the receiver takes no message of that size.
+            MessageTooLarge: the receiver accepts no message of that size.
             ChannelClosed, ChannelClosedByPeer, ChannelBroken: nothing can be sent any more.
         """
         self.changes.check_loop()
@@ -128,15 +129,15 @@ class SenderChannel:
         return allocations.add(pa.py_buffer(bytearray(whole)) if memory is None else memory, size)
 
     async def send(self, batch: Any, note: bytes = b"") -> None:
-        """Take a message; waits while the buffer is full, by its policy, and for the disk, if it is durable.
+        """Accept a message; wait while the buffer is full, by its policy, and for the disk if the buffer is durable.
 
-        The memory of ``batch`` is sent without a copy and must not change until it is acknowledged (`flush`).
-        ``note`` (at most 32 KiB) travels with it. A cancelled call may have taken its number: `position` shows it.
+        The memory of ``batch`` is sent without a copy and must not change until the message is acknowledged (`flush`).
+        ``note`` (at most 32 KiB) is sent with it. After a cancelled call, `position` shows if the message was accepted.
 
         Raises:
-            SchemaMismatch: another schema than the channel's.
-            MessageTooLarge: larger than the receiver takes.
-            BufferFull: the policy is to fail. The message was not taken.
+            SchemaMismatch: the batch has another schema than the channel.
+            MessageTooLarge: the message is larger than the receiver accepts.
+            BufferFull: the buffer is full, and its policy is to fail. The message was not accepted.
             ChannelClosed, ChannelClosedByPeer, ChannelBroken: nothing can be sent any more.
         """
         try:
@@ -152,9 +153,9 @@ class SenderChannel:
             await self.committed(ticket)
 
     async def send_many(self, batches: Iterable[Any]) -> None:
-        """Take several messages, in order; a durable buffer is waited for once.
+        """Accept several messages, in order; wait for the disk of a durable buffer once.
 
-        Raises as `send` does; then `position` shows how many were taken.
+        Raises as `send` does; then `position` shows how many messages were accepted.
         """
         core = self.core
         core.gathering += 1
@@ -313,7 +314,7 @@ class SenderChannel:
                 core.ack_requests.flushing -= 1
 
     async def attached(self) -> tuple[int, bytes]:
-        """Wait for the receiver; returns the number that it wants next, and the last note that it has."""
+        """Wait for the receiver; return the number that it expects next, and the last note that it has."""
         while self.core.state is not SenderState.ATTACHED:
             if self.core.terminal:
                 await self._settled()
@@ -322,11 +323,12 @@ class SenderChannel:
         return self.core.received, self.core.last_note
 
     async def recv_upquery(self) -> bytes:
-        """Wait for the next upquery: what the consumer asks for, by `ReceiverChannel.upquery`.
+        """Wait for the next upquery: the ``body`` of a `ReceiverChannel.upquery` of the consumer.
 
-        Answer it by messages of the stream. Upqueries of the current connection come in the order in which they were
-        sent: those not taken when it is lost are gone with it. So is the oldest, if more than 1 024 wait, or 4 MiB.
-        Each goes to one of the callers; a cancelled call takes none. The producer of a group gets none.
+        Answer it by messages of the stream. Upqueries of the current connection arrive in the order in which they were
+        sent. Upqueries that still wait when the connection is lost are lost with it. If more than 1 024 wait, or 4 MiB,
+        the oldest is dropped. Each upquery goes to one of the callers; a cancelled call takes no upquery. The producer
+        of a group gets no upqueries.
 
         Raises:
             ChannelClosed, ChannelClosedByPeer, ChannelBroken: nothing can be sent any more.
@@ -353,10 +355,10 @@ class SenderChannel:
     async def close(self, grace: float | None = None) -> CloseReport:
         """End the stream, and wait until the end and all before it are acknowledged.
 
-        Without ``grace`` it waits as long as the fault policy does. After ``grace`` seconds the rest is given
-        up, and the report shows how much was not delivered; a durable buffer keeps it, and the next process
-        that registers the channel delivers it, with the end. Raises what broke the channel. A call that is
-        cancelled leaves the end queued.
+        Without ``grace`` it waits as long as the fault policy allows. After ``grace`` seconds it gives up the remaining
+        messages, and the report shows how many were not delivered. A durable buffer keeps these messages, and the next
+        process that registers the channel delivers them, with the end. Raises the error that broke the channel. After a
+        cancelled call, the end stays queued.
         """
         core = self.core
         if not core.terminal:
@@ -389,10 +391,10 @@ class SenderChannel:
             )  # fmt: skip
 
     async def abort(self, error: str | BaseException) -> None:
-        """Fail the stream: the consumer gets what was sent, then `ChannelFailed` with ``error``.
+        """Fail the stream: the consumer gets the sent messages, then `ChannelFailed` with ``error``.
 
-        Waits until the receiver is notified, at most the server's ``leave_s``; then gives up. A durable buffer keeps
-        the failure for the next process that registers the channel.
+        Waits until the receiver is notified, for at most the server's ``leave_s``. A durable buffer keeps the failure
+        for the next process that registers the channel.
         """
         await self._fail(
             error if isinstance(error, str) else f"{type(error).__name__}: {error}",
