@@ -64,7 +64,7 @@ def load(id_: str) -> DeployedQuery:
             problem = f"the id {id_[:_SHOWN]!r} is ambiguous: it matches {', '.join(found)}"
         else:
             meant = did_you_mean(id_, known)
-            problem = f"unknown query {id_[:_SHOWN]!r}{meant}: the registered ones are {', '.join(known)}"
+            problem = f"unknown query {id_[:_SHOWN]!r}{meant}: the registered queries are {', '.join(known)}"
         raise click.ClickException(f"{problem} (in {directory()}); 'nebuli list' shows them")
     return _read(directory() / f"{found[0]}.json")
 
@@ -86,7 +86,7 @@ def watched(query: DeployedQuery) -> Iterator[None]:
     with _alone(
         query,
         "watch",
-        f"another process watches query {query.id} already: leave that one running, or end it first",
+        f"another process watches query {query.id} already: leave that process running, or end it first",
     ):
         yield
 

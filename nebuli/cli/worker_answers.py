@@ -81,8 +81,8 @@ def refuse_options(query: DeployedQuery, given: Sequence[str], *, stepped: bool)
         )
     if given:
         raise click.UsageError(
-            f"query {query.id} keeps the options that it was registered with: 'nebuli start {query.id}' starts it with "
-            f"them, and {in_steps} runs it from scratch with the new ones"
+            f"query {query.id} keeps the options that it was registered with: 'nebuli start "
+            f"{query.id}' starts it with them, and {in_steps} runs it from scratch with the new options"
         )
 
 

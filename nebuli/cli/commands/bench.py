@@ -74,7 +74,8 @@ def _refuse_endless(fragments: Sequence[Fragment]) -> None:
 
     for source in endless_sources(each for fragment in fragments for each in fragment.operators):
         raise click.ClickException(
-            f"source {source.id} has no end, but each run needs one: give a generator a count, or use another source"
+            f"source {source.id} has no end, but each run must end: give a generator a 'count', "
+            f"or use another source"
         )
 
 

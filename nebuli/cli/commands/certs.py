@@ -93,8 +93,9 @@ def _make_room(files: list[Path], *, force: bool) -> None:
     there = [str(file) for file in files if file.exists()]
     if there and not force:
         raise click.ClickException(
-            f"{', '.join(there)} {'exists' if len(there) == 1 else 'exist'} already: give another --directory, or "
-            f"replace the certificates of all hosts at once with --force, as a new authority rejects the old ones"
+            f"{', '.join(there)} {'exists' if len(there) == 1 else 'exist'} already: give another "
+            f"--directory, or replace the certificates of all hosts at once with --force, because "
+            f"a new authority rejects the old certificates"
         )
     for file in files:
         file.unlink(missing_ok=True)

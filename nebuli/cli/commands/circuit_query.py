@@ -97,7 +97,7 @@ def _refused(status: int, body: bytes, url: str) -> Exception:
     except (ValueError, KeyError, TypeError):
         return CircuitFailed(f"{url} does not serve a query in steps of this version (HTTP status {status})")
     if status == 401:
-        return CircuitDenied(f"{text}: give its topology with --topology")
+        return CircuitDenied(f"{text}: give the query's topology with --topology")
     return WrongQuery(said["what"]) if status == 400 else CircuitFailed(text)
 
 

@@ -103,11 +103,13 @@ class _Settings(NamedTuple):
             )
         if self.stepped and self.on_loss == "replace":
             raise click.UsageError(
-                "--on-loss replace does not apply with --stepped, as a member's state is at its node: use wait or fail"
+                "--on-loss replace does not apply with --stepped, because a member's state is at "
+                "its node: use wait or fail"
             )
         if self.stepped and self.engine is not None:
             raise click.UsageError(
-                "--engine does not apply with --stepped, as members always use the embedded engine: remove it"
+                "--engine does not apply with --stepped, because members always use the embedded "
+                "engine: remove it"
             )
 
 
@@ -289,7 +291,7 @@ def start(
 def _with_statement(files: tuple[str, ...], statement: str | None) -> tuple[str, ...]:
     """Return an id, or a topology and its query. Raises UsageError."""
     if statement is not None and len(files) != 1:
-        raise click.UsageError(f"expected TOPOLOGY alone with -e STATEMENT, got {len(files)} arguments")
+        raise click.UsageError(f"expected only TOPOLOGY with -e STATEMENT, got {len(files)} arguments")
     if len(files) > 2:
         raise click.UsageError(f"expected ID or TOPOLOGY QUERY, got {len(files)} arguments")
     return files if statement is None else (files[0], InlineStatement(statement))
@@ -301,7 +303,7 @@ def _check_registered(id_: str, settings: _Settings) -> None:
         raise click.UsageError(f"{id_} is a file, not a query's id: give TOPOLOGY QUERY")
     if settings.engine is not None:
         raise click.UsageError(
-            "--engine applies to TOPOLOGY QUERY only, as a registered query keeps its engines: remove it"
+            "--engine applies to TOPOLOGY QUERY only, because a registered query keeps its engines: remove it"
         )
     query = saved_queries.load(id_)
     of_each_run = ("--close",) if query.circuit is not None else ()
@@ -370,7 +372,7 @@ def _say_what_was(query: DeployedQuery, statuses: Sequence[FragmentStatus]) -> N
     steps = [each.checkpoint for each in statuses if each.id == query.fragments[-1].id]
     match steps:
         case [0]:
-            then = "starts from the beginning, as it has no checkpoint yet"
+            then = "starts from the beginning, because it has no checkpoint yet"
         case [int(step)]:
             then = f"resumes from its last checkpoint, at step {step:,}"
         case _:  # the coordinator has not reported it
@@ -446,8 +448,8 @@ async def _stop_deployment(query: DeployedQuery, *, at_once: bool) -> int:
         running = await running_after((*query.fragments, *query.others), workers, _STOPPED_S)
     for text in dict.fromkeys(map(str, gone)):  # the query runs without this worker
         click.echo(
-            f"{text}. The query was placed without it: run 'nebuli stop {query.id}' again once it is back, to stop "
-            f"fragments of an earlier deployment there",
+            f"{text}. The query was placed without this worker: run 'nebuli stop {query.id}' "
+            f"again once the worker is back, to stop fragments of an earlier deployment there",
             err=True,
         )
     if running:
@@ -506,8 +508,9 @@ def unregister(id_: str, force: bool) -> int:
             saved_queries.forget(query)
             if code != ExitCode.DONE:
                 click.echo(
-                    "removed the query from this account; its fragments at workers that do not answer may resume when "
-                    "these are back, unless they start with another --state",
+                    "removed the query from this account; its fragments at workers that do not "
+                    "answer may resume when these workers are back, unless they start with "
+                    "another --state",
                     err=True,
                 )
             return ExitCode.DONE
@@ -520,9 +523,10 @@ def unregister(id_: str, force: bool) -> int:
 def _say_what_is_left(query: DeployedQuery) -> None:
     """Print what to do about fragments at a worker that does not answer, which may resume there."""
     click.echo(
-        f"removed the query from the workers that answer; its fragments at the others may resume when these are back: "
-        f"run 'nebuli stop {query.id}' and 'nebuli unregister {query.id}' then. If they never come back, run 'nebuli "
-        f"unregister --force {query.id}' again, which removes the query from this account",
+        f"removed the query from the workers that answer; its fragments at the other workers may "
+        f"resume when these are back: run 'nebuli stop {query.id}' and 'nebuli unregister "
+        f"{query.id}' then. If they never come back, run 'nebuli unregister --force {query.id}' "
+        f"again, which removes the query from this account",
         err=True,
     )
 
@@ -531,8 +535,9 @@ def _said_that_all_is_kept(query: DeployedQuery, away: Sequence[WorkerUnreachabl
     """Print the workers that do not answer, and the remedy; return the exit code."""
     code = said(away)
     click.echo(
-        f"nothing was removed: run 'nebuli unregister {query.id}' again once all workers answer; with --force, the "
-        f"others remove the query now, and its fragments at the worker that is away stay there",
+        f"nothing was removed: run 'nebuli unregister {query.id}' again once all workers answer; "
+        f"with --force, the other workers remove the query now, and its fragments at the worker "
+        f"that is away stay there",
         err=True,
     )
     return code

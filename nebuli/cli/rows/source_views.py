@@ -62,7 +62,9 @@ def _lines(found: SourceStatus, now: int, start: str) -> Iterator[str]:
     upper, ago = _upper(found.upper, now)
     said = f"source {found.name}, {found.phase}, version {found.version}, rendition {found.rendition}"
     if found.active != found.rendition:
-        said += f"; its collection is rendition {found.active or _UNKNOWN} until that one has caught up"
+        said += (
+            f"; its collection is rendition {found.active or _UNKNOWN} until the new rendition has caught up"
+        )
     yield said
     yield f"complete up to {upper}" + (f", {ago} ago" if found.upper else ": nothing is ingested yet")
     if found.error is not None:
@@ -110,7 +112,7 @@ def _instances(found: SourceStatus, now: int, start: str) -> Iterator[str]:
     for supervisor in found.supervisors:
         yield f"supervisor: process {supervisor.pid} of {supervisor.host}, seen {age(now - supervisor.at)} ago"
     if not _running(found, now):
-        why = f"and {found.replicas} should" if found.replicas else "as it was scaled to 0"
+        why = f"but {found.replicas} should" if found.replicas else "because the source was scaled to 0"
         yield f"no instance runs, {why}; start it with: {start}"
     if _running(found, now) and not found.supervisors:
         yield f"no supervisor runs to restart an instance; start one with: {start}"

@@ -220,13 +220,17 @@ def _steps(number: int) -> str:
 
 def _skipped(left_out: SkippedRows) -> str:
     if not left_out.input:
-        return f"step {left_out.step:,} leaves windows open, by --skip-step: close them by another run with --close"
+        return (
+            f"step {left_out.step:,} leaves windows open, because of --skip-step: close them by "
+            f"another run with --close"
+        )
     rows = "1 row" if left_out.rows == 1 else f"{left_out.rows:,} rows"
     text = (
-        f"step {left_out.step:,} skips {rows} of input {left_out.input}, by --skip-step: see {left_out.file}"
+        f"step {left_out.step:,} skips {rows} of input {left_out.input}, because of --skip-step: "
+        f"see {left_out.file}"
     )
     if left_out.outputs:
-        text += f"; {', '.join(left_out.outputs)} had results of these rows, and keep them"
+        text += f"; results of these rows remain in {', '.join(left_out.outputs)}"
     return text
 
 

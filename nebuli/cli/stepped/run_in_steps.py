@@ -87,8 +87,8 @@ class Steps(NamedTuple):
             )
         if self.stepped and self.state is None:
             raise click.UsageError(
-                "--stepped requires --state, the place of the query's state: a folder on this machine, or the URL of a "
-                "store; a new run with the same one resumes the query"
+                "--stepped requires --state, the place of the query's state: a folder on this "
+                "machine, or the URL of a store; a new run with the same --state resumes the query"
             )
         if self.stepped:
             _refuse_options_of_free_queries()
@@ -265,8 +265,8 @@ def _home(steps: Steps, topology: Topology, state: StorePlace, directory: Path) 
 def _refuse_without_sources(query: SteppedQuery) -> None:
     if query.external:
         raise click.UsageError(
-            f"no physical source is attached to {', '.join(query.external)}: add one to the topology, or give --serve "
-            f"HOST:PORT, at which programs push rows into it"
+            f"no physical source is attached to {', '.join(query.external)}: add one to the "
+            f"topology, or give --serve HOST:PORT, at which programs push its rows"
         )
 
 

@@ -281,7 +281,7 @@ async def test_what_is_no_row_of_an_input_is_refused_with_what_to_give(serve: Se
             await anext(circuit.output("row"))
         wrong = pa.record_batch({"amount": [1], "shop": ["x"]})
         with pytest.raises(
-            circuits.WrongRows, match="takes the columns shop string, amount int64, then _weight int64"
+            circuits.WrongRows, match="expects the columns shop string, amount int64, then _weight int64"
         ):
             await circuit.push("a", wrong, producer="p", sequence=0)
         weightless = batch(("x", 1)).append_column("_weight", pa.array([None], pa.int64()))

@@ -72,7 +72,7 @@ async def test_what_is_of_no_push_is_not_pushed(serve: Serve) -> None:
             await circuit.push_staged("a", [other], producer="p", sequence=1)
         with pytest.raises(UnknownInput, match="there is no input d"):
             await circuit.stage("d", batch(("x", 1)), producer="p", sequence=1)
-        with pytest.raises(WrongRows, match="input a takes the columns shop string, amount int64"):
+        with pytest.raises(WrongRows, match="input a expects the columns shop string, amount int64"):
             await circuit.stage("a", batch(("x", 1)).select(["shop"]), producer="p", sequence=1)
 
 

@@ -335,7 +335,7 @@ REFUSED: dict[str, tuple[Ask, int, str, str]] = {
     ),
     "its own hold": (
         lambda client: client.delete("/collections/sales/holds/history"),
-        *(400, "collection_misused", "the hold history is the collection's own"),
+        *(400, "collection_misused", "the hold history belongs to the collection"),
     ),
     "another store": (
         lambda client: client.get("/collections/sales", params={"store": "elsewhere"}),

@@ -67,9 +67,9 @@ def test_what_has_no_room_is_told_with_what_the_rule_met():
     with pytest.raises(NoCapacity) as caught:
         place(CHAIN, nodes)
     assert str(caught.value) == (
-        "no placement has room: 2 operators need a slot each, on nodes from their sources to the sink; those have A:1 "
-        "(1), and links lead one way only: raise a capacity, or add a link; filter f: no path from A:1 to B:1 has a "
-        "free slot; nodes: A:1 (1 of 1 used), B:1 (0 of 0 used)"
+        "no placement has room: 2 operators need a slot each, on nodes from their sources to the "
+        "sink; these nodes have A:1 (1), and links lead one way only: raise a capacity, or add a "
+        "link; filter f: no path from A:1 to B:1 has a free slot; nodes: A:1 (1 of 1 used), B:1 (0 of 0 used)"
     )
 
 

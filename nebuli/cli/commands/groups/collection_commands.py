@@ -463,8 +463,8 @@ class _Inserted:
         when = f", the last at {instant(self.time)}"
         new = f"{how_many(self.rows)} inserted{when if self.rows else ''}; {how_many(self.skipped)} skipped"
         return (
-            f"{new}, as producer {producer} inserted {before} before{'' if self.rows else when}: give each file a "
-            f"producer of its own"
+            f"{new}, because producer {producer} had inserted {before} "
+            f"before{'' if self.rows else when}: give each file its own producer"
         )
 
 
@@ -489,8 +489,8 @@ async def _inserted(collections: Collections, name: str, file: str, producer: st
             progress.update(rows)
     if rows and at is None:
         raise click.ClickException(
-            f"producer {producer} has inserted more rows into collection {name} than {file} has: give each file a "
-            f"producer of its own"
+            f"producer {producer} has inserted more rows into collection {name} than {file} has: "
+            f"give each file its own producer"
         )
     return _Inserted(at, rows - skipped, skipped, known)
 

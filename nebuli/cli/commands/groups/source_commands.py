@@ -158,7 +158,7 @@ def serve(store: str, *, until_idle: bool) -> int:
                 again = _command("scale", "NAME", "N", store)
                 click.echo(f"no source needs an instance; run one again with: {again}", err=True)
             case "store deleted":
-                click.echo("all sources have stopped, as their store was deleted", err=True)
+                click.echo("all sources have stopped, because their store was deleted", err=True)
 
     return _ran(store, work, makes=True)
 

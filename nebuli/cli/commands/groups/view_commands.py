@@ -248,7 +248,7 @@ def _ran(at: str, topology: str | None, work: Callable[[Views], Coroutine[Any, A
     except asyncio.CancelledError:
         return ExitCode.TERMINATED
     except ViewError as error:
-        shows = ", and give the topology that has it with --topology" if isinstance(error, ViewDenied) else ""
+        shows = ", and give that topology with --topology" if isinstance(error, ViewDenied) else ""
         click.echo(f"Error: {error}{shows}", err=True)
         match error:
             case UnknownView() | WrongKey() | WrongView():

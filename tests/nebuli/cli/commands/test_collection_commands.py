@@ -127,11 +127,11 @@ def test_a_large_file_is_inserted_once_however_often(sales: Run, tmp_path: Path)
     ended = sales("insert", "sales", whole, "--producer", "p")
     at = done(ended)
     assert ended.stderr.startswith("100,007 rows inserted, the last at ")
-    assert "; 200,000 rows skipped, as producer p inserted batches 1 to 2 before: " in ended.stderr
+    assert "; 200,000 rows skipped, because producer p had inserted batches 1 to 2 before: " in ended.stderr
     ended = sales("insert", "sales", whole, "--producer", "p")
     assert done(ended) == at
     assert ended.stderr.startswith(
-        "0 rows inserted; 300,007 rows skipped, as producer p inserted batches 1 to 4 "
+        "0 rows inserted; 300,007 rows skipped, because producer p had inserted batches 1 to 4 "
     )
     done(sales("read", "sales", "--into", tmp_path / "all.parquet"))
     found = pa.parquet.read_table(tmp_path / "all.parquet")
@@ -150,9 +150,9 @@ def test_another_file_of_a_known_producer_is_not_counted_as_inserted(sales: Run,
     ended = sales("insert", "sales", other, "--producer", "p")
     assert done(ended) == at
     assert ended.stderr.startswith(
-        "0 rows inserted; 2 rows skipped, as producer p inserted batch 1 before, the last"
+        "0 rows inserted; 2 rows skipped, because producer p had inserted batch 1 before, the last"
     )
-    assert ended.stderr.endswith("Z: give each file a producer of its own\n")
+    assert ended.stderr.endswith("Z: give each file its own producer\n")
     counts = json.loads(done(sales("insert", "sales", other, "--producer", "p", "--json")))
     assert counts == {"time": int(at), "rows": 0, "skipped": 2}
     assert found(sales) == Counter({("Aachen", 1): 1})

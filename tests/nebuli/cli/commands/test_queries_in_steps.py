@@ -463,7 +463,7 @@ def test_what_does_not_go_with_steps_is_refused(fleet: Fleet, tmp_path: Path) ->
         (("--stepped", "--engine", "spark"), "--engine does not apply with --stepped"),
         (
             ("--stepped", "--members", "1"),
-            "1 member is too few: each sink, and each node with a source, has one",
+            "1 member is too few: each sink, and each node with a source, needs its own member",
         ),
     ):
         ended = fleet.run("register", *options, fleet.topology, fleet.query)

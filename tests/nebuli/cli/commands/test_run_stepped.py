@@ -528,7 +528,7 @@ def test_half_of_a_last_line_is_an_error_where_it_is_no_row_or_its_other_half_co
     file = case.directory / "a.csv"
     whole = "at,shop,amount\n2024-01-01T00:00:00,x,1\n"
     for half, says in (
-        ("2024-01-01T00:00:00,y", "a.csv, line 3: 2 values where the header names 3: 2024-01-01T00:00:00,y"),
+        ("2024-01-01T00:00:00,y", "a.csv, line 3: 2 values, but the header names 3: 2024-01-01T00:00:00,y"),
         ("2024-01-01T00:00:00,y,-", "a.csv, line 3, column amount: '-' is not a valid int64"),
     ):
         file.write_text(whole + half, "utf-8")

@@ -175,7 +175,7 @@ def test_windows_whose_sum_is_beyond_its_range_stay_open_by_skip_step_and_close_
     assert daily.counts == before, "the file stays"
     daily.append("03:20:00", visitor=-5)
     ended = daily.ended(*options, "--close")
-    assert f"step {said[1]} leaves windows open, by --skip-step" in ended.stderr
+    assert f"step {said[1]} leaves windows open, because of --skip-step" in ended.stderr
     assert ended.stderr.endswith(" s  done\n")
     assert daily.counts == {"03": BIGGEST - 4}
 

@@ -172,7 +172,7 @@ def test_what_is_appended_to_a_file_comes_into_the_collection_whoever_is_killed(
     wait_for(is_gone(second["1"]), "its instance has ended")
     site.add(("Aachen", 4))
     shown = site.done("show", "sales")
-    assert "no instance runs, and 1 should; start it with:" in shown
+    assert "no instance runs, but 1 should; start it with:" in shown
     assert f"nebuli source scale sales 1 --store {site.store}" in shown
     assert "lag 9 bytes" in shown  # those of "Aachen,4" with its end, which nobody has read
     site.done("scale", "sales", "1")
@@ -200,7 +200,7 @@ def test_a_source_is_scaled_and_built_anew_while_it_runs(site: Site) -> None:
     assert (site.instances(), site.supervisor) == (one, supervisor)
     assert "source sales has stopped" in site.done("scale", "sales", "0")
     wait_for(is_gone(supervisor, *three.values()), "all have ended")
-    assert "no instance runs, as it was scaled to 0" in site.done("show", "sales")
+    assert "no instance runs, because the source was scaled to 0" in site.done("show", "sales")
     site.add(("Bonn", 2))
     site.done("scale", "sales", "1")
     site.until_rows([("Aachen", 1), ("Bonn", 2)])

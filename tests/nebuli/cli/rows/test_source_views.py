@@ -49,7 +49,7 @@ STATUS = SourceStatus(
 
 def test_a_source_is_shown_on_a_screen() -> None:
     """ST-AUX-1: the lag by raw source and part, the furthest behind first, and no more parts than are looked at."""
-    said = "version 2, rendition r2; its collection is rendition r1 until that one has caught up"
+    said = "version 2, rendition r2; its collection is rendition r1 until the new rendition has caught up"
     assert shown(STATUS, NOW, START).splitlines() == [
         f"source sales, there, {said}",
         "complete up to 2023-11-14T22:13:18.500Z, 1.5 s ago",
@@ -127,7 +127,7 @@ def test_an_instance_that_was_not_seen_for_half_a_minute_does_not_run(health: He
     """What starts one is said, and which it was, and when it was seen."""
     lost = replace(INSTANCE, health=health, at=NOW - 30_000)
     text = shown(replace(STATUS, instances=[lost]), NOW, START)
-    assert f"no instance runs, and 2 should; start it with: {START}\n" in text
+    assert f"no instance runs, but 2 should; start it with: {START}\n" in text
     assert " 17   vm    30.0 s ago" in text
     text = shown(replace(STATUS, instances=[replace(lost, at=NOW - 29_999)]), NOW, START)
     assert "no instance runs" not in text
@@ -136,7 +136,7 @@ def test_an_instance_that_was_not_seen_for_half_a_minute_does_not_run(health: He
 def test_an_instance_that_has_ended_is_not_spoken_of() -> None:
     ended = replace(INSTANCE, health="ended")
     text = shown(replace(STATUS, instances=[ended], replicas=0), NOW, START)
-    assert f"\nno instance runs, as it was scaled to 0; start it with: {START}\n\n" in text
+    assert f"\nno instance runs, because the source was scaled to 0; start it with: {START}\n\n" in text
 
 
 @pytest.mark.parametrize(

@@ -201,8 +201,8 @@ def test_lines_are_those_of_the_file_also_below_blank_lines_and_breaks_inside_qu
 
 
 def test_a_row_with_too_few_or_too_many_values_is_shown() -> None:
-    assert message("origin,delay\nEWR,1\nJFK\n") == "in.csv, line 3: 1 value where the header names 2: JFK"
-    assert message("origin,delay\nEWR,1,2\n") == "in.csv, line 2: 3 values where the header names 2: EWR,1,2"
+    assert message("origin,delay\nEWR,1\nJFK\n") == "in.csv, line 3: 1 value, but the header names 2: JFK"
+    assert message("origin,delay\nEWR,1,2\n") == "in.csv, line 2: 3 values, but the header names 2: EWR,1,2"
 
 
 def test_text_that_is_no_utf8_is_named_with_line_and_column() -> None:

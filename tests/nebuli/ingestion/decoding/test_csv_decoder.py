@@ -51,7 +51,7 @@ async def test_who_begins_behind_the_header_knows_it_by_its_fact_and_asks_for_no
     facts = {"header/a.csv": b"id,name,at\n"}
     assert await by_header.facts(messages, facts) == {}
     with pytest.raises(
-        MessageInvalid, match=r"the message at 5 of a.csv: 2 values where 3 are expected: '7,x'"
+        MessageInvalid, match=r"the message at 5 of a.csv: 2 values, but 3 are expected: '7,x'"
     ):
         by_header.decode(messages, facts)
     with pytest.raises(MessageInvalid, match="which has the header of the part, is missing"):
@@ -104,7 +104,7 @@ def test_a_message_without_its_line_end_and_one_with_several_rows() -> None:
         (b"99999999999999999999,a,\n", "column id: '99999999999999999999' is not a valid int64"),
         (b"1,\xff,\n", "column name: '\ufffd' is not a valid string"),
         (b"1,a,yesterday\n", "column at: 'yesterday' is not a valid timestamp"),
-        (b"1,a\n", "2 values where 3 are expected: '1,a'"),
+        (b"1,a\n", "2 values, but 3 are expected: '1,a'"),
         (b'1,"a,\n', "a quoted value does not end in the message"),
         (b'1,a,"\n', "a quoted value does not end in the message"),
     ],

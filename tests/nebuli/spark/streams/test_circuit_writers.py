@@ -78,7 +78,7 @@ def test_rows_are_taken_back_by_weights_in_a_batch(spark, circuit: ServedCircuit
         (
             {},
             "shop STRING",
-            "input sales takes shop string, amount int64, .* the rows have shop string: select",
+            "input sales expects shop string, amount int64, .* the rows have shop string: select",
         ),
         ({}, "shop STRING, amount INT", "the rows have shop string, amount int32"),
         ({}, f"{SCHEMA}, more INT", "the rows have shop string, amount int64, more int32"),

@@ -61,8 +61,8 @@ async def test_members_at_different_steps_say_so_and_a_new_epoch_works_at_once()
             assert (wrong.member, wrong.address) == (1, world.addresses[1])
             assert (wrong.came, wrong.expected) == ((5, 2), (4, 0))
             assert str(wrong) == (
-                f"member 1 at {world.addresses[1]} sent step 5, exchange 2, where step 4, exchange 0 was "
-                f"due; {NEXT}"
+                f"member 1 at {world.addresses[1]} sent step 5, exchange 2, but step 4, exchange "
+                f"0 was due; {NEXT}"
             )
         else:
             assert (wrong.came, wrong.expected) == ((4, 0), (5, 2))

@@ -145,7 +145,7 @@ def test_members_of_another_circuit_or_list_are_refused() -> None:
     with pytest.raises(MembersDiffer, match=r"fingerprint .member 0: f, member 1: g"):
         driven.hear(1, joined(driven, FRESH, fingerprint="g"))
     driven = Driven(1)
-    with pytest.raises(MembersDiffer, match=r"the coordinator counts 1 .member 0: 3"):
+    with pytest.raises(MembersDiffer, match=r"which is 1 for the coordinator .member 0: 3"):
         driven.hear(0, say.Joined(1, 3, "i", "f", "a", FRESH, 0, 0))
 
 

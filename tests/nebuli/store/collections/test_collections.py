@@ -313,7 +313,7 @@ async def test_bad_input_is_said_and_nothing_is_written(collections: Collections
         with pytest.raises(CollectionMisused, match=f"kept for {keep:g} s: give 0 to".replace("+", ".")):
             await collections.create("other", SCHEMA, keep=keep)
     for change in (collections.hold("sales", "history", 1), collections.release("sales", "history")):
-        with pytest.raises(CollectionMisused, match="the hold history is the collection's own"):
+        with pytest.raises(CollectionMisused, match="the hold history belongs to the collection"):
             await change
     wrong = pa.record_batch([pa.array([1])], names=["amount"])
     with pytest.raises(

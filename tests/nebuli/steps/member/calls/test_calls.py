@@ -206,7 +206,7 @@ async def test_a_malformed_question_or_answer_is_an_error_of_whoever_asked_and_o
         monkeypatch.setattr(ask, "encode_answer", lambda at, _: msgpack.packb([at, "Next", "one"]))
         with pytest.raises(
             StorageError,
-            match=r"member 0 at .* not a message, sequence of 'Next' is 'one', not a number of 64 bits",
+            match=r"member 0 at .* not a message: sequence of 'Next' is 'one', not a number of 64 bits",
         ):
             await line.next_sequence("a", "p")
         monkeypatch.setattr(ask, "encode_answer", lambda at, _: encode_answer(at, ask.Noted()))
