@@ -158,7 +158,7 @@ def _iterating(
 
 
 class Circuit(_Blocking[circuits.Circuit]):
-    """`nebuli.Circuit`, from any thread, several at once: the same names, and each call waits."""
+    """A `nebuli.Circuit` for any number of threads: the methods have the same names, and wait for their results."""
 
     def __init__(
         self,
@@ -177,17 +177,17 @@ class Circuit(_Blocking[circuits.Circuit]):
 
     @property
     def address(self) -> str:
-        """Where the circuit is served."""
+        """The address of the circuit."""
         return self._client.address
 
     @property
     def inputs(self) -> Mapping[str, pa.Schema]:
-        """The inputs to push into: the schema of its rows, by input."""
+        """The inputs that accept pushed rows, each with the schema of its rows."""
         return self._client.inputs
 
     @property
     def outputs(self) -> Mapping[str, pa.Schema]:
-        """The outputs to read: the schema of its rows, by output."""
+        """The outputs that can be read, each with the schema of its rows."""
         return self._client.outputs
 
     push = _waiting(circuits.Circuit.push)
@@ -207,7 +207,7 @@ class Circuit(_Blocking[circuits.Circuit]):
 
 
 class Collections(_Blocking[collections.Collections]):
-    """`nebuli.Collections`, from any thread, several at once: the same names, and each call waits."""
+    """A `nebuli.Collections` for any number of threads: the methods have the same names, and wait for their results."""
 
     def __init__(
         self,
@@ -244,14 +244,14 @@ class Collections(_Blocking[collections.Collections]):
 
 
 class Views(_Blocking[view_client.Views]):
-    """`nebuli.Views`, from any thread, several at once: the same names, and each call waits."""
+    """A `nebuli.Views` for any number of threads: the methods have the same names, and wait for their results."""
 
     def __init__(self, url: str, *, tls: netchannel.Tls | None = None, secret: str | None = None) -> None:
         super().__init__(view_client.Views(url, tls=tls, secret=secret), _Thread("nebuli-views", ViewsClosed))
 
     @property
     def url(self) -> str:
-        """Where the views are."""
+        """The address of the views."""
         return self._client.url
 
     get = _waiting(view_client.Views.get)
@@ -269,14 +269,14 @@ def collect(
     state: str | os.PathLike[str] | None = None,
     members: int | None = None,
 ) -> pa.Table:
-    """`nebuli.collect`, which returns the rows of a query, from any thread: it waits for them."""
+    """Run a query and return its rows, as `nebuli.collect` does; from any thread, which waits for them."""
     from nebuli.control import local_queries  # only here: clients need none of it
 
     return _once(local_queries.collect(topology, query, state=state, members=members))
 
 
 def run(topology: TopologyFile, query: Given) -> None:
-    """`nebuli.run`, which runs a query with a sink, from any thread: it waits for its end."""
+    """Run a query with a sink, as `nebuli.run` does; from any thread, which waits for the end of the query."""
     from nebuli.control import local_queries  # as above
 
     _once(local_queries.run(topology, query))

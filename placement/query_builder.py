@@ -53,11 +53,11 @@ def source(logical: str) -> Relation:
 
 
 class Relation:
-    """The rows of an operator, computed by no call: a query is built of them, then run or written as JSON.
+    """The rows of an operator, to build a query, which is then run or written as JSON; no method computes rows.
 
-    A relation never changes: each method returns another one, which reads this one. Read by several others, it is one
-    operator of the query. Expressions are SQL, as in query files. Nothing is checked before `query`: that names the
-    line of the call whose operator is wrong.
+    A relation never changes: each method returns another relation, which reads this one. If several relations read one,
+    it is still one operator of the query. Expressions are SQL, as in query files. Nothing is checked before `query`,
+    whose errors name the line of the call with the mistake.
     """
 
     __slots__ = ("_operator",)
@@ -75,7 +75,7 @@ class Relation:
         return self._read_by("filter", {"predicate": predicate})
 
     def project(self, columns: Mapping[str, str] | None = None, /, **named: str) -> Relation:
-        """Compute columns: output name to expression, in order; those of ``columns`` first."""
+        """Compute columns, by name and expression, in order; the columns in ``columns`` come first."""
         return self._read_by("project", {"columns": _named("project", columns, named)})
 
     def union(self, *others: Relation) -> Relation:
@@ -83,9 +83,9 @@ class Relation:
         return self._read_by("union", {}, *others)
 
     def join(self, *others: Relation, on: str | Sequence[str], how: How = "inner") -> Relation:
-        """Join with other relations on columns of the same names. An outer join has one other relation.
+        """Join with other relations on columns of the same names. An outer join has exactly one other relation.
 
-        A name that several inputs have becomes ``<id>.<name>``, with the id that `named` gives.
+        A column name that several inputs have becomes ``<id>.<name>``, with the id that `named` sets.
         """
         return self._read_by("join", {"on": _listed(on), "how": how}, *others)
 
@@ -94,7 +94,7 @@ class Relation:
         return Grouped(self._operator, _listed(columns))
 
     def aggregate(self, aggregates: Mapping[str, str] | None = None, /, **named: str) -> Relation:
-        """Compute one row of all rows: output name to aggregate, such as ``n="count(*)"``."""
+        """Compute one row of all rows: a column for each aggregate, such as ``n="count(*)"``."""
         return Grouped(self._operator, ()).aggregate(aggregates, **named)
 
     def distinct(self) -> Relation:
@@ -127,16 +127,16 @@ class Relation:
         evict: str | None = None,
         node: str | None = None,
     ) -> Relation:
-        """Let programs read the rows by ``key`` while the query runs; the relation is the same rows."""
+        """Let programs read the rows by ``key`` while the query runs; the new relation has the same rows."""
         fields = {"key": _listed(key), "name": name, "max_bytes": max_bytes, "evict": evict, "node": node}
         return self._read_by("view", fields)
 
     def sink(self, name: str) -> Relation:
-        """Write the rows to a sink of the topology: the end of a query, which nothing reads."""
+        """Write the rows to a sink of the topology. A sink ends a query: no other relation can read it."""
         return self._read_by("sink", {"sink": name})
 
     def named(self, id: str) -> Relation:  # noqa: A002 - the name of the field
-        """Give the last operator an id, which messages, columns of joins and policies name."""
+        """Set the id of the last operator, which appears in messages, columns of joins and policies."""
         if not isinstance(id, str):
             raise TypeError(f"an id is a str, got {id!r}")
         return Relation(replace(self._operator, id=id))
@@ -152,7 +152,7 @@ class Relation:
     def query(self, *others: Relation, name: str = "query") -> Query:
         """Return the query with this sink or view, and ``others`` for a query in steps. Raises `InvalidQuery`.
 
-        Channels and fragments are named after it, as after the name of a query file.
+        Channels and fragments are named after ``name``, as after the name of a query file.
         """
         operators, places = _operators(self._and(others))
         marks = _CallMarks(places)
@@ -197,7 +197,7 @@ class Grouped:
         self._by = by
 
     def aggregate(self, aggregates: Mapping[str, str] | None = None, /, **named: str) -> Relation:
-        """Compute a row for each group: its columns, then output name to aggregate, such as ``n="count(*)"``."""
+        """Compute a row for each group: its columns, then one for each aggregate, such as ``n="count(*)"``."""
         fields = {"by": list(self._by), "aggregates": _named("aggregate", aggregates, named)}
         return Relation(_operator("aggregate", fields, [self._rows]))
 

@@ -41,7 +41,7 @@ class ChannelTemplate(SparkBridgeError):
 
 
 class InputIncomplete(SparkBridgeError):
-    """The rows ended because Spark failed or was stopped above this task, not because there are no more."""
+    """Spark failed or was stopped upstream of this task, so the rows of the task are incomplete."""
 
 
 class SchemaConflict(SparkBridgeError):
@@ -53,12 +53,12 @@ class OptionError(SparkBridgeError):
 
 
 class DataLost(SparkBridgeError):
-    """The next messages of a query are no longer kept: the channel's server, or its stream, is another one."""
+    """The next messages of a query are no longer kept, because the channel's server or its stream was replaced."""
 
 
 class CheckpointReplaced(SparkBridgeError):
-    """A query reads or writes under another query's name: its checkpoint was deleted or replaced, or is another one."""
+    """A query reads or writes under another query's name, or its checkpoint was deleted or replaced."""
 
 
 class UnsupportedSpark(SparkBridgeError):
-    """This version of PySpark, or this mode of writing, cannot do what was asked for."""
+    """This version of PySpark, or this mode of writing, does not support the request."""

@@ -18,12 +18,12 @@ _SHORTEST_S = 0.001  # Spark counts whole milliseconds, and refuses to wait for 
 
 
 def stop_at_end(query: StreamingQuery | Any, timeout_s: float | None = None) -> bool:
-    """Wait until all channels that ``query`` reads have ended and their rows are written, then stop it.
+    """Wait for the end of all channels that ``query`` reads, and until their rows are written; then stop the query.
 
-    To be called instead of ``query.awaitTermination()``, on the driver or a client of Spark Connect. Then Spark has
-    committed everything, and it is acknowledged at the channels. Returns False if ``timeout_s`` pass before; the query
-    continues then. A channel that a receiver retains may have another stream after its end: if that has begun, it is
-    read too.
+    Call it instead of ``query.awaitTermination()``, on the driver or a client of Spark Connect. When it returns True,
+    Spark has committed everything, and all rows are acknowledged at the channels. After ``timeout_s`` it returns False,
+    and the query continues. A channel that a receiver retains may have another stream after its end: if that stream has
+    begun, it is read too.
 
     Raises:
         UnsupportedSpark: the query reads something other than a channel.

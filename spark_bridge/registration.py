@@ -21,8 +21,8 @@ def register(spark: SparkSession | Any) -> None:
     If this package is installed, Spark finds the format automatically, by the module ``pyspark_netchannel``. This
     function is for sessions that get the code in another way.
 
-    The data source runs with the Python that ``PYSPARK_PYTHON`` named when the session was made; if it named none, and
-    tasks run on this machine (``local[*]``), with the Python that runs this.
+    The data source runs with the Python that ``PYSPARK_PYTHON`` named when the session was created. If it was not set,
+    and tasks run on this machine (``local[*]``), the data source runs with the Python of this process.
 
     Raises:
         UnsupportedSpark: this PySpark has no such data sources.

@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CircuitStatus:
-    """How far it is. ``phase`` is the coordinator's: steps are made while it is ``running``, and not ``paused``.
+    """The progress of a circuit. Its coordinator makes steps while ``phase`` is ``running`` and ``paused`` is false.
 
-    ``next_step`` is issued next; all below ``complete`` are made, and what came of them is durable. A coordinator that
-    has only begun does not know of all that were made before: it has ``caught_up`` once it does, and ``complete`` does
-    not go back from then on. ``epoch`` rises whenever the circuit resumes from a checkpoint after a loss.
-    ``checkpoints`` are the steps from which all members can continue. ``members`` are their process ids; None of one
-    that is being started.
+    ``next_step`` is issued next. All steps below ``complete`` are made, and their results are durable. A coordinator
+    that has just started does not know all steps that were made before; once it does, ``caught_up`` is true, and
+    ``complete`` does not decrease any more. ``epoch`` rises whenever the circuit resumes from a checkpoint after a
+    loss. ``checkpoints`` are the steps from which all members can continue. ``members`` are the process ids of the
+    members; None for a member that is being started.
     """
 
     phase: str
@@ -75,13 +75,13 @@ SCALE_S = 600.0
 
 
 class Circuit:
-    """A query in steps that runs.
+    """The client of a running query in steps.
 
-    ``address`` is HOST:PORT, where ``nebuli run --stepped --serve`` serves it, or HOST:PORT/ID, as ``nebuli status``
-    prints it for a query of workers: the gRPC address of the worker that has its coordinator, and its id. ``secret``
-    and ``tls`` are those of its topology. Calls take at most ``deadline_s``, and raise CircuitUnreachable then; so does
-    entering, which waits so long for a circuit that is not there yet. ValueError for an empty address, and where that
-    is not a number of seconds. Its methods may be called from several tasks of its event loop.
+    ``address`` is HOST:PORT for a query that ``nebuli run --stepped --serve`` serves. For a query at workers it is
+    HOST:PORT/ID, as ``nebuli status`` prints it: the gRPC address of the worker that has the query's coordinator, and
+    the query's id. ``secret`` and ``tls`` are those of the query's topology. Calls take at most ``deadline_s``, and
+    raise CircuitUnreachable then; so does entering, which waits for a circuit that does not run yet. ValueError for an
+    empty address, and for an invalid ``deadline_s``. The methods may be called from several tasks of its event loop.
     """
 
     def __init__(
@@ -98,9 +98,9 @@ class Circuit:
             raise ValueError(f"expected seconds above 0 as deadline_s, got {deadline_s}")
         self.address = address
         self.inputs: Mapping[str, pa.Schema] = {}
-        """The inputs to push into: the schema of its rows, by input. Known once it is entered."""
+        """The inputs that accept pushed rows, each with the schema of its rows. Known once the context is entered."""
         self.outputs: Mapping[str, pa.Schema] = {}
-        """The outputs to read: the schema of its rows, by output. Known once it is entered."""
+        """The outputs that can be read, each with the schema of its rows. Known once the context is entered."""
         self._where, _, self._query = address.partition("/")
         self._metadata = ((QUERY_KEY, self._query),) if self._query else ()
         self._trust = Trust(tls, secret)
@@ -118,7 +118,7 @@ class Circuit:
         return f"<table><caption>Circuit {escape(self.address)}</caption>{rows}</table>"
 
     async def __aenter__(self) -> Self:
-        """Connect, once the circuit is there. Raises CircuitUnreachable, CircuitDenied, CertificateError."""
+        """Connect, once the circuit answers. Raises CircuitUnreachable, CircuitDenied, CertificateError."""
         self._channel = dial(self._where, self._query, self._trust)
         self._stub = CircuitStub(self._channel)
         try:
@@ -133,7 +133,7 @@ class Circuit:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Disconnect; the circuit runs on."""
+        """Disconnect; the circuit continues."""
         await self._channel.close()
 
     # -- rows in
@@ -141,23 +141,24 @@ class Circuit:
     async def push(
         self, handle: str, batch: pa.RecordBatch | pa.Table, *, producer: str, sequence: int
     ) -> int:
-        """Have rows counted for the input ``handle``, once; returns when they are durable, and their number with them.
+        """Push rows into the input ``handle``, exactly once; return when the rows and their number are durable.
 
-        A column ``_weight`` (int64, the last one) is the number of times that each row is added, or, below zero,
-        retracted; without it each is added once. The numbers of a ``producer`` at an input are 0, 1, 2, ..., one after
-        the other has returned. A number that is sent again has no effect: so after CircuitUnreachable, InputFull,
-        CircuitFailed or a cancel, send the same rows with the same number.
+        A column ``_weight`` (int64, the last one) is the number of times that each row is added or, if negative,
+        retracted; without it each row is added once. The numbers of a ``producer`` at an input are 0, 1, 2 and so on;
+        each call must follow the return of the previous one. A number that is sent again has no effect. So after
+        CircuitUnreachable, InputFull, CircuitFailed or a cancelled call, send the same rows with the same number again.
 
-        The step that is returned was the next one when the rows came: they count for it, or for one of those that
-        follow it soon; `offsets` returns it. For a number that had an effect before, they count for an earlier one.
+        Returns the step that was the next one when the rows arrived. The rows count for this step, or for one of the
+        steps soon after it, which `offsets` shows. If the number had an effect before, its rows count for an earlier
+        step.
 
-        Waits while too many rows are in no step yet, as they are when the circuit is paused.
+        Waits while too many rows are in no step yet, for example because the circuit is paused.
 
         Raises:
-            UnknownInput, WrongRows: there is no such input, or these are not rows of it.
-            SequenceGap, SequenceReused: the number is not the next one, and its rows are not those it was used for.
-            InputFull: no step took what waits before the deadline; nothing was logged.
-            CircuitFailed: the store could not do it.
+            UnknownInput, WrongRows: the circuit has no such input, or the rows do not match the input.
+            SequenceGap, SequenceReused: the number is above the next one, or was used for other rows.
+            InputFull: no step took the waiting rows before the deadline; the new rows were not logged.
+            CircuitFailed: the store failed.
         """
         request = wire.PushRequest(handle=handle, producer=producer, sequence=sequence, rows=_rows(batch))
         reply = await self._again(self._stub.Push, request)
@@ -166,11 +167,11 @@ class Circuit:
     async def stage(
         self, handle: str, batch: pa.RecordBatch | pa.Table, *, producer: str, sequence: int
     ) -> str | None:
-        """Have rows kept for the push of this number that `push_staged` makes: a piece of it, durable and not visible.
+        """Stage rows for a `push_staged` with this number; return the name of this piece, durable but not visible.
 
-        Several processes may each stage some. Staged again, the rows are another piece, which has to be pushed by its
-        name: pieces that are in no push are deleted with the next one of the producer, and after some hours. None: the
-        number, or a later one, was pushed before, and nothing was kept.
+        Several processes may each stage some of the rows. Rows that are staged again are another piece, with another
+        name. Pieces that are in no push are deleted at the next push of the producer, and after some hours. Returns
+        None, and keeps nothing, if this number, or a later one, was pushed before.
 
         Raises UnknownInput, WrongRows, InputFull, CircuitFailed.
         """
@@ -179,16 +180,16 @@ class Circuit:
         return str(reply.piece) or None
 
     async def push_staged(self, handle: str, pieces: Sequence[str], *, producer: str, sequence: int) -> int:
-        """Have all rows of pieces counted as one push, all for one step; as `push`.
+        """Push the rows of all pieces as one push, for one step; otherwise as `push`.
 
-        The numbers of a producer that stages grow, and may leave some out. The last one has no effect if it is pushed
-        again, regardless of the rows staged for it then. After CircuitUnreachable, InputFull, CircuitFailed or a
-        cancel: push again.
+        The numbers of a producer that stages must grow, and may have gaps. If the last number is pushed again, it has
+        no effect, whichever rows are then staged for it. After CircuitUnreachable, InputFull, CircuitFailed or a
+        cancelled call, push again.
 
         Raises:
-            UnknownInput: there is no such input.
+            UnknownInput: the circuit has no such input.
             SequencePassed: a later number was pushed.
-            StagedLost: a piece is not there any more: nothing was logged, stage all rows again.
+            StagedLost: a piece does not exist any more, and nothing was logged: stage all rows again.
             InputFull, CircuitFailed: as `push`.
         """
         request = wire.PushStagedRequest(handle=handle, producer=producer, sequence=sequence, pieces=pieces)
@@ -196,12 +197,12 @@ class Circuit:
         return int(reply.step)
 
     async def drop_staged(self, handle: str, pieces: Sequence[str], *, producer: str) -> None:
-        """Have pieces forgotten that will not be pushed; it does not matter whether they are there."""
+        """Delete pieces that will not be pushed; missing pieces are ignored."""
         request = wire.DropStagedRequest(handle=handle, producer=producer, pieces=pieces)
         await self._again(self._stub.DropStaged, request)
 
     async def next_sequence(self, handle: str, producer: str) -> int:
-        """The number that a producer sends next to an input: those below are durable. Raises UnknownInput."""
+        """Return the next number of a producer at an input; all below it are durable. Raises UnknownInput."""
         request = wire.NextSequenceRequest(handle=handle, producer=producer)
         reply = await self._again(self._stub.NextSequence, request)
         return int(reply.sequence)
@@ -209,13 +210,13 @@ class Circuit:
     # -- rows out
 
     def output(self, name: str, from_step: int = 0) -> AsyncGenerator[tuple[int, pa.RecordBatch]]:
-        """Each step from one on, once and in order, with what it changed: a Z-set, whose last column is ``_weight``.
+        """Yield each step from a given one on, once and in order, with its changes.
 
-        A step that changed nothing has no rows. Returned steps are durable and final.
-        Ends when the circuit is shut down. A circuit that is away is waited for until the deadline, and reading
-        continues there. A slow reader does not delay others. A call of the iterator that is cancelled takes no step:
-        the next
-        call gives it.
+        Changes are a Z-set, whose last column is ``_weight``. A step without changes has no rows. Yielded steps are
+        durable and final.
+        Ends when the circuit is shut down. If the circuit does not answer, the iterator waits for it until the
+        deadline, and then continues at the same step. A slow reader does not delay others. A cancelled call of the
+        iterator takes no step: the next call returns it.
 
         Raises UnknownOutput, StepForgotten, CircuitUnreachable.
         """
@@ -257,27 +258,27 @@ class Circuit:
                 call.cancel()
 
     async def offsets(self, step: int) -> dict[str, tuple[int, int]]:
-        """Which pushes count for a step: by channel, from the first up to but not including the last of a range.
+        """Return the pushes that count for a step: for each channel a range, whose last number is excluded.
 
-        A channel, ``HANDLE/MEMBER``, has the pushes of some producers of an input, numbered as they came to its log: of
-        a producer that is alone there, by its own numbers. The ranges of steps adjoin. Known from the older of the two
-        checkpoints on. Raises StepForgotten, StepNotThere.
+        A channel, ``HANDLE/MEMBER``, has the pushes of some producers of an input, numbered in the order in which they
+        arrived in its log. If there is only one producer, these are its own numbers. The ranges of successive steps
+        adjoin. They are known from the older of the two checkpoints on. Raises StepForgotten, StepNotThere.
         """
         reply = await self._again(self._stub.Offsets, wire.OffsetsRequest(step=step))
         return {f"{each.handle}/{each.member}": (each.first, each.until) for each in reply.ranges}
 
     async def query(self, sql: str) -> tuple[int, pa.Table]:
-        """Return the result of a SELECT, and its step: all steps below it are in it at all members, and no other.
+        """Return the result of a SELECT, and its step: the result includes exactly the steps below it, at all members.
 
         Its tables are the outputs, the views, and the inputs whose logical source is ``materialized``, by their
-        names: all rows that each adds up to, one of weight 2 twice. The SQL is DuckDB's, one statement that reads.
-        Steps continue meanwhile. Rows that were pushed are in it once a step has taken them.
+        names. Each table has the sum of all changes; a row of weight 2 appears twice. The SQL is DuckDB's: one
+        statement that only reads. Steps continue meanwhile. Pushed rows are in the result once a step has taken them.
 
         Raises:
-            WrongQuery: the statement does more than read, or DuckDB cannot do it; the message shows the place.
+            WrongQuery: the statement does more than read, or DuckDB cannot execute it; the message shows the place.
             ContentsUnknown: a table was not kept, or has a row that was retracted more often than it was added.
-            QueryTooLarge: it reads, holds or gives too much.
-            QueryTimedOut: it, or a member that is away, has taken until the deadline.
+            QueryTooLarge: the query reads, holds or returns too much.
+            QueryTimedOut: the query was not finished, or a member did not answer, before the deadline.
         """
         reply = await self._again(self._stub.Query, wire.QueryRequest(sql=sql))
         return int(reply.step), pa.ipc.open_stream(reply.rows).read_all()
@@ -285,13 +286,13 @@ class Circuit:
     # -- steps
 
     async def checkpoint(self) -> int:
-        """Have all members save their state; returns the next step. Raises CheckpointNotMade."""
+        """Make a checkpoint at all members; return the next step. Raises CheckpointNotMade."""
         with self._errors():
             reply = await self._call(self._stub.Checkpoint, wire.CheckpointRequest())
         return int(reply.step)
 
     async def pause(self) -> None:
-        """Have no more steps made until `start`, after the one that is being made; pushes are logged all the same."""
+        """Stop making steps, after the current one, until `start`; pushes are still logged."""
         await self._again(self._stub.Pause, wire.PauseRequest())
 
     async def start(self) -> None:
@@ -299,10 +300,10 @@ class Circuit:
         await self._again(self._stub.Start, wire.StartRequest())
 
     async def scale(self, members: int, *, deadline_s: float = SCALE_S) -> int:
-        """Change the circuit to so many members, at least 1; returns their first step.
+        """Change the number of members, to at least 1; return the first step of the new members.
 
-        Pushes wait meanwhile. Returns once the new members run. Raises NotScaled: it continues with its current ones;
-        CircuitUnreachable: `status` shows if it has happened.
+        Pushes wait meanwhile. Returns once the new members run. Raises NotScaled if the circuit continues with its
+        current members, and CircuitUnreachable if the outcome is unknown: `status` shows it.
         """
         with self._errors():
             request = wire.ScaleRequest(members=members)
@@ -310,15 +311,15 @@ class Circuit:
         return int(reply.step)
 
     async def shut_down(self) -> None:
-        """End the circuit, with a checkpoint if all members are there; returns as it begins to end.
+        """End the circuit, with a checkpoint if all members are present; return when the end begins.
 
-        Run again with the same state, it continues where it was.
+        If the query is run again with the same state, it resumes there.
         """
         with self._errors():
             await self._call(self._stub.ShutDown, wire.ShutDownRequest())
 
     async def status(self) -> CircuitStatus:
-        """How the circuit is."""
+        """Return the status of the circuit."""
         return CircuitStatus.of(await self._again(self._stub.Status, wire.StatusRequest()))
 
     # -- calls

@@ -57,12 +57,12 @@ async def collect(
 ) -> pa.Table:
     """Run a query without a sink on local workers, one for each node, and return its rows.
 
-    ``topology`` is the path of its file. ``query`` is a SELECT, the path of a file with one, or a `Relation`. Rows come
-    in the order of ORDER BY, and in any order without.
+    ``topology`` is the path of its file. ``query`` is a SELECT, the path of a file with one, or a `Relation`. Rows are
+    in the order of ORDER BY; without ORDER BY, in any order.
 
-    With ``state``, a folder or the URL of a store, the query runs in steps, on ``members`` local processes (None: as
-    many as saved the state, or 1). The next call with the same state resumes it: after an error or a cancel where it
-    was, and otherwise with the rows that its files have gained.
+    With ``state``, a folder or the URL of a store, the query runs in steps, on ``members`` local processes (default:
+    the number in the saved state, or 1). The next call with the same state resumes the query: after an error or a
+    cancelled call where it stopped, and otherwise with the rows that were added to its files.
 
     Raises TopologyError, InvalidQuery and PlacementError before anything runs, then QueryFailed, QueryLost, WorkerDied
     or WorkerNotStarted; in steps CoordinationError, FragmentError, MembersFailed or StorageError. ValueError for
@@ -88,8 +88,8 @@ async def collect(
         raise InvalidQuery(
             [
                 Mistake(
-                    f"{root.type} {root.id} takes the rows of the query: remove this sink to get "
-                    f"the rows here, or call nebuli.run",
+                    f"{root.type} {root.id} receives the rows of the query: remove this sink to "
+                    f"get the rows here, or call nebuli.run",
                     _name(query),
                 )
             ]

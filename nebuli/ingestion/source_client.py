@@ -61,8 +61,8 @@ _ASK_S = 5.0
 class Sources:
     """The sources of a store: ``async with Sources(url) as sources``, on one event loop.
 
-    ``url`` is as for `nebuli.Collections`, and so is the ``store``'s time. Methods raise IngestionError, and
-    `StorageError` if the store fails them.
+    ``url`` and ``now`` are as for `nebuli.Collections`. Methods raise IngestionError, and `StorageError` if the store
+    fails.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Sources:
         self._registers: tuple[Register, Register, Register] | None = None
 
     async def __aenter__(self) -> Self:
-        """Open the store, which is made if it is not there. Raises StoreUnusable, StoreFull."""
+        """Open the store, and create it if needed. Raises StoreUnusable, StoreFull."""
         await self.collections.__aenter__()
         try:
             self._registers = (
@@ -93,7 +93,7 @@ class Sources:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close."""
+        """Close the store."""
         self._registers = None
         await self.collections.__aexit__(kind, error, traceback)
 
@@ -132,15 +132,15 @@ class Sources:
         return Entry.of_text(text)
 
     async def entries(self) -> dict[str, Entry]:
-        """All sources as they are now, by their names."""
+        """Return the entries of all sources, by their names."""
         return {name: Entry.of_text(text) for name, text in (await self._sources.read()).items()}
 
     async def changed(self, pause_s: float) -> None:
-        """Wait until there is anything else than was last asked, for so long at most."""
+        """Wait until the sources differ from the last answer, for ``pause_s`` seconds at most."""
         await self._sources.changed(pause_s)
 
     async def describe(self, name: str) -> SourceStatus:
-        """How a source fares: asks it, too, how much it has. Raises SourceUnknown."""
+        """Return the status of a source; also ask its origin how much data it has. Raises SourceUnknown."""
         entry = await self.entry(name)
         remap_upper, raw_sources = await self._raw_sources(entry)
         instances = await self.instances(name)
@@ -181,7 +181,7 @@ class Sources:
         )
 
     async def describe_all(self) -> list[SourceStatus]:
-        """All sources, in the order of their names, which are asked at once."""
+        """Return the status of all sources, in the order of their names; all are asked at once."""
         found = await asyncio.gather(*map(self._described, await self.names()))
         return [each for each in found if each is not None]
 
@@ -201,9 +201,9 @@ class Sources:
         return None
 
     async def instances(self, name: str) -> list[InstanceStatus]:
-        """Return the last reports of its instances, also of those that have ended within the last day.
+        """Return the last reports of a source's instances, including those that ended within the last day.
 
-        An instance of this host that was killed has ended, too, without a report.
+        An instance of this host that was killed, and so has not reported its end, counts as ended.
         """
         found = [InstanceStatus.of_text(text) for text in (await self._instances.read()).values()]
         here = socket.gethostname()
@@ -232,7 +232,7 @@ class Sources:
         await self._supervisors.change(status.host, lambda _: status.to_text())
 
     async def end_supervision(self, status: SupervisorStatus) -> None:
-        """Record that a supervisor has ended, except if there is another one of its host."""
+        """Record that a supervisor has ended, unless another supervisor of its host runs."""
 
         def unless_there_is_another(text: str | None) -> str | None:
             return None if text is None or SupervisorStatus.of_text(text).pid == status.pid else text
@@ -288,9 +288,9 @@ class Sources:
     # -- what is to be
 
     async def create(self, definition: Definition, *, replicas: int = 1) -> Entry:
-        """Have a source, with its collections, which are empty; an `ingest` of it fills them.
+        """Create a source, with its empty collections; `ingest` fills them.
 
-        Raises SourceExists, SourceRefused; SourceUnusable where something that it needs is not installed.
+        Raises SourceExists, SourceRefused; SourceUnusable if something that the source needs is not installed.
         """
         _check_replicas(replicas)
         name = definition.name
@@ -344,10 +344,10 @@ class Sources:
             raise SourceRefused(f"source {definition.name} reads a collection: {error}") from error
 
     async def rebuild(self, name: str, definition: Definition | None = None) -> Entry:
-        """Rebuild a source, from its first message on, by another definition, or by the same one.
+        """Rebuild a source from its first message on, with another definition, or with the same one.
 
-        Its instances write a rendition from scratch, and hand over to it. The origin, the schema and ``raw`` stay.
-        Raises SourceUnknown, SourceRefused.
+        The source's instances write a rendition from scratch, and hand the collection over to it. The origin, the
+        schema and ``raw`` cannot change. Raises SourceUnknown, SourceRefused.
         """
         entry = await self.entry(name)
         new = entry.definition if definition is None else definition
@@ -390,7 +390,7 @@ class Sources:
                     )
 
     async def scale(self, name: str, replicas: int) -> None:
-        """Set the number of instances; 0: none. Raises SourceUnknown, SourceRefused."""
+        """Set the number of instances; 0 stops all. Raises SourceUnknown, SourceRefused."""
         _check_replicas(replicas, least=0)
         await self.entry(name)
         await self._sources.change(
@@ -399,10 +399,11 @@ class Sources:
         )
 
     async def skip(self, name: str, address: int, *, part: str = "", raw_source: str = DATA) -> None:
-        """Skip a message that cannot be ingested, and delays later ones; its error names its place.
+        """Skip a message that cannot be ingested and blocks later messages; the error names its place.
 
-        One that can be is ingested all the same. It holds until the source is rebuilt. Raises SourceUnknown,
-        SourceRefused where there is no such raw source, or its part is ingested beyond that address.
+        A message that can be ingested is ingested nevertheless. The skip stays in effect until the source is rebuilt.
+        Raises SourceUnknown; SourceRefused if the raw source does not exist, or its part is ingested beyond the
+        address.
         """
         entry = await self.entry(name)
         place = MessagePlace(raw_source, part, address)
@@ -427,9 +428,9 @@ class Sources:
                 await remap.mint({}, {key: b""})
 
     async def drop(self, name: str) -> str | None:
-        """Drop it, with its collections; returns a sentence if its origin could not be notified.
+        """Drop a source with its collections; return a sentence if its origin could not be notified.
 
-        Its instances end. Killed in the middle, it is done again. Raises SourceUnknown.
+        The source's instances end. If the process is killed during the call, repeat it. Raises SourceUnknown.
         """
         entry = await self.entry(name)
         await self._sources.change(
@@ -470,10 +471,10 @@ class Sources:
     # -- what is done
 
     async def ingest(self, name: str, *, instance: str = "1") -> None:
-        """Ingest a source, as one of any number of instances, until it is dropped, or this is cancelled.
+        """Ingest a source, as one of any number of instances, until the source is dropped, or the call is cancelled.
 
-        ``instance`` is a name that no other one of this host has. Raises SourceUnknown; errors of the source are
-        retried, and reported by `describe`.
+        ``instance`` is a name that no other instance of this host has. Raises SourceUnknown. After an error of the
+        source it tries again; `describe` reports the error.
         """
         await self._finish_creating(await self.entry(name))
         await Instance(

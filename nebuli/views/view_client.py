@@ -88,7 +88,7 @@ _MOST_KEYS = 4096
 class Views:
     """The views of a node, at ``HOST:PORT``; an async context manager.
 
-    ``tls`` and ``secret`` are those of its topology. Lookups that are made at the same time go out as one.
+    ``tls`` and ``secret`` are those of the node's topology. Lookups that are made at the same time are sent as one.
     """
 
     def __init__(self, url: str, *, tls: netchannel.Tls | None = None, secret: str | None = None) -> None:
@@ -115,17 +115,17 @@ class Views:
             await view.close()
 
     async def get(self, name: str, keys: Iterable[Any], deadline: float = DEADLINE_S) -> Lookup:
-        """The rows of these keys of a view, and which of them were hits; within ``deadline`` seconds.
+        """Return the rows of these keys of a view, and which keys were hits; within ``deadline`` seconds.
 
-        A key is a value, or a tuple of as many as the view's key has columns. Keys that are missing are asked for where
-        the rows come from, and are there afterwards. A key without rows is not missing: it has no rows. In
-        steps all keys are read at one step.
+        A key is a value, or a tuple with a value for each column of the view's key. Missing keys are requested from the
+        origin of the rows, and are in the view afterwards. A known key without rows is not missing. If the query runs
+        in steps, all keys are read at the same step.
 
         Raises:
             WrongKey: one of the keys does not match the view's.
             UnknownView: no process at the node has the view.
-            LookupTimedOut: some keys have not come in time; it has the others. In steps it has none, and names
-                the members that were waited for.
+            LookupTimedOut: some keys have not arrived in time; the error has the rows of the others. In steps it has no
+                rows, and names the members that have not answered.
             ViewUnreachable, ViewDenied, ViewFailed: there was no answer.
         """
         _check(deadline)
@@ -148,11 +148,11 @@ class Views:
             self._replace(name, view)
 
     def watch(self, name: str, key: Any) -> AsyncGenerator[pa.RecordBatch]:
-        """The rows of one key of a view, now and whenever they are others; of what comes fast only the last.
+        """Yield the rows of one key of a view, now and after each change; of quick changes, only the last.
 
-        A view that is away is waited for. If it has other columns when it is there again, so have the rows. A
-        call of the iterator that is cancelled takes no rows: the next call gives them. Raises WrongKey, ViewDenied,
-        ViewFailed; UnknownView if it is not there at first.
+        If the view does not answer, the iterator waits for it. If the view then has other columns, so have the rows. A
+        cancelled call of the iterator takes no rows: the next call returns them. Raises WrongKey, ViewDenied,
+        ViewFailed; UnknownView if the view does not exist at the start.
         """
         return Resumable(self._watch(name, key))
 
@@ -162,7 +162,7 @@ class Views:
                 yield [rows]
 
     def watch_steps(self, name: str, key: Any) -> AsyncGenerator[tuple[int, pa.RecordBatch]]:
-        """As `watch`, of a query in steps: the rows each time with the step at which they were read.
+        """As `watch`, for a query in steps: yield the rows together with the step at which they were read.
 
         Raises as `watch`; RunsFree if the query does not run in steps.
         """
@@ -215,7 +215,7 @@ class Views:
         )
 
     async def statuses(self, deadline: float = DEADLINE_S) -> list[ViewStatus]:
-        """All views of the node, with what was read of them. Raises ViewUnreachable, ViewDenied, ViewFailed."""
+        """Return all views of the node, with their counters. Raises ViewUnreachable, ViewDenied, ViewFailed."""
         _check(deadline)
         try:
             return listed_of(await self._caller.call(LISTING, b"", deadline_s=deadline))
@@ -228,13 +228,13 @@ class Views:
             raise _meant(f"the node at {self.url}", error) from error
 
     async def add(self, text: str, file: str | None = None, deadline: float = ADD_S) -> list[str]:
-        """Give the query that 'nebuli run' serves here more views; their names. Harmless if it has them.
+        """Add views to the query that 'nebuli run' serves here; return their names. No effect if it has them already.
 
-        ``text`` is JSON, as in a query's file: operators that read those of the query, or each other, and lead to
-        views. ``file`` is the name that mistakes carry.
+        ``text`` is JSON, as in a query file: operators that read operators of the query, or each other, and lead to
+        views. ``file`` is the file name in messages about mistakes.
 
         Raises:
-            WrongView: the query cannot have them.
+            WrongView: the query cannot have these views.
             ViewUnreachable, ViewDenied, ViewFailed: it is not known whether they were added; try again.
         """
         _check(deadline)

@@ -113,7 +113,7 @@ def check_input() -> None:
 
 
 def complete(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """``batches`` as ``mapInArrow`` gives them, to their end. Raises InputIncomplete if they broke off."""
+    """Yield all ``batches`` of ``mapInArrow``, to their end. Raises InputIncomplete if some are missing."""
     import pyarrow as pa
 
     try:

@@ -39,24 +39,25 @@ def open_inbox(
     buffer: BufferPolicy | None = None,
     fault: FaultPolicy = WAIT,
 ) -> Iterator[BlockingReceiverChannel]:
-    """A channel that the current task receives on, for ``foreachPartition`` and your own functions.
+    """Open a channel on which the current task receives, for ``foreachPartition`` and your own functions.
 
-    The task's address is announced to ``announce`` first, where `announced` waits for it. The stream is read from
-    its beginning or not at all: a second attempt that is offered the rest of a stream gets
-    `netchannel.PositionLost`. Leaving the ``with`` block before the end, or by an exception, closes the channel:
-    the producer gets `netchannel.ChannelClosedByPeer`.
+    The task first announces its address to ``announce``, where `announced` waits for it. A stream can only be read from
+    its beginning: a second attempt that is offered the remaining messages of a stream gets `netchannel.PositionLost`.
+    Leaving the ``with`` block before the end, or by an exception, closes the channel: the producer gets
+    `netchannel.ChannelClosedByPeer`.
 
     Args:
         channel: the channel's id; ``{partition}`` stands for the number of the partition.
         announce: the address of the receiver that waits with `announced`, as executors reach it.
-        ack: a message is acknowledged once it is in this process (``receipt``), or when you call ``ack``.
-        buffer: how much is received ahead of the reader, at most.
+        ack: a message is acknowledged once it is in this process (``receipt``), or when you call ``ack``
+            (``explicit``).
+        buffer: the bound of received, unread messages.
         fault: how long to wait for the receiver at ``announce``, and then for the sender.
 
     Raises:
-        NotInTask: there is no task here.
+        NotInTask: the call is not in a Spark task.
         ChannelTemplate: this partition would share its channel with others.
-        netchannel.NetChannelError: what ended the channel.
+        netchannel.NetChannelError: the error that ended the channel.
     """
     name = current_task().channel(channel)
     receiver = netchannel.receiver_server(_listen_address(announce))
@@ -103,11 +104,11 @@ def _listen_address(peer: str) -> str:
 
 
 async def announced(receiver: ReceiverServer, channel: str) -> str:
-    """Wait until a Spark task receives on ``channel``; returns the address to send to.
+    """Wait until a Spark task receives on ``channel``; return the address to send to.
 
-    For the sender's process, whose ``receiver`` listens at the address that tasks announce themselves to. A call
-    serves one attempt of a task; when that attempt fails, the sender gets `netchannel.ChannelClosedByPeer`, and can
-    wait for the next one, to send the stream again from its beginning. A cancelled call has no effect.
+    The sender's process calls it. Its ``receiver`` listens at the address to which tasks announce themselves. A call
+    serves one attempt of a task. When that attempt fails, the sender gets `netchannel.ChannelClosedByPeer`, and can
+    wait for the next attempt, to send the stream again from its beginning. A cancelled call has no effect.
 
     Raises:
         ChannelInUse: another call already waits for this channel.
@@ -161,17 +162,17 @@ def receive(
     buffer: BufferPolicy | None = None,
     fault: FaultPolicy = WAIT,
 ) -> Receive:
-    """A function for ``mapInArrow`` that reads a channel per partition, over a DataFrame with as many partitions.
+    """Return a function for ``mapInArrow`` that reads one channel for each partition of a DataFrame.
 
     ::
 
         slots = spark.range(0, 4, 1, numPartitions=4)
         df = slots.mapInArrow(spark_bridge.receive("flights/{partition}", announce, schema), schema)
 
-    The sender learns with `announced` where to send. ``schema`` is given as to ``mapInArrow``; received batches are
+    The sender gets the task's address from `announced`. ``schema`` is given as to ``mapInArrow``; received batches are
     converted to exactly its types, and raise `SchemaConflict` if a value would change. A batch is acknowledged once
-    Spark has taken it from this function, so the producer's ``close`` does not return before that. The rest is as for
-    `open_inbox`.
+    Spark has taken it from this function, so the producer's ``close`` does not return before that. In all other
+    respects it works as `open_inbox`.
     """
     format_channel(channel, 0)
     return Receive(channel, announce, arrow_schema(schema), buffer, fault)

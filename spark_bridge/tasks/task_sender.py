@@ -35,24 +35,24 @@ def open_outbox(
     buffer: BufferPolicy | None = None,
     fault: FaultPolicy = WAIT,
 ) -> Iterator[BlockingSenderChannel]:
-    """A channel that the current task sends on, for ``foreachPartition`` and your own functions.
+    """Open a channel on which the current task sends, for ``foreachPartition`` and your own functions.
 
-    Leaving the ``with`` block ends the stream, and waits until everything is acknowledged, but only if Spark has
-    given the task all of its input. An exception within the block, or an input that broke off, aborts the stream:
-    its consumer gets `netchannel.ChannelFailed` after what was sent. Each attempt of a task is a stream of its own.
+    If Spark has passed the task all of its input, leaving the ``with`` block ends the stream, and waits until
+    everything is acknowledged. An exception within the block, or an incomplete input, aborts the stream: its consumer
+    gets `netchannel.ChannelFailed` after the sent messages. Each attempt of a task is a separate stream.
 
     Args:
         channel: the channel's id; ``{partition}`` stands for the number of the partition.
         to: the receiver's address, as executors reach it.
-        schema: the batches' schema; if not given, the first batch's.
-        buffer: how much is kept until it is acknowledged.
+        schema: the batches' schema (default: the first batch's).
+        buffer: the bound of unacknowledged messages.
         fault: how long to wait for an absent receiver.
 
     Raises:
-        NotInTask: there is no task here.
+        NotInTask: the call is not in a Spark task.
         ChannelTemplate: this partition would share its channel with others.
-        InputIncomplete: Spark failed above this task; the stream was aborted.
-        netchannel.NetChannelError: what ended the channel.
+        InputIncomplete: Spark failed upstream of this task; the stream was aborted.
+        netchannel.NetChannelError: the error that ended the channel.
     """
     task = current_task()
     outbox = netchannel.sender_server().register_channel(
@@ -112,15 +112,16 @@ def send(
     buffer: BufferPolicy | None = None,
     fault: FaultPolicy = WAIT,
 ) -> Send:
-    """A function for ``mapInArrow`` that sends every partition on a channel of its own.
+    """Return a function for ``mapInArrow`` that sends every partition on a separate channel.
 
     ::
 
         df.mapInArrow(spark_bridge.send("flights/{partition}", to="10.0.0.5:7000"), spark_bridge.SENT).collect()
 
-    It gives one row per partition once all of it is acknowledged: its number, channel, batches and rows. Batches
-    have the types that Spark has for their columns, timestamps in UTC, or those of ``schema``, which also makes the
-    schema known to the consumers of empty partitions. The rest is as for `open_outbox`.
+    The result has one row for each partition, once all of the partition is acknowledged: the partition's number and
+    channel, and the numbers of its batches and rows. Batches have Spark's types for their columns, with timestamps in
+    UTC, or the types of ``schema``. With ``schema``, the consumers of empty partitions get the schema, too. All else is
+    as for `open_outbox`.
     """
     format_channel(channel, 0)
     return Send(channel, to, None if schema is None else arrow_schema(schema), buffer, fault)

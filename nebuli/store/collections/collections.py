@@ -51,9 +51,9 @@ T = TypeVar("T")
 class Collections:
     """The collections of a store: ``async with Collections(url) as collections``, on one event loop.
 
-    ``url`` is a folder of this machine, or ``postgresql://...`` with blobs in an object store; or a `Store`, which it
-    enters and leaves. A call that is cancelled has happened or has not. Methods raise `CollectionError`, and
-    `StorageError` if the store fails them.
+    ``url`` is a folder of this machine, or ``postgresql://...`` with blobs in an object store; or a `Store`, which is
+    entered and left together with this client. A cancelled call has either its full effect or none. Methods raise
+    `CollectionError`, and `StorageError` if the store fails.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Collections:
         self._followed: WeakSet[Resumable[Span]] = WeakSet()
 
     async def __aenter__(self) -> Self:
-        """Open the store, which is made if it is not there. Raises StoreUnusable, StoreFull."""
+        """Open the store, and create it if needed. Raises StoreUnusable, StoreFull."""
         await self._store.__aenter__()
         try:
             space = Space(self._store, self._now, tick_s=self._tick_s)
@@ -90,7 +90,7 @@ class Collections:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """End what was begun, and close."""
+        """End all work, and close the store."""
         entered, self._entered = self._entered, None
         try:
             for each in [*self._followed]:
@@ -138,16 +138,16 @@ class Collections:
         timed: Timed = "store",
         keep: str | float = DEFAULT_KEEP,
     ) -> None:
-        """Make a collection, which is empty; durable at return.
+        """Create an empty collection; durable at return.
 
-        ``timed``: the ``store`` gives times to rows that are inserted, or its ``writers`` give them. ``keep`` is the
-        collection's own hold on its past: for so long it can be read back, as ``"1h"`` (ms, s, min, h, d), or a number
-        of seconds. Raises CollectionExists, SchemaMismatch, CollectionMisused.
+        ``timed`` is the origin of the rows' times: the ``store``, at each insert, or the ``writers``. ``keep`` is the
+        length of the readable history, as in ``"1h"`` (ms, s, min, h, d), or a number of seconds. Raises
+        CollectionExists, SchemaMismatch, CollectionMisused.
         """
         await self._open.controller.create(name, schema, shards, timed, keep)
 
     async def drop(self, name: str) -> None:
-        """Drop it with all that is in it: its readers get CollectionDropped. Raises CollectionUnknown."""
+        """Drop a collection with all its rows: its readers get CollectionDropped. Raises CollectionUnknown."""
         await self._open.controller.drop(name)
 
     async def list(self) -> Sequence[str]:
@@ -155,7 +155,7 @@ class Collections:
         return await self._open.controller.names()
 
     async def describe(self, name: str) -> CollectionStatus:
-        """Its schema, renditions, frontiers and holds. Raises CollectionUnknown."""
+        """Return a collection's schema, renditions, readable times and holds. Raises CollectionUnknown."""
         return await self._open.controller.describe(name)
 
     # -- writing
@@ -163,11 +163,11 @@ class Collections:
     async def insert(
         self, name: str, rows: Rows, *, producer: str | None = None, sequence: int | None = None
     ) -> int:
-        """Add rows; the time, in milliseconds, at which they are there, all at once. Durable at return.
+        """Insert rows; return the time, in milliseconds, at which all of them become visible. Durable at return.
 
-        Rows with a column ``_weight`` are added so many times, or taken away. With a ``producer``, numbers it gives
-        (``sequence``, ascending) make it safe to call again: what was inserted is not inserted twice. Raises
-        CollectionUnknown, RowsMismatch, CollectionMisused, SequencePassed.
+        A column ``_weight`` has the number of times that each row is added or, if negative, retracted. With a
+        ``producer`` and its ascending numbers (``sequence``) the call can be repeated safely: the rows of a number are
+        not inserted twice. Raises CollectionUnknown, RowsMismatch, CollectionMisused, SequencePassed.
         """
         if (producer is None) != (sequence is None):
             raise CollectionMisused("give both a producer and a sequence, or neither")
@@ -181,10 +181,10 @@ class Collections:
         return at
 
     async def stage(self, name: str, rows: Rows, *, producer: str, sequence: int) -> str:
-        """Bring rows of an insert that several processes make together: the name of this piece of it.
+        """Stage rows of an insert that several processes make together; return the name of this piece.
 
-        Durable at return, and not visible before `insert_staged`; forgotten after six hours. Raises CollectionUnknown,
-        RowsMismatch, StagingFull.
+        The piece is durable at return, not visible before `insert_staged`, and deleted after six hours. Raises
+        CollectionUnknown, RowsMismatch, StagingFull.
         """
 
         async def stage(collection: Collection) -> str:
@@ -194,10 +194,10 @@ class Collections:
         return await self._with(name, stage)
 
     async def insert_staged(self, name: str, pieces: Sequence[str], *, producer: str, sequence: int) -> int:
-        """Add the rows of all pieces as one `insert`, and give its time.
+        """Insert the rows of all pieces as one `insert`, and return its time.
 
-        Called again, also with other pieces, it gives the same time and adds nothing. Raises StagedLost for a piece
-        that is not there, or is another insert's; and what `insert` raises.
+        A repeated call, even with other pieces, returns the same time and inserts nothing. Raises StagedLost for a
+        piece that does not exist, or belongs to another insert; and the errors of `insert`.
         """
 
         async def insert(collection: Collection) -> int:
@@ -220,11 +220,11 @@ class Collections:
         return at
 
     async def drop_staged(self, name: str, pieces: Sequence[str], *, producer: str) -> None:
-        """Forget pieces that are not to be inserted. Raises CollectionUnknown."""
+        """Delete pieces that will not be inserted. Raises CollectionUnknown."""
         await self._with(name, lambda each: self._open.staged.drop(each, pieces, producer))
 
     async def next_sequence(self, name: str, producer: str) -> int:
-        """The number that a producer is to insert with next: 0 at first. Raises CollectionUnknown."""
+        """Return the number for a producer's next insert: 0 at first. Raises CollectionUnknown."""
         return await self._with(name, lambda each: self._open.inserter.next_sequence(each, producer))
 
     async def write(
@@ -238,11 +238,11 @@ class Collections:
     ) -> None:
         """Write rows at times from ``lower`` up to but not including ``upper``, as one of any number of equal writers.
 
-        Times are the writers' own. Rows of another writer at these times are compared: equal rows are not written
-        again, others raise ConflictingWrite. It is the rendition that is named, or the one that the collection was when
-        this client first wrote it without a name: once it is another, by another client's handover, that raises
-        RenditionOver. Raises CollectionUnknown, RenditionUnknown, RowsMismatch, UpperMismatch where something before
-        ``lower`` is missing.
+        The writers set the times. If another writer has written at these times, the rows are compared: equal rows are
+        not written again, different rows raise ConflictingWrite. Without a ``rendition``, rows go to the rendition that
+        was the last one when this client first wrote the collection without one. After a handover by another client to
+        another rendition, this raises RenditionOver. Raises CollectionUnknown, RenditionUnknown, RowsMismatch, and
+        UpperMismatch if something before ``lower`` is missing.
         """
         given = list(updates)
 
@@ -257,9 +257,9 @@ class Collections:
     async def write_all(
         self, updates: Mapping[str, Iterable[tuple[int, Rows]]], lower: int, upper: int, *, rendition: str
     ) -> bool:
-        """As `write`, to the renditions of one name of several collections: to all of them, or to none.
+        """As `write`, to the renditions with one name of several collections: to all of them, or to none.
 
-        ``updates`` are those of each collection, by its name. Returns true if any of it was not written yet.
+        ``updates`` has the updates of each collection, by its name. Returns True if any of them was not written before.
         """
         given = []
         for name, some in updates.items():
@@ -299,12 +299,12 @@ class Collections:
         part: Part | None = None,
         rendition: str | None = None,
     ) -> pa.Table:
-        """The rows at a time, or at the last one that is complete; with ``weighted`` each once, with its weight.
+        """Return the rows at a time (default: the last complete time); with ``weighted`` each once, with its weight.
 
-        A time to come is waited for. With ``part``, two numbers, it is of so many parts (the second, see `parts`) the
-        one with a number (the first, from 0); all of them have all rows. With a ``rendition`` it is what that one has
-        at the time, also if the collection is another one. Raises CollectionUnknown, RenditionUnknown,
-        CollectionMisused, TooLate, NotYet, Damaged.
+        Waits for a time in the future. ``part`` is the number of a part, from 0, and the number of parts (see `parts`);
+        all parts together have all rows. With a ``rendition``, it returns the rows of that rendition at the time, even
+        if another rendition is current. Raises CollectionUnknown, RenditionUnknown, CollectionMisused, TooLate, NotYet,
+        Damaged.
         """
         if rendition is not None:
             return await self._snapshot_of(name, rendition, as_of, weighted=weighted, deadline_s=deadline_s)
@@ -335,18 +335,20 @@ class Collections:
         return contents if weighted else rows_of(name, at, contents)
 
     async def parts(self, name: str, as_of: int) -> int:
-        """In how many parts the `snapshot` of a time is best read, by as many processes.
+        """Return the best number of parts, and of processes, for reading the `snapshot` of a time.
 
         Raises CollectionUnknown, TooLate.
         """
         return await self._with(name, lambda collection: Reader(self._open.space, collection).parts(as_of))
 
     async def latest(self, name: str) -> int:
-        """The last time at which it is complete. Raises CollectionUnknown, NotYet."""
+        """Return the last time at which the collection is complete. Raises CollectionUnknown, NotYet."""
         return await self._with(name, lambda collection: Reader(self._open.space, collection).latest())
 
     async def move_on(self) -> None:
-        """Advance the store's time to now, for all that wait for it; otherwise it advances with writes, or slowly.
+        """Advance the store's time to now, for all processes that wait for it.
+
+        Without this call, the time advances with writes, or slowly.
 
         Raises StorageError; NotYet if others keep it busy.
         """
@@ -356,11 +358,11 @@ class Collections:
     def subscribe(
         self, name: str, as_of: int | None = None, *, snapshot: bool = False
     ) -> AsyncGenerator[Span]:
-        """Return the changes after a time, as spans of times with Z-sets; the snapshot at this time lacks it.
+        """Return the changes after a time, as spans of times with Z-sets: all that the snapshot at this time lacks.
 
-        Without an end. With ``snapshot`` the first span has the contents at this time. Where the collection becomes
-        another rendition, what is different is a change like any other. A call of the iterator that is cancelled takes
-        no span: the next call gives it. Raises CollectionUnknown, CollectionDropped, TooLate, Damaged.
+        The iterator has no end. With ``snapshot`` the first span has the contents at this time. If the collection
+        switches to another rendition, the differences are changes like any others. A cancelled call of the iterator
+        takes no span: the next call returns it. Raises CollectionUnknown, CollectionDropped, TooLate, Damaged.
         """
         spans = Resumable(self._subscribe(name, as_of, snapshot=snapshot))
         self._followed.add(spans)
@@ -378,7 +380,7 @@ class Collections:
     # -- holds
 
     async def hold(self, name: str, hold: str, at: int, *, lease_s: float | None = None) -> None:
-        """Keep the collection readable from a time on, or move the hold there; for so long, if that is given.
+        """Keep the collection readable from a time on, or move the hold there; for ``lease_s`` seconds, if given.
 
         Raises CollectionUnknown, CollectionMisused, TooLate.
         """
@@ -390,7 +392,7 @@ class Collections:
         await self._with(name, held)
 
     async def release(self, name: str, hold: str) -> None:
-        """The hold is not needed any more; it does not matter whether it was there.
+        """Release a hold; no effect if it does not exist.
 
         Raises CollectionUnknown, CollectionMisused.
         """
@@ -400,9 +402,9 @@ class Collections:
     # -- renditions
 
     async def new_rendition(self, name: str, shards: int = 1, *, rendition: str | None = None) -> str:
-        """Make an empty rendition, to be written from scratch (`write`), and return its name.
+        """Create an empty rendition, to be written from scratch (`write`), and return its name.
 
-        Without a name it is the next of r2, r3 and so on. Raises CollectionUnknown, RenditionRefused,
+        The default name is the next of r2, r3 and so on. Raises CollectionUnknown, RenditionRefused,
         CollectionMisused.
         """
         return await self._open.controller.new_rendition(name, rendition, shards)
@@ -416,15 +418,15 @@ class Collections:
         built_from: int | None = None,
         deadline_s: float = DEADLINE_S,
     ) -> int:
-        """Have the collection be another rendition; the time from which it is. Its readers see what differs.
+        """Switch the collection to another rendition; return the time of the switch. Its readers get the differences.
 
-        It is ``at`` this time, which is waited for, or as soon as it can be. A time that the metadata have passed is
-        refused, and one that cannot be read in the new rendition.
+        The switch is at the time ``at``, for which the call waits, or as soon as possible. A time that the metadata
+        have passed, and a time at which the new rendition cannot be read, are refused.
 
-        Where writers give the times, the one before is complete then with their writes; they continue with the new one.
-        ``built_from``: it was made of the contents at this time. Later insertions are added to it, as they were
-        inserted; where writers give the times, it is refused if rows came since. Raises CollectionUnknown,
-        RenditionUnknown, RenditionRefused, HandoverLate, TooLate.
+        If writers set the times, their writes complete the previous rendition up to the switch, and they continue with
+        the new rendition. ``built_from`` is the time of the contents from which the rendition was built: rows inserted
+        later are added to it. If writers set the times, the switch is refused if rows came since then. Raises
+        CollectionUnknown, RenditionUnknown, RenditionRefused, HandoverLate, TooLate.
         """
         order = Order(name, rendition, at, built_from, deadline_s)
         begin = await hand_over(self._open.space, order)
@@ -433,15 +435,16 @@ class Collections:
         return begin
 
     async def drop_rendition(self, name: str, rendition: str) -> None:
-        """Drop a rendition that the collection is not. Raises CollectionUnknown, RenditionUnknown, RenditionRefused."""
+        """Drop a rendition that is not current at any readable time.
+
+        Raises CollectionUnknown, RenditionUnknown, RenditionRefused.
+        """
         await self._open.controller.drop_rendition(name, rendition)
 
     async def keep_house(self, names: Sequence[str] | None = None) -> None:
-        """Forget what is older than the history, delete data that can no longer be read, and compact.
+        """Drop the past beyond the history, delete data that can no longer be read, and compact.
 
-        In these or all collections.
-
-        Also happens automatically while rows are written.
+        It does this in the named collections, or in all. It also happens automatically while rows are written.
         """
         await self._open.keep_house(await self.list() if names is None else names)
 
