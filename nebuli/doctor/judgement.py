@@ -57,7 +57,7 @@ def version(subject: str, theirs: str, python: str, ours: str) -> Check:
     return Check(
         subject,
         "version",
-        f"nebuli {theirs}, but {ours} here",
+        f"nebuli {theirs}, but {ours} on this machine",
         f"install one version everywhere: pip install nebuli=={ours}, and restart the worker",
     )
 
@@ -66,7 +66,10 @@ def clock(subject: str, skew_s: float, uncertain_s: float) -> Check:
     """How far a worker's clock is ahead of this one; ``uncertain_s`` is what asking may have added."""
     values = {"skew_s": round(skew_s, 6), "uncertain_s": round(uncertain_s, 6)}
     where = "ahead of" if skew_s > 0 else "behind"
-    found = f"{abs(skew_s) * 1e3:.1f} ms {where} the one here, give or take {uncertain_s * 1e3:.1f} ms"
+    found = (
+        f"{abs(skew_s) * 1e3:.1f} ms {where} the clock of this machine, give or take "
+        f"{uncertain_s * 1e3:.1f} ms"
+    )
     if abs(skew_s) <= SKEW_S + uncertain_s:
         return Check(subject, "clock", found, values=values)
     remedy = f"set both clocks by NTP (chronyc tracking, timedatectl): {SKEW_S:.0f} s is tolerated"

@@ -228,8 +228,8 @@ class HostedFragment:
         )
         if end is None:
             raise NotSucceeded(
-                f"the process of {self.fragment.id} has ended meanwhile: 'nebuli status' lists the members "
-                f"with which the next one continues"
+                f"the process of {self.fragment.id} has ended meanwhile: 'nebuli status' lists "
+                f"the members with which the next process continues"
             )
         if end.step is None:
             raise NotSucceeded(end.why)

@@ -251,7 +251,8 @@ class StateInUse(MembersFailed):
 
     def __init__(self, place: str, which: str) -> None:
         super().__init__(
-            f"another process runs from the state in {place} ({which}): end that one first, or give another --state"
+            f"another process runs from the state in {place} ({which}): end that process first, "
+            f"or give another --state"
         )
 
 

@@ -305,7 +305,7 @@ class NotYet(StorageError):
         self.upper = upper
         super().__init__(
             what
-            or f"shard {shard} is written below {upper} only, and did not reach {asked} within "
+            or f"shard {shard} is written only below {upper}, and did not reach {asked} within "
             f"{deadline_s:g} s: wait longer, or check that its writer is alive"
         )
 
@@ -418,7 +418,7 @@ class SequenceGap(SequenceError):
 
     def __init__(self, producer: str, expected: int, got: int) -> None:
         super().__init__(
-            producer, expected, got, f"send again from {expected} on, nothing of this one was kept"
+            producer, expected, got, f"send again from {expected} on, nothing of this push was kept"
         )
 
 
@@ -427,7 +427,7 @@ class SequenceReused(SequenceError):
 
     def __init__(self, producer: str, expected: int, got: int) -> None:
         super().__init__(
-            producer, expected, got, "it was kept with other content; give every content a number of its own"
+            producer, expected, got, "it was kept with other content; use a separate number for each content"
         )
 
 

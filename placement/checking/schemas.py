@@ -187,10 +187,13 @@ def _united(operator: UnionOperator, inputs: Sequence[Schema], faults: list[Faul
 
 
 def _difference(ours: Schema, other: str, theirs: Schema) -> str:
-    """How two schemas differ first: "5 columns, but b has 4", or "column x BIGINT, but b has y VARCHAR there"."""
+    """How two schemas differ first: "5 columns, but b has 4", or "column x BIGINT, but b has y DATE in that place"."""
     for our, their in zip(ours, theirs, strict=False):
         if our != their:
-            return f"column {our.name} {sql_name(our.type)}, but {other} has {their.name} {sql_name(their.type)} there"
+            return (
+                f"column {our.name} {sql_name(our.type)}, but {other} has {their.name} {sql_name(their.type)} "
+                "in that place"
+            )
     return f"{len(ours)} columns, but {other} has {len(theirs)}"
 
 

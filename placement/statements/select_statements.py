@@ -158,7 +158,9 @@ def _common_types(operators: Operators, parts: Sequence[Relation], union: Expr) 
         type_ = reduce(_common, of_parts[1:], first)
         if type_ is None:
             shown_types = " and ".join(dict.fromkeys(map(sql_name, of_parts)))
-            raise Unsupported(f"column {name} of a UNION is {shown_types}: cast one of them", union)
+            raise Unsupported(
+                f"column {name} of a UNION has the types {shown_types}: cast one of them", union
+            )
         found.append(type_)
     return found
 

@@ -343,8 +343,8 @@ class _Model:
                 reasons[key] = why_pinned(operator)
                 continue
             came = ", ".join(f"{child} over {_links(paths[child])}" for child in operator.children)
-            gives = f", gives over {_links(paths[key])}" if key in paths else ""
-            reasons[key] = f"least traffic: takes {came}{gives}"
+            gives = f", sends its output over {_links(paths[key])}" if key in paths else ""
+            reasons[key] = f"least traffic: reads {came}{gives}"
         return reasons
 
     def _missing(self) -> str:

@@ -248,8 +248,8 @@ class ViewLookups:
             f"no answer from {named} of {members}" if asked else f"not all {members} members were at one step"
         )
         return (
-            f"{what}; they may be restarting, as the circuit is "
-            f"{coordinator.phase.value}, in epoch {coordinator.epoch}"
+            f"{what}; members may be restarting: the circuit is {coordinator.phase.value}, in "
+            f"epoch {coordinator.epoch}"
         )
 
     async def _at_one_step(self, view: _View, keys: pa.RecordBatch, until: float, asked: set[int]) -> _Rows:

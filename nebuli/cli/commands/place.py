@@ -133,7 +133,8 @@ def _in_steps(query: Query, model: Topology, members: int | None, form: str) -> 
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             option = f"--{name.replace('_', '-')}"
             raise click.UsageError(
-                f"{option} does not apply with --stepped, as members run at the nodes of sources and sinks: remove it"
+                f"{option} does not apply with --stepped, because members run at the nodes of "
+                f"sources and sinks: remove it"
             )
     if form not in ("text", "json"):
         raise click.UsageError(f"--stepped has no {form} output: use --format text or json")

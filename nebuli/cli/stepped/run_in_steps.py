@@ -99,7 +99,7 @@ def _refuse_options_of_free_queries() -> None:
     for name, why in _OF_FREE_QUERIES.items():
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             option = f"--{name.replace('_', '-')}"
-            raise click.UsageError(f"{option} does not apply with --stepped, as {why}: remove it")
+            raise click.UsageError(f"{option} does not apply with --stepped, because {why}: remove it")
 
 
 def step_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -151,7 +151,7 @@ class KeptChannelSource(Source):
         if last is Signal.END and stream.rows_to_skip:
             raise InputGone(
                 f"{self._place}: stream {stream.stream} ends {stream.rows_to_skip} rows before "
-                f"the position that the query had reached: the stream is another one, or begins "
+                f"the position that the query had reached: the stream was replaced, or now begins "
                 f"at another message; restart the query from scratch"
             )
         return last if isinstance(last, Signal) else Signal.LATER

@@ -237,7 +237,8 @@ class KeptChannel(SourceReader):
             if heads.failure is not None and not self._is_told_failed:
                 self._is_told_failed = True
                 _log.warning(
-                    "%s: stream %s has no more than the %d messages that were read: %s; waiting for the next one",
+                    "%s: stream %s has no more than the %d messages that were read: %s; waiting "
+                    "for the next stream",
                     *(self.reads, self._stream, heads.head, _one_line(heads.failure)),
                 )
             await asyncio.sleep(min(_AGAIN_S, LOOK_S))

@@ -225,7 +225,7 @@ class NatsPull:
         sequence, of_consumer = map(int, parts[5:7] if len(parts) == _SHORT else parts[7:9])
         self._taken += 1
         if of_consumer != self._taken:
-            self._fail(f"message {self._taken} of the consumer is lost: {of_consumer} came instead")
+            self._fail(f"message {self._taken} of the consumer is lost: {of_consumer} arrived instead")
         if self._failed is None:
             self._wanted -= 1
             if sequence >= self._lowest:

@@ -57,9 +57,9 @@ class CircuitBatchReader(_ReadsSteps, DataSourceReader):
         start = _first(options, there)
         if not start <= end <= there:
             raise OptionError(
-                f"circuit {options.place.address}, output {options.output}: steps from {start} up to {end} "
-                f"are requested, but only those below {there} are computed: give startingStep and endingStep "
-                f"in this order, up to {there}"
+                f"circuit {options.place.address}, output {options.output}: steps from {start} up "
+                f"to {end} are requested, but only steps below {there} are computed: give "
+                f"startingStep and endingStep in this order, up to {there}"
             )
         return [StepsPartition(each) for each in Steps(start, end).cut(options.min_partitions)]
 
@@ -164,9 +164,9 @@ def _step(offset: dict[str, Any]) -> int:
 
 def _replaced(options: ReadOptions, first: int, there: str) -> str:
     return (
-        f"circuit {options.place.address}, output {options.output}: the query has read all steps below "
-        f"{first}, but {there}: the circuit was started from scratch, or is another one; start with a new "
-        "checkpoint"
+        f"circuit {options.place.address}, output {options.output}: the query has read all steps "
+        f"below {first}, but {there}: the circuit was started from scratch, or replaced by "
+        f"another circuit; start with a new checkpoint"
     )
 
 

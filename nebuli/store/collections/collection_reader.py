@@ -72,8 +72,8 @@ class Reader:
                 name = self._collection.name
                 raise NotYet(
                     name, hold.at, error.upper, deadline_s,
-                    f"collection {name} is complete below {error.upper} only, and did not reach {hold.at} "
-                    f"within {deadline_s:g} s: read at an earlier time, or wait longer",
+                    f"collection {name} is complete only below {error.upper}, and did not reach "
+                    f"{hold.at} within {deadline_s:g} s: read at an earlier time, or wait longer",
                 ) from None  # fmt: skip
 
     async def snapshot_of(self, rendition: str, at: int, deadline_s: float) -> pa.Table:

@@ -90,9 +90,9 @@ class ConflictingWrite(CollectionError):
         self.time = time
         super().__init__(
             f"rendition {rendition} of collection {name} has other rows at time {time} than this "
-            f"writer (only there: {there}; only here: {here}). All writers of a rendition must "
-            f"write the same rows: find the difference between the writers, write a new rendition "
-            f"from scratch, and hand over to it"
+            f"writer (only in the rendition: {there}; only at this writer: {here}). All writers "
+            f"of a rendition must write the same rows: find the difference between the writers, "
+            f"write a new rendition from scratch, and hand over to it"
         )
 
 

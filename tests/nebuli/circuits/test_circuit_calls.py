@@ -33,5 +33,5 @@ async def test_who_stages_too_much_for_one_push_is_told_to_stage_less_and_not_to
         await calls.push_staged("a", "spark query 7", 3, ["piece"], 1.0)
     await calls.close()
     assert "limit its batches (maxFilesPerTrigger, maxBytesPerTrigger" in str(raised.value)
-    assert "cannot continue with it" in str(raised.value)
+    assert "cannot continue with this checkpoint" in str(raised.value)
     assert "send number 3 again" not in str(raised.value)

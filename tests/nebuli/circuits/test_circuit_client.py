@@ -246,7 +246,8 @@ async def test_output_that_is_not_kept_any_more_is_said_with_the_first_that_is(s
         forgotten = await until_async(lambda: refusal(circuit), "a step that is forgotten")
         first = forgotten.bound
         assert str(forgotten).startswith(
-            f"step 0 of this output is no longer kept, and the first kept step is {first}: read from there"
+            f"step 0 of this output is no longer kept, and the first kept step is {first}: read "
+            f"from that step"
         )
         assert first <= older, "a step that may be repeated is compared with what is there"
         await read_until(circuit, "rows", Counter({("x", 3): 1}), step)

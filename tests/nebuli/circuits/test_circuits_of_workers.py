@@ -167,7 +167,7 @@ async def test_output_that_is_not_kept_any_more_is_said_through_workers(fleet: F
             await circuit.checkpoint()
 
         forgotten = await until_async(lambda: refusal(circuit), "a step that is forgotten")
-        assert f"the first kept step is {forgotten.bound}: read from there" in str(forgotten)
+        assert f"the first kept step is {forgotten.bound}: read from that step" in str(forgotten)
         await kill(fleet, id_, "member-0")
         again = await refusal(circuit)
         assert again is not None

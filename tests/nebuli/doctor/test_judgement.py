@@ -16,7 +16,7 @@ def test_another_version_is_red() -> None:
     assert judgement.version("w", "0.1.0", "3.11.2", "0.1.0").ok
     check = judgement.version("w", "0.2.0", "3.11.2", "0.1.0")
     assert (check.found, check.remedy.startswith("install one version everywhere")) == (
-        "nebuli 0.2.0, but 0.1.0 here",
+        "nebuli 0.2.0, but 0.1.0 on this machine",
         True,
     )
 

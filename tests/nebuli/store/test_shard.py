@@ -150,7 +150,7 @@ async def test_a_snapshot_waits_for_its_time(shard: Shard, other: Store) -> None
 
 async def test_a_snapshot_that_does_not_come_says_so(shard: Shard) -> None:
     await fill(shard, zset((1, 1)))
-    with pytest.raises(NotYet, match=r"below 1 only, and did not reach 7 within 0\.01 s") as raised:
+    with pytest.raises(NotYet, match=r"only below 1, and did not reach 7 within 0\.01 s") as raised:
         await shard.snapshot(7, deadline_s=0.01)
     assert (raised.value.asked, raised.value.upper) == (7, 1)
 

@@ -276,7 +276,7 @@ def test_an_aggregate_by_windows_needs_no_end() -> None:
     [
         (
             [{**WINDOW, "late": "late.csv"}, BY_HOUR],
-            "it has a file for late rows, but Spark does not return them",
+            "it has a file for late rows, but Spark does not return these rows",
         ),
         (
             [{**WINDOW, "idle_after": "5 seconds"}, BY_HOUR],

@@ -86,7 +86,7 @@ def test_what_is_explained_says_so() -> None:
         ("SELECT k FROM t ORDER BY |kk", "unknown column 'kk'"),
         (
             "SELECT k FROM (SELECT k FROM t ORDER BY |k)",
-            "ORDER BY is not supported here: leave it out; the outermost",
+            "ORDER BY is not supported here: leave it out; in nebuli run, the outermost",
         ),
         ("EXPLAIN |ANALYZE SELECT k FROM t", "EXPLAIN ANALYZE is not supported"),
     ],

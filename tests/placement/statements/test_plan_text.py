@@ -66,7 +66,7 @@ def test_a_window_has_all_its_settings() -> None:
                 {"id": "v", "type": "distinct", "input": "t", "max_state_bytes": 5},
                 {"id": "o", "type": "sink", "input": "v", "sink": "out"},
             ],
-            "max_state_bytes of v is for query files",
+            "a statement cannot have 'max_state_bytes' (of v)",
         ),
         (
             [

@@ -187,7 +187,7 @@ def test_windows_take_all_settings() -> None:
         ("SELECT t.k FROM t JOIN u ON |t.g = u.k", "g is VARCHAR, and k is BIGINT: cast one"),
         (
             "SELECT |k FROM t UNION ALL SELECT g FROM u",
-            "column k of a UNION is BIGINT and VARCHAR: cast one of",
+            "column k of a UNION has the types BIGINT and VARCHAR: cast one of",
         ),
         (
             "SELECT |k FROM t INTERSECT SELECT k FROM u",

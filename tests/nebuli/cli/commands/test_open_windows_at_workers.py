@@ -107,7 +107,7 @@ def test_a_step_that_cannot_close_windows_leaves_them_open_by_skip_step(make_fle
     hours.append("00:10:00")
     errors = [each["error"] for each in hours.run("--close", state="failed")["fragments"]]
     (step,) = {
-        found[1] for each in errors if (found := re.match(r"step (\d+) of .* It closes windows", each))
+        found[1] for each in errors if (found := re.match(r"step (\d+) of .* This step closes windows", each))
     }
     hours.append("00:20:00", n=-5)
     hours.run("--skip-step", step)

@@ -295,7 +295,7 @@ def test_keys_that_do_not_come_in_time_are_named_and_the_others_are_there(
         answer = client.post("/views/words/get", params={"deadline": 0.2}, json={"keys": ["late", "odd"]})
         assert told(answer)[:2] == (504, "lookup_timed_out")
         assert "1 of 2 keys of view 'words' were missing" in answer.json()["what"]
-        assert "within 0.2 s, such as ('late',)" in answer.json()["what"]
+        assert "were missing, such as ('late',), and did not arrive within 0.2 s" in answer.json()["what"]
         assert answer.json()["missing"] == [["late"]]
         (there,) = answer.json()["results"]
         assert (there["key"], there["hit"], len(there["rows"])) == (["odd"], True, 1)

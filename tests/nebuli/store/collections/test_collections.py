@@ -135,7 +135,7 @@ async def test_a_time_to_come_is_waited_for(collections: Collections) -> None:
     at = await collections.insert("sales", batch(("a", 1)))
     assert counted(await collections.snapshot("sales", at + 150)) == Counter({("a", 1): 1})
     with pytest.raises(
-        NotYet, match=rf"sales is complete below \d+ only, and did not reach {at + 60_000} within 0.1 s"
+        NotYet, match=rf"sales is complete only below \d+, and did not reach {at + 60_000} within 0.1 s"
     ):
         await collections.snapshot("sales", at + 60_000, deadline_s=0.1)
     await collections.insert("sales", batch(("b", 2)))

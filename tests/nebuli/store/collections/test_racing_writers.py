@@ -52,8 +52,8 @@ async def _race(store: SimulatedStore, draw: Random, rounds: int) -> tuple[Count
                     assert isinstance(answer, ConflictingWrite), answer
                     assert (answer.rendition, answer.time) == ("r1", at)
                     assert (
-                        f"only there: ('writer {winner}', {at}); only here: ('writer {number}', {at})"
-                        in str(answer)
+                        f"only in the rendition: ('writer {winner}', {at}); only at this writer: "
+                        f"('writer {number}', {at})" in str(answer)
                     )
                     told += 1
         reader = Accumulated()

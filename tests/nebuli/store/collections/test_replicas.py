@@ -120,12 +120,14 @@ async def test_writers_that_differ_are_told_where(
     before = state(collections)
     with pytest.raises(
         ConflictingWrite,
-        match=rf"rendition r1 of collection sales has other rows at time 7 .*only there: {there}; "
-        rf"only here: {here}\)\. ",
+        match=rf"rendition r1 of collection sales has other rows at time 7 .*only in the rendition: "
+        rf"{there}; only at this writer: {here}\)\. ",
     ) as raised:
         await other.write(sales, [(3, batch(("z", 0))), (7, batch(*rows)), (12, batch(("x", 1)))], 0, 20)
     assert (raised.value.name, raised.value.rendition, raised.value.time) == ("sales", "r1", 7)
-    with pytest.raises(ConflictingWrite, match=r"at time 5 .*only there: nothing; only here: \('y', 1\)"):
+    with pytest.raises(
+        ConflictingWrite, match=r"at time 5 .*only in the rendition: nothing; only at this writer: \('y', 1\)"
+    ):
         await other.write(sales, [(5, batch(("y", 1)))], 5, 6)
     await collections.describe(sales)
     assert state(collections) == before

@@ -144,7 +144,9 @@ async def unequal_ones(ingestion: Ingestion) -> int:
         assert conflict.time >= _DIFFERENT
         won, lost = ("other", "one") if ended[0] is conflict else ("one", "other")
         at = conflict.time
-        assert f"only there: ('{won}', {at}); only here: ('{lost}', {at})" in str(conflict)
+        assert f"only in the rendition: ('{won}', {at}); only at this writer: ('{lost}', {at})" in str(
+            conflict
+        )
         assert "write a new rendition from scratch, and hand over to it" in str(conflict)
         ingestion.store.calm = True
         await first.new_rendition("sales", rendition="r2", shards=2)
