@@ -192,9 +192,9 @@ class MembersEnd(MembersFailed):
         self.member = member
         last = "\n".join(said)
         super().__init__(
-            f"member {member} has ended {ends} times within {within_s:g} s, the last time by "
-            f"{how}, without progress in between: it is not started again. Fix the cause, and run "
-            f"the query again: it continues where it was" + (f"\n{last}" if last else "")
+            f"member {member} has ended {ends} times within {within_s:g} s (the last time: {how}), "
+            f"without progress in between: it is not started again. Fix the cause, and run the "
+            f"query again: it continues where it was" + (f"\n{last}" if last else "")
         )
 
 

@@ -105,7 +105,7 @@ class Story:
         if code == 1 and self._disk_was_full:
             self.tally["given up for a full disk"] += 1
             self._disk_was_full = False
-        elif code == 1 and "by killed by SIGKILL, without progress" in self.said[-1]:
+        elif code == 1 and "the last time: killed by SIGKILL), without progress" in self.said[-1]:
             self.tally["given up for kills"] += 1
         elif code not in (0, -signal.SIGKILL):
             raise Violation(f"the run ended with {code}: " + "\n".join(self.said[-20:]))

@@ -246,7 +246,7 @@ async def test_a_member_that_dies_again_and_again_is_given_up_with_what_it_said(
 
         killing = asyncio.create_task(kill())
         with pytest.raises(
-            MembersEnd, match=r"member 1 has ended 5 times .* killed by SIGKILL, without progress"
+            MembersEnd, match=r"member 1 has ended 5 times .* killed by SIGKILL\), without progress"
         ):
             await run.until_ended()
         killing.cancel()
