@@ -1,4 +1,4 @@
-"""The system over topology, placement and network channels: workers, their engine, and the command line."""
+"""Queries over several machines: workers, their engine, clients and the command line."""
 
 import os
 from importlib import import_module

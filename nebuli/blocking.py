@@ -1,4 +1,4 @@
-"""The same as `nebuli`, for programs without an event loop: each call waits for its result."""
+"""The clients of `nebuli` for programs without an event loop: each call waits for its result."""
 
 from __future__ import annotations
 

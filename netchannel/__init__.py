@@ -1,6 +1,6 @@
 """Network channels: streams of Arrow batches between processes, without a broker.
 
-Nothing is lost, doubled or reordered.
+No message is lost, duplicated or reordered.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Spark executors as ends of network channels.
 
-As a data source: ``spark.read`` and ``spark.readStream``, ``df.write`` and ``df.writeStream``, all with
-``.format("netchannel")``. And within ``mapInArrow`` and ``foreachPartition``, where each partition sends or receives
-a stream of its own. PySpark is imported only within functions that need it, so that the other end of a channel can
-use this package without it.
+Channels are a data source of ``spark.read`` and ``spark.readStream``, ``df.write`` and ``df.writeStream``, all with
+``.format("netchannel")``. They can also be used within ``mapInArrow`` and ``foreachPartition``, where each partition
+sends or receives a separate stream. PySpark is imported only within functions that need it, so that the other end of a
+channel can use this package without PySpark.
 
-Names are imported when they are first used: Spark imports this package in every session that looks up a
-format, whether that is of channels or not.
+Names are imported when they are first used, because Spark imports this package in every session that looks up a
+format, even a format without channels.
 """
 
 from __future__ import annotations
