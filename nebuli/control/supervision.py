@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Policy", "Supervisor"]
 
-_POLL_S = 0.1
+_POLL_S = (0.01, 0.1)
+"""The first pause between two looks at a query, and the longest: the end of a short query is seen at once."""
+_LONGER = 1.25
 _SETTLE_S = 5.0
 _STOP_S = 10.0
 _LOSSES = 3
@@ -120,9 +122,11 @@ class Supervisor:
 
     async def watch(self) -> None:
         """Return when the query has finished. Raises QueryFailed, QueryLost or NodeUnreachable; then all is stopped."""
+        pause_s, longest_s = _POLL_S
         try:
-            while not await self._turn():  # noqa: ASYNC110 - what is waited for is at other machines
-                await asyncio.sleep(_POLL_S)
+            while not await self._turn():  # what is waited for is at other machines
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * _LONGER, longest_s)
         except (QueryFailed, QueryLost, NodeUnreachable, WorkerRefused):
             await stop((*self._active.places, *self._left), self._fleet)
             raise

@@ -94,6 +94,24 @@ def become(worker: Told, state: FragmentState, cause: Cause = Cause.NONE) -> Fra
     return worker.status
 
 
+@pytest.mark.parametrize("lasts_s", [0.005, 0.02, 0.2, 3.0])
+async def test_the_end_of_a_query_is_seen_soon(lasts_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After 10 ms and a quarter of its duration, or after 0.1 s, with at most 25 looks a second."""
+    pauses: list[float] = []
+    query = Scene(Policy.FAIL)
+
+    async def sleep(delay_s: float) -> None:
+        pauses.append(delay_s)
+        if sum(pauses) >= lasts_s:
+            become(query.above, FragmentState.FINISHED)
+            become(query.below, FragmentState.FINISHED)
+
+    monkeypatch.setattr("nebuli.control.supervision.asyncio.sleep", sleep)
+    await query.supervisor.watch()
+    assert sum(pauses) <= min(lasts_s * 1.25 + 0.01, lasts_s + 0.1)
+    assert len(pauses) <= 25 * (lasts_s + 1)
+
+
 @pytest.mark.parametrize("policy", Policy)
 async def test_a_node_whose_fragments_have_finished_is_not_missed(policy: Policy) -> None:
     query = Scene(policy)
