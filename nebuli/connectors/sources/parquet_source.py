@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,13 +27,15 @@ if TYPE_CHECKING:
 __all__ = ["ParquetSource"]
 
 _BATCH_ROWS = 65_536
+_AHEAD = 2
+"""Batches that are read, or being read, while one is worked on: with one, the thread would wait for the next order."""
 _MAGIC = b"PAR1"
 
 
 class ParquetSource(Source):
     """One Parquet file. Its `ArrowColumns` are found by name, others are not read; memory is that of a row group.
 
-    A thread reads the next batch while the last one is worked on.
+    A thread reads the next batches while the last one is worked on.
     """
 
     def __init__(self, settings: Settings, columns: Schema, wake: Callable[[], None]) -> None:
@@ -43,7 +46,7 @@ class ParquetSource(Source):
         self._file: pa.parquet.ParquetFile | None = None
         self._batches: Iterator[pa.RecordBatch] = iter(())
         self._thread = ThreadPoolExecutor(1, "nebuli-parquet")
-        self._next: Future[pa.RecordBatch | None] | None = None
+        self._ahead: deque[Future[pa.RecordBatch | None]] = deque()
 
     def open(self) -> None:
         """Check the file's schema, and start reading."""
@@ -58,10 +61,7 @@ class ParquetSource(Source):
         self._batches = self._file.iter_batches(
             _BATCH_ROWS, columns=self._columns.wanted.names, use_threads=True
         )
-        self._read_on()
-
-    def _read_on(self) -> None:
-        self._next = self._thread.submit(self._read)
+        self._ahead.extend(self._thread.submit(self._read) for _ in range(_AHEAD))
 
     def _read(self) -> pa.RecordBatch | None:
         batch = next(self._batches, None)
@@ -89,18 +89,17 @@ class ParquetSource(Source):
 
     def poll(self) -> pa.RecordBatch | Signal:
         """The next batch of rows, each with weight 1 unless its weights are read, too."""
-        assert self._next is not None, "it is open"
         try:
-            batch = self._next.result()
+            batch = self._ahead.popleft().result()
         except (OSError, pa.ArrowInvalid) as error:
             raise unreadable(self._path, error) from error
         if batch is None:
             return Signal.END
-        self._read_on()
+        self._ahead.append(self._thread.submit(self._read))
         return batch
 
     def close(self, reason: str) -> None:
         """Close the file."""
-        self._thread.shutdown()
+        self._thread.shutdown(cancel_futures=True)
         if self._file is not None:
             self._file.close()
