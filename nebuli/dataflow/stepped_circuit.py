@@ -36,6 +36,7 @@ from nebuli.dataflow.zset import (
     canonical_and_hashes,
     consolidated_hashes,
     empty,
+    has_distinct_rows,
     portions,
     with_canonical_floats,
 )
@@ -374,14 +375,16 @@ class SteppedCircuit:
                 yield from self._aggregate(node, node.operator)
             case _:
                 rows = together(node.taken(0))
-                hashes = consolidated_hashes(rows) if node.follows_input else None
-                if hashes is None:
-                    rows, hashes = canonical_and_hashes(rows)
+                contents = node.operator if isinstance(node.operator, Contents) else None
+                if contents or not (node.follows_input and has_distinct_rows(rows)):
+                    hashes = consolidated_hashes(rows) if node.follows_input else None
+                    if hashes is None:
+                        rows, hashes = canonical_and_hashes(rows)
+                    if contents:
+                        contents.keep(rows, hashes)
+                        node.measure()
                 node.rows_out += rows.num_rows
                 self._given[node.id] = rows
-                if isinstance(node.operator, Contents):
-                    node.operator.keep(rows, hashes)
-                    node.measure()
 
     def _join(self, node: StepNode, join: Join) -> Work:
         made: list[pa.RecordBatch] = []

@@ -27,6 +27,8 @@ WEIGHT = RESERVED
 MOST_REPEATED = 1 << 28
 """Rows that a batch stands for, at most: each takes memory where they are written out."""
 _FEW = 8
+_SAMPLE = 64
+"""So many rows nearly always show if a column does not increase."""
 _WEIGHT_FIELD = pa.field(WEIGHT, pa.int64())
 
 
@@ -150,6 +152,24 @@ def consolidated_hashes(batch: pa.RecordBatch) -> NDArray[np.uint64] | None:
     hashes = hashing.hash_rows(batch.columns[:-1], batch.num_rows)
     in_order = np.sort(hashes)
     return None if (in_order[1:] == in_order[:-1]).any() else hashes
+
+
+def has_distinct_rows(batch: pa.RecordBatch) -> bool:
+    """True if every row is seen to stand once, and with a weight: an integer or a time increases from row to row.
+
+    Event times and ids do, in the order in which they were written. No row is hashed; False if that were necessary.
+    """
+    return bool(weights_of(batch).all()) and any(map(_increases, batch.columns[:-1]))
+
+
+def _increases(column: Any) -> bool:
+    type_, types = column.type, pa.types
+    if column.null_count or not (
+        types.is_integer(type_) or types.is_timestamp(type_) or types.is_date(type_)
+    ):
+        return False
+    values = column.view(f"{'u' * types.is_unsigned_integer(type_)}int{type_.bit_width}").to_numpy()
+    return all(bool((some[1:] > some[:-1]).all()) for some in (values[:_SAMPLE], values))
 
 
 def portions(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

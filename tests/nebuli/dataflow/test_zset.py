@@ -84,3 +84,36 @@ def test_a_z_set_is_consolidated_where_each_row_stands_once_and_with_a_weight(
 ) -> None:
     batch = pa.record_batch([pa.array(rows, pa.int64()), pa.array(weights, pa.int64())], ["n", zset.WEIGHT])
     assert (zset.consolidated_hashes(batch) is not None) is expected
+
+
+_TIMES = pa.timestamp("us", "UTC")
+
+
+@pytest.mark.parametrize(
+    ("column", "weights", "expected"),
+    [
+        (pa.array([1, 2, 3]), [1, 2, -1], True),
+        (pa.array([3, 2, 1]), [1, 1, 1], False),
+        (pa.array([1, 2, 2]), [1, 1, 1], False),
+        (pa.array([1, 2, 3]), [1, 0, 1], False),
+        (pa.array([1, None, 3]), [1, 1, 1], False),
+        (pa.array([1, 2**63], pa.uint64()), [1, 1], True),
+        (pa.array([2**63, 1], pa.uint64()), [1, 1], False),
+        (pa.array([-1, 1], pa.int8()), [1, 1], True),
+        (pa.array([-5, 7], _TIMES), [1, 1], True),
+        (pa.array([7, 7], _TIMES), [1, 1], False),
+        (pa.array([1, 2], pa.date32()), [1, 1], True),
+        (pa.array([1.0, 2.0]), [1, 1], False),
+        (pa.array(["a", "b"]), [1, 1], False),
+        (pa.array([*range(1_000), 7]), [1] * 1_001, False),
+        (pa.array([], pa.int64()), [], True),
+    ],
+)
+def test_rows_in_which_a_number_or_a_time_increases_are_distinct(
+    column: pa.Array, weights: list[int], expected: bool
+) -> None:
+    """Where another column repeats its values, too."""
+    same = pa.array(["same"] * len(column), pa.string())
+    batch = pa.record_batch([same, column, same, pa.array(weights, pa.int64())], ["a", "b", "c", zset.WEIGHT])
+    assert zset.has_distinct_rows(batch) is expected
+    assert not expected or zset.consolidate(batch).num_rows == batch.num_rows
