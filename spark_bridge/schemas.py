@@ -66,8 +66,8 @@ def _from_spark(schema: StructType | str) -> pa.Schema:
             ValueError,
         ) as error:  # pyarrow raises the second, as for a map's keys of type void
             raise SchemaConflict(
-                f"the column {field.name!r} is {field.dataType.simpleString()}, for which there is no Arrow type: cast "
-                f"it to another one"
+                f"the column {field.name!r} has the type {field.dataType.simpleString()}, which Arrow does not have: "
+                f"cast it to another type"
             ) from error
         return found
 

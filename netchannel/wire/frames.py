@@ -431,7 +431,8 @@ def unpack(frame: Frame) -> Messages:
         _check_whole(largest)
     elif len(payload) > PACK_LIMIT and (size := sum(lengths) + sum(map(len, notes))) > PACK_LIMIT:
         raise ProtocolError(
-            f"a frame packs {count} messages of {size} bytes from number {frame.sequence} on: the limit is {PACK_LIMIT}"
+            f"a frame packs {count} messages from number {frame.sequence} on, of {size} bytes together: the limit is "
+            f"{PACK_LIMIT} bytes"
         )
     return bodies, notes, largest
 

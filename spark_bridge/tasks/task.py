@@ -148,5 +148,5 @@ def _input_stream() -> BinaryIO:
         frame = frame.f_back
     raise NotInTask(
         "the PySpark worker of this process is of an unknown kind, so a complete input cannot be distinguished from "
-        "a broken one: use a PySpark from 4.1 to 4.3, or report its version"
+        "a broken one: use PySpark 4.1 to 4.3, or report your version"
     )

@@ -132,9 +132,9 @@ def _running() -> Running:
     batch = context and context.getLocalProperty("streaming.sql.batchId")
     if context is None or not query or not batch:
         raise UnsupportedSpark(
-            "this version of Spark does not give a task its query and batch (sql.streaming.queryId, "
-            "streaming.sql.batchId), which identify a repeated batch: use a PySpark from 4.1 to 4.3, or "
-            "report its version"
+            "this version of Spark does not tell a task the ids of its query and batch (sql.streaming.queryId, "
+            "streaming.sql.batchId), which identify a repeated batch: use PySpark 4.1 to 4.3, or "
+            "report your version"
         )
     checkpoints = context.getLocalProperty("spark.sql.streaming.checkpointLocation")
     return Running(query, int(batch), checkpoints, context.getLocalProperty("spark.hadoop.fs.defaultFS"))

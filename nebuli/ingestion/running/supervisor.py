@@ -111,7 +111,7 @@ class Supervisor:
                 if (source, name) not in wanted:
                     await end_process(holder)
         except OSError as error:
-            _log.warning("instances of a former supervisor cannot be searched for: %s", error)
+            _log.warning("cannot search for the instances of a former supervisor: %s", error)
 
     def _forget(self, entries: Mapping[str, Entry]) -> None:
         """Remove the files of sources that were dropped."""

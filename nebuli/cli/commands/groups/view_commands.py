@@ -89,7 +89,7 @@ def get(
     deadline: float,
     as_json: bool,
 ) -> int:
-    """Print the rows of a view with a key.
+    """Print the rows that a view has for a key.
 
     Give one KEY for each key column of the view NAME. Prints to standard error whether the key was a hit (in memory
     already) and, if the query runs in steps, the step of the rows.
