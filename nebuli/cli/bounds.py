@@ -126,8 +126,8 @@ close = click.option(
     "--close",
     "closes",
     is_flag=True,
-    help="When the inputs of a query in steps end, also end its event time, so that all windows close. By default, open "
-    "windows wait for the rows of a later run.",
+    help="When the inputs of a query in steps end, also end its event time, so that all windows close. By default, "
+    "open windows wait for the rows of a later run.",
 )
 keep_output = click.option(
     "--keep-output",

@@ -117,7 +117,7 @@ def get(
 @_at
 @_topology
 def watch(name: str, key: tuple[str, ...], at: str, topology: str | None) -> int:
-    """Print the rows of a view with a key at each change.
+    """Print the rows that a view has for a key, at each change.
 
     Prints a line of JSON now and after each change of the rows with KEY in the view NAME: a list of all rows, or an
     object with the step and the rows if the query runs in steps.

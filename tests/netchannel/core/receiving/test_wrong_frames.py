@@ -98,7 +98,7 @@ WRONG: dict[str, tuple[dict[str, Any], bytes, str]] = {
     "a pack that is too large": (
         {},
         data(*[bytes(PACK_LIMIT // 2)] * 3),
-        f"3 messages of {PACK_LIMIT // 2 * 3} bytes from number 0 on: the limit is {PACK_LIMIT}",
+        f"3 messages from number 0 on, of {PACK_LIMIT // 2 * 3} bytes together: the limit is {PACK_LIMIT}",
     ),
     "a body that should go in pieces": (
         {},
