@@ -159,7 +159,7 @@ class StagingPolicy:
     attempt of the group is being written. So is an attempt whose sender is gone for that time. ``max_kept_bytes``
     (None: no bound) bounds the files of committed, unacknowledged groups: a commit that would exceed it waits, and a
     group larger than the bound waits until nothing is kept. Files that are no longer needed are kept for reuse for up
-    to a minute, at most a fourth of ``max_staged_bytes``, while the disk has the same amount free in addition.
+    to a minute, at most a fourth of ``max_staged_bytes``, while the disk has at least the same amount free.
     """
 
     directory: str | PathLike[str]

@@ -57,7 +57,7 @@ class DataLost(SparkBridgeError):
 
 
 class CheckpointReplaced(SparkBridgeError):
-    """A query reads or writes under another query's name, or its checkpoint was deleted or replaced."""
+    """A query reads or writes under another query's name, e.g. because its checkpoint was deleted or replaced."""
 
 
 class UnsupportedSpark(SparkBridgeError):

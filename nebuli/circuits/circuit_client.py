@@ -214,8 +214,8 @@ class Circuit:
 
         Changes are a Z-set, whose last column is ``_weight``. A step without changes has no rows. Yielded steps are
         durable and final.
-        Ends when the circuit is shut down. If the circuit does not answer, the iterator waits for it until the
-        deadline, and then continues at the same step. A slow reader does not delay others. A cancelled call of the
+        Ends when the circuit is shut down. If the circuit does not answer, the iterator waits for it, until the
+        deadline at most, and continues at the same step. A slow reader does not delay others. A cancelled call of the
         iterator takes no step: the next call returns it.
 
         Raises UnknownOutput, StepForgotten, CircuitUnreachable.
@@ -313,7 +313,7 @@ class Circuit:
     async def shut_down(self) -> None:
         """End the circuit, with a checkpoint if all members are present; return when the end begins.
 
-        If the query is run again with the same state, it resumes there.
+        If the query is run again with the same state, it resumes where it ended.
         """
         with self._errors():
             await self._call(self._stub.ShutDown, wire.ShutDownRequest())

@@ -459,7 +459,7 @@ class WorkerNode:
         try:
             return self._fragments[id_]
         except KeyError:
-            raise UnknownFragment(f"no fragment {id_} here; this worker has {len(self._fragments)}") from None
+            raise UnknownFragment(f"no fragment {id_} here; fragments here: {len(self._fragments)}") from None
 
 
 def _are_in_turn(one: AnyFragment, other: AnyFragment) -> bool:

@@ -679,7 +679,7 @@ def receiver_server(
 ) -> BlockingReceiverServer:
     """Return the process-wide receiver. The first call binds ``address`` (a free port of 127.0.0.1 if None).
 
-    The settings of the first call apply, too. They are as for `netchannel.ReceiverServer`.
+    The settings of the first call apply to all calls; they are those of `netchannel.ReceiverServer`.
 
     Raises:
         NetChannelError: the receiver is already bound to another address, or has other settings.

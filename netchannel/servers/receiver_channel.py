@@ -187,7 +187,7 @@ class ReceiverChannel:
             await self._changes.wait()
 
     async def schema(self) -> pa.Schema | None:
-        """Wait for the stream's schema, which precedes its data; None with the codec ``bytes``."""
+        """Wait for the stream's schema, known before its data and on an empty stream; None with codec ``bytes``."""
         decoder = self._decoder
         if not isinstance(decoder, ArrowDecoder):
             return None

@@ -409,9 +409,7 @@ class _SteppedBinder(_Binder):
     def plan(self) -> SteppedPlan:
         for operator in self._query.operators:
             if isinstance(operator, DividedOperator) and operator.shard is not None:
-                message = (
-                    "in steps, rows are divided among all members; omit 'shard', or run it as a free query"
-                )
+                message = "in steps, rows are divided among all members; omit 'shard', or run the query without steps"
                 self._fault(operator, ("shard",), message)
         self._bind_all(sorted(each.id for each in roots_of(self._query.outlines)))
         inputs = [each for each in self._operators.values() if isinstance(each, InputOperator)]

@@ -172,7 +172,7 @@ def receive(
     The sender gets the task's address from `announced`. ``schema`` is given as to ``mapInArrow``; received batches are
     converted to exactly its types, and raise `SchemaConflict` if a value would change. A batch is acknowledged once
     Spark has taken it from this function, so the producer's ``close`` does not return before that. In all other
-    respects it works as `open_inbox`.
+    respects it works like `open_inbox`.
     """
     format_channel(channel, 0)
     return Receive(channel, announce, arrow_schema(schema), buffer, fault)

@@ -33,7 +33,7 @@ _ASK_S = 0.5
 """Seconds between questions whether there is room."""
 _REFUSED = (
     "deliveryGuarantee=exactly-once, the default, writes to channels of register_staged_channel; at-least-once "
-    "writes to channels of register_channel. After the end of a stream, its consumer has to register the channel "
+    "writes to all other channels. After the end of a stream, its consumer has to register the channel "
     "again; a batch write that other writes follow needs endOfStream=false."
 )
 

@@ -266,7 +266,7 @@ def _refuse_without_sources(query: SteppedQuery) -> None:
     if query.external:
         raise click.UsageError(
             f"no physical source is attached to {', '.join(query.external)}: add one to the "
-            f"topology, or give --serve HOST:PORT, at which programs push its rows"
+            f"topology, or give --serve HOST:PORT, at which programs push the rows"
         )
 
 

@@ -152,8 +152,8 @@ class ReadAhead:
                 raise AddressGone(
                     f"{self.reader.reads}: messages up to "
                     f"{address}{f' of {part}' if part else ''} are recorded as available, but "
-                    f"only messages up to {end} exist: some were lost, or this is another source "
-                    f"of that name; restore it, or drop the source and create it again"
+                    f"only messages up to {end} exist: some were lost, or the raw source was "
+                    f"replaced; restore it, or drop the source and create it again"
                 )
 
     def _below(self, part: str, address: int) -> list[Messages]:

@@ -701,7 +701,7 @@ class OutboundChannel(JobOwner):
     def _check_sent(self, upto: int) -> None:
         if upto > self.sent:
             raise ProtocolError(
-                f"{self.to} acknowledged messages below {upto} of channel {self.id!r}, but only {self.sent} were sent"
+                f"{self.to} confirmed messages below {upto} of channel {self.id!r}, but only {self.sent} were sent"
             )
 
     def _progress(self, received: int) -> None:
