@@ -20,7 +20,7 @@ from nebuli.dataflow.errors import DataflowError
 from nebuli.exactness import goes_on, state_of
 from nebuli.forking.spawner import SpawnFailed
 from nebuli.free.fragment_thread import log_end
-from nebuli.free.last_words import close_inputs, fail_output
+from nebuli.free.neighbour_notices import close_inputs, fail_output
 from nebuli.node.fragment.conversation import (
     Add,
     AddEnd,

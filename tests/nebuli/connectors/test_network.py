@@ -22,7 +22,7 @@ from nebuli.connectors.positions import END, Lineage, Span, as_note, of_note
 from nebuli.connectors.provider import Provider
 from nebuli.dataflow import zset
 from nebuli.dataflow.rows import MAX_BATCH_ROWS
-from nebuli.free.last_words import fail_output
+from nebuli.free.neighbour_notices import fail_output
 from nebuli.free.runner import FragmentRunner
 from nebuli.rpc.status import FragmentState
 from placement.plan import Fragment, NetworkSink, NetworkSource
