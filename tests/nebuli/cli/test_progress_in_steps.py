@@ -99,7 +99,8 @@ def test_rows_that_are_left_out_are_counted_by_step_and_input_with_the_outputs_t
     assert first.startswith("step 7 skips 1 row of input sales")
     assert first.endswith(" state/skipped-7-sales.arrow")
     assert second.startswith("step 1,300 skips 2,500 rows of input returns")
-    assert " state/skipped-1300-returns.arrow; rows, sums " in second
+    assert " state/skipped-1300-returns.arrow; " in second
+    assert second.endswith(" rows, sums")
     assert third.startswith("step 1,301 leaves windows open, ")
     assert progress.to_data()["skipped_rows"][1] == {
         "step": 1300,

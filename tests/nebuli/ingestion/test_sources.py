@@ -594,7 +594,7 @@ async def test_what_cannot_be_is_refused_and_nothing_happens(sources: Sources, l
     with pytest.raises(SourceRefused, match="collection taken, which exists already"):
         await sources.create(definition(lines, name="taken"))
     other = definition(lines).model_copy(update={"columns": definition(lines).columns[:1]})
-    with pytest.raises(SourceRefused, match="another schema"):
+    with pytest.raises(SourceRefused, match="another 'schema'"):
         await sources.rebuild("orders", other)
     kept_nowhere = parse_definition(
         "name: nats\nfrom: {type: NATS, url: 'nats://127.0.0.1:9', stream: s}\nformat: JSON\n"
@@ -610,15 +610,13 @@ async def test_what_cannot_be_is_refused_and_nothing_happens(sources: Sources, l
     with pytest.raises(SourceRefused, match="keeps no raw messages, and NATS may not have all"):
         await sources.rebuild("orders", definition(lines, told))
     await sources.create(definition(lines, f"raw: true\n{told}", name="kept"))
-    with pytest.raises(SourceRefused, match="another metadata"):
+    with pytest.raises(SourceRefused, match="another 'metadata'"):
         await sources.rebuild("kept", definition(lines, "raw: true", name="kept"))
     with pytest.raises(SourceRefused, match="no raw source metadata: name one of data"):
         await sources.skip("orders", 0, raw_source="metadata")
     await sources.drop("kept")
     await sources.collections.create("typed", definition(lines).schema)
-    with pytest.raises(
-        SourceRefused, match="columns id, amount, and no payload of bytes: leave out the format"
-    ):
+    with pytest.raises(SourceRefused, match=r"columns id, amount, and no column payload of bytes: .*format"):
         await sources.create(
             parse_definition(
                 "name: decoded\nfrom: {type: Collection, collection: typed}\nformat: JSON\n"

@@ -85,7 +85,7 @@ async def test_only_steps_that_are_there_and_the_next_can_be_read(log: InputLog)
     for step in (1, 5, 100):
         for call in (log.read(step, asyncio.Event()), log.fix(step)):
             with pytest.raises(
-                StepOutOfRange, match=f"step {step} of input log member 0 .* from 2, .* next is 4"
+                StepOutOfRange, match=f"step {step} of input log member 0 .* from 2, .* next .*is 4"
             ) as raised:
                 await call
             assert (raised.value.asked, raised.value.first, raised.value.last) == (step, 2, 4)

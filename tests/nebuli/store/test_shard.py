@@ -94,7 +94,7 @@ async def test_of_several_that_expect_the_same_upper_one_wins(shard: Shard, othe
     for error in results[:winner] + results[winner + 1 :]:
         assert isinstance(error, UpperMismatch)
         assert (error.shard, error.expected, error.found) == ("s", 0, winner + 1)
-        assert f"expected to be 0 and is {winner + 1}" in str(error)
+        assert f"shard s was expected to be 0, but is {winner + 1}" in str(error)
     assert weights(await shard.snapshot(0)) == {winner: 1}
 
 
@@ -302,7 +302,7 @@ async def test_an_update_has_a_time_of_its_append(shard: Shard) -> None:
 
 async def test_the_schema_is_that_of_its_creation(shard: Shard, store: Store, other: Store) -> None:
     another = weighted(pa.schema([("n", pa.int32())]))
-    with pytest.raises(SchemaMismatch, match=r"n: int64, text: string, _weight: int64; this is n: int32"):
+    with pytest.raises(SchemaMismatch, match=r"n: int64, text: string, _weight: int64; .* n: int32"):
         await store.create_shard("s", another)
     with pytest.raises(SchemaMismatch, match="keeps='contents'"):
         await store.create_shard("s", SCHEMA, keeps="updates")

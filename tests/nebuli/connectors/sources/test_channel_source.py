@@ -354,7 +354,7 @@ def test_a_stream_that_was_replaced_is_named_with_both_numbers(keeper: Keeper) -
     with reading(keeper, seek=position) as found, pytest.raises(InputGone) as caught:
         found.rest()
     said = str(caught.value)
-    assert f"message 2 of stream {old} comes next" in said
+    assert f"message 2 of stream {old}" in said
     assert f"stream {keeper.heads.stream}, up to message 5" in said
     assert "restart the query from scratch; give the source a consumer" in said
 
@@ -367,7 +367,7 @@ def test_a_stream_that_is_replaced_while_it_is_read_is_noticed(keeper: Keeper) -
         old = keeper.heads.stream
         keeper.leave()
         keeper.send()
-        with pytest.raises(InputGone, match=f"message 1 of stream {old} comes next"):
+        with pytest.raises(InputGone, match=f"message 1 of stream {old}"):
             found.next()
 
 
@@ -391,7 +391,7 @@ def test_rows_are_not_counted_from_another_beginning(keeper: Keeper) -> None:
         found.take(10)
         found.source.release(f"{keeper.heads.stream}/7")
         wait_for(lambda: keeper.heads.oldest == 7, "it is freed")
-    with reading(keeper, skip=2) as other, pytest.raises(InputGone, match="message 7 is the first"):
+    with reading(keeper, skip=2) as other, pytest.raises(InputGone, match=r"2 rows of stream .* message 7"):
         other.rest()
 
 

@@ -141,9 +141,9 @@ async def test_a_registry_that_is_not_there_or_slow_is_away(
 @pytest.mark.parametrize(
     ("status", "body", "complaint"),
     [
-        (401, b"", "gives status 401; expected a registry"),
-        (200, b"<html>", "gives something other than JSON"),
-        (200, b"[]", "gives JSON that is not an object"),
+        (401, b"", "status 401; expected a registry"),
+        (200, b"<html>", "something other than JSON"),
+        (200, b"[]", "JSON that is not an object"),
         (200, b'{"schema":"x","schemaType":"PROTOBUF"}', "has the type PROTOBUF; expected AVRO"),
         (200, b"{}", "expected AVRO"),
     ],

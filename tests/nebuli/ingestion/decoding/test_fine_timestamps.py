@@ -55,7 +55,7 @@ def test_zeros_are_passed_over_and_other_digits_refused(decoded: Callable[[str],
         # There is no setting to cut them, and so none is named.
         assert str(caught.value).endswith(
             f"column at: {shown!r} has digits below the microsecond, but a timestamp has at most "
-            f"six decimals: write no more"
+            f"six decimals: write no more than six"
         )
 
 

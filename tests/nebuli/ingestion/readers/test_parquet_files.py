@@ -204,6 +204,6 @@ async def test_a_file_with_broken_pages_is_refused(tmp_path: Path) -> None:
 
 
 async def test_a_file_that_is_not_there_is_waited_for(tmp_path: Path) -> None:
-    with pytest.raises(SourceAway, match="is not there"):
+    with pytest.raises(SourceAway, match="/a does not exist"):
         async with opened(tmp_path / "a"):
             pass

@@ -565,7 +565,7 @@ def test_an_epoch_that_does_not_rise_is_not_taken() -> None:
 )
 def test_a_coordinator_that_hears_of_a_greater_epoch_says_nothing_more(event: ev.Event) -> None:
     driven = running()
-    with pytest.raises(Fenced, match="another coordinator has taken over with epoch 9; this one has 1"):
+    with pytest.raises(Fenced, match=r"with epoch 9; .* epoch 1,"):
         driven.happen(event)
     with pytest.raises(Fenced):
         driven.hear(0, say.Received(1, 0, 1))
