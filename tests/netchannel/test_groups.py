@@ -275,7 +275,7 @@ async def test_a_commit_takes_an_attempt_as_it_was_sealed_or_not_at_all(
             with pytest.raises(AttemptLost, match="has 2 messages of 6 bytes"):
                 await client.commit("app", 0, [other])
         for other in (sealed._replace(partition=1), sealed._replace(attempt="00" * 16)):
-            with pytest.raises(AttemptLost, match="not here"):
+            with pytest.raises(AttemptLost, match="does not exist here"):
                 await client.commit("app", 0, [other])
         with pytest.raises(AttemptLost):
             await client.commit("app", 1, [sealed])

@@ -818,7 +818,7 @@ def test_a_stream_that_ended_before_is_not_acknowledged_for_another_length() -> 
     finished(world, first)
     longer = repeated(world, 2)
     assert longer.channel.acknowledged == 0
-    with pytest.raises(netchannel.ChannelClosed, match=r"already ended .*, after 1 messages.* the 2 sent"):
+    with pytest.raises(netchannel.ChannelClosed, match=r"already ended .*, after 1 messages.* 2 messages"):
         longer.send(b"x")
     same = repeated(world, 1)
     assert same.channel.error is None

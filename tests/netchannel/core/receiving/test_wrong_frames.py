@@ -51,18 +51,18 @@ WRONG: dict[str, tuple[dict[str, Any], bytes, str]] = {
         BEGUN + data(b"x"),
         "frame DATA with number 0 arrived where piece 1 of a PART with number 0",
     ),
-    "the end in a message": ({}, BEGUN + frame(Kind.END), "frame END .* where piece 1 of a PART .* was due"),
-    "a message in pieces in another": ({}, BEGUN * 2, "frame PART .* where piece 1 of a PART .* was due"),
+    "the end in a message": ({}, BEGUN + frame(Kind.END), "frame END .* where piece 1 of a PART "),
+    "a message in pieces in another": ({}, BEGUN * 2, "frame PART .* where piece 1 of a PART "),
     "a piece of another message": (
         {},
         BEGUN + frame(Kind.PART, NULLS, count=1, sequence=1),
         "piece 1 of a PART with number 1 arrived where piece 1 of a PART with number 0 was expected",
     ),
-    "a piece of none": ({}, frame(Kind.PART, NULLS, count=1), "came where none was due"),
+    "a piece of none": ({}, frame(Kind.PART, NULLS, count=1), "piece 1 of a PART .* where no piece "),
     "a piece that is left out": (
         {},
         frame(Kind.PART, extent=16) + frame(Kind.PART, NULLS, count=2),
-        "piece 2 of a PART .* came where piece 1 of a PART .* was due",
+        "piece 2 of a PART .* where piece 1 of a PART ",
     ),
     "a large piece": (
         {},
@@ -169,7 +169,7 @@ WRONG: dict[str, tuple[dict[str, Any], bytes, str]] = {
     "pieces of two things": (
         {"codec": "arrow"},
         frame(Kind.SCHEMA, extent=8) + frame(Kind.CONTEXT, NULLS, count=1),
-        "piece 1 of a CONTEXT .* came where piece 1 of a SCHEMA .* was due",
+        "piece 1 of a CONTEXT .* where piece 1 of a SCHEMA ",
     ),
     "a large schema": (
         {"codec": "arrow"},
