@@ -307,7 +307,7 @@ def test_what_cannot_be_read_again_is_no_base(keys: str, reads: str):
     column = 28 + len(keys)
     (said,) = found
     assert said.startswith(f"t.yaml:11:{column}: {reads} cannot be read again from its beginning to an end")
-    assert said.endswith("omit base, or read a file, a collection or another source that can")
+    assert said.endswith("omit base, or read a file, a collection or another source that can be read again")
 
 
 @pytest.mark.parametrize(
