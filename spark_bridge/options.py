@@ -281,7 +281,7 @@ def _connection(given: dict[str, Any], options: Mapping[str, str]) -> Connection
         try:
             check_channel_id(source.channel)
         except ValueError as error:
-            raise OptionError(f"the option channels: {error}") from None
+            raise OptionError(f"the option 'channels' is invalid: {error}") from None
     return Connection(sources, given["connectTimeout"], given["secret"], tls_of(given))
 
 

@@ -55,9 +55,7 @@ def _check_keep(keep: str | float) -> str | float:
 
 def _check_name(name: str) -> str:
     if not name.isprintable() or not 1 <= len(name) <= _LONGEST_NAME or name != name.strip():
-        raise ValueError(
-            f"expected a name of 1 to {_LONGEST_NAME} printable characters, got {name[:60]!r}"
-        )
+        raise ValueError(f"expected a name of 1 to {_LONGEST_NAME} printable characters, got {name[:60]!r}")
     return name
 
 

@@ -285,7 +285,7 @@ def added_of(body: bytes) -> tuple[list[str], str, bool]:
             raise ViewFailed(_other_version(version))
         return [str(view) for view in views], str(why), bool(again)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise ViewFailed(f"{len(body)} bytes that do not list the added views: {error}") from error
+        raise ViewFailed(f"the answer of {len(body)} bytes is not a list of added views: {error}") from error
 
 
 def _other_version(version: object) -> str:

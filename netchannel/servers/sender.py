@@ -354,7 +354,7 @@ class SenderServer:
                     await gone.wait()
         except TimeoutError:
             log.warning(
-                "%s: left %d clients that were not notified in time", core.name, len(core.services.clients)
+                "%s: ended before %d clients could be notified", core.name, len(core.services.clients)
             )
         await listening.__aexit__(None, None, None)
 

@@ -135,7 +135,9 @@ def arithmetic(function: str, a: Node, b: Node, sql: str) -> Node:
     if function == "divide" and type_ in INTEGERS:
         type_ = T.FLOAT64
     elif function == "integer_divide" and type_ in FLOATS:
-        raise ExpressionError(f"{sql} divides {sql_name(type_)}; // is for integers, use / or cast")
+        raise ExpressionError(
+            f"{sql} divides values of type {sql_name(type_)}, but // takes only integers: use /, or cast"
+        )
     elif (
         type_ in INTEGERS
         and type_ not in {a.type, b.type}

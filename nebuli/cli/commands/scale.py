@@ -34,7 +34,12 @@ _WITHIN_S = 10.0
     type=FilePath(),
     help="Topology with the certificates and the secret for CIRCUIT, if CIRCUIT is an address.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the step and the members as JSON.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print as JSON the new number of members, and the step from which they run.",
+)
 def scale(circuit: str, members: int, topology: str | None, *, as_json: bool) -> int:
     """Scale a query in steps to another number of members.
 

@@ -113,8 +113,8 @@ class Shard:
         """The append, checked. Raises SchemaMismatch."""
         if not 0 <= expected_upper < new_upper <= FINISHED:
             raise StorageError(
-                f"shard {self.name} cannot be appended to from {expected_upper} up to {new_upper}: times have 64 bits, "
-                f"and the upper has to grow"
+                f"cannot append to shard {self.name} with an upper of {expected_upper} before and {new_upper} after: "
+                f"the upper must increase, from 0 to at most {FINISHED}"
             )
         for at, rows in updates:
             if not expected_upper <= at < new_upper:

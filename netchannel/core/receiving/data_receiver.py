@@ -188,7 +188,7 @@ class ReceiverData(Link):
             case Kind.FAIL:
                 channel.aborted(frame.sequence, bytes(frame.payload).decode(errors="replace"), now)
             case kind:
-                raise ProtocolError(f"a frame {Kind(kind).name} arrived at the wrong time")
+                raise ProtocolError(f"unexpected frame {Kind(kind).name} at this point of the connection")
 
     @staticmethod
     def _learn(channel: InboundChannel, schema: bytes, now: float) -> None:
