@@ -185,7 +185,7 @@ def test_a_type_of_sparks_that_arrow_has_not_is_named():
     from pyspark.sql import types
 
     declared = types.StructType([types.StructField("ages", types.YearMonthIntervalType())])
-    with pytest.raises(SchemaConflict, match="the column 'ages' is interval year to month, for which"):
+    with pytest.raises(SchemaConflict, match=r"the column 'ages' .* interval year to month, .*Arrow"):
         arrow_schema(declared)
 
 
@@ -258,7 +258,5 @@ def test_an_array_or_map_of_nothing_is_one_of_nulls(kind, arrow):
 def test_a_map_without_a_type_for_its_keys_is_named():
     """As map() is, whose keys no null may be."""
     declared = types.StructType([types.StructField("m", types.MapType(VOID, VOID, False))])
-    with pytest.raises(
-        SchemaConflict, match=r"the column 'm' is map<void,void>, for which there is no Arrow"
-    ):
+    with pytest.raises(SchemaConflict, match=r"the column 'm' .* map<void,void>, .*Arrow"):
         arrow_schema(declared)
