@@ -279,9 +279,9 @@ async def test_times_have_64_bits(shard: Shard) -> None:
     await shard.hold("h", last)
     await shard.compact(full=True)
     assert weights(await shard.snapshot(last)) == {1: 1}
-    with pytest.raises(StorageError, match="times have 64 bits"):
+    with pytest.raises(StorageError, match=rf"{FINISHED - 1} .*{FINISHED + 1} .* at most {FINISHED}$"):
         await shard.compare_and_append([], FINISHED - 1, FINISHED + 1)
-    with pytest.raises(StorageError, match="the upper has to grow"):
+    with pytest.raises(StorageError, match="upper must increase"):
         await shard.compare_and_append([], FINISHED - 1, FINISHED - 1)
 
 

@@ -86,7 +86,7 @@ def test_a_name_with_dots_is_written_whole_or_in_parts(sql: str, name: str) -> N
         ("i AND b", r"type mismatch: AND needs BOOLEAN, but i is INTEGER"),
         ("upper(i)", r"type mismatch: upper needs VARCHAR, but i is INTEGER"),
         ("sqrt(s)", r"type mismatch: sqrt needs a number, but s is VARCHAR"),
-        ("dep_delay // 2", r"// is for integers"),
+        ("dep_delay // 2", r"DOUBLE, but // .* integers"),
         ("coalesce(i, 'x')", r"COALESCE has INTEGER and 'x', which is VARCHAR"),
         ("CASE WHEN i THEN 1 END", r"WHEN needs BOOLEAN, but i is INTEGER"),
         (
