@@ -89,7 +89,7 @@ def test_rows_that_are_only_added_are_read_plainly_and_others_refused(spark, fil
         ({"output": "other"}, "no output 'other': it has rows, totals"),
         ({"startingStep": "soon"}, "takes earliest, latest, or the number of a step, not 'soon'"),
         ({"startingStep": "5", "endingStep": "4"}, "steps from 5 up to 4 are requested"),
-        ({"endingStep": "4000"}, "those below [0-9]+ are computed"),
+        ({"endingStep": "4000"}, "only steps below [0-9]+ are computed"),
         ({"maxStepsPerTrigger": "4"}, "is for a streaming read, but this is a batch read"),
         ({"input": "sales"}, "the option input is for a batch write or streaming write"),
     ],
