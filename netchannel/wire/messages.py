@@ -78,7 +78,7 @@ Features = Annotated[
         lambda value: len(value) <= TEXT_LIMIT and all(map(_is_feature, value.split(" "))),
     ),
 ]
-Bytes = Annotated[bytes, Rule("bytes", "as many as the message may have", lambda value: True)]
+Bytes = Annotated[bytes, Rule("bytes", "any number that fits into the message", lambda value: True)]
 Nonce = Annotated[bytes, Rule("nonce", f"{NONCE_SIZE} bytes", lambda value: len(value) == NONCE_SIZE)]
 Line = Annotated[bytes, Rule("line", f"{LINE_SIZE} bytes", lambda value: len(value) == LINE_SIZE)]
 Token = Annotated[bytes, Rule("token", f"{TOKEN_SIZE} bytes", lambda value: len(value) == TOKEN_SIZE)]
