@@ -30,7 +30,7 @@ def parse_address(text: str) -> TcpAddress:
         raise ValueError(f"the address {text!r} is not host:port, unix:/path or mem:name")
     if not (port.isascii() and port.isdigit() and int(port) <= 65535):
         raise ValueError(
-            f"the address {text!r} has the port {port!r}: expected a number from 0 to 65535, or a scheme that is "
-            f"registered in this process"
+            f"the address {text!r} has the port {port!r}: expected a number from 0 to 65535 as port, or an "
+            f"address with a scheme that is registered in this process"
         )
     return TcpAddress(host, int(port))

@@ -110,8 +110,8 @@ class FaultPolicy:
             raise ValueError(f"on_failure is {self.on_failure!r}: expected 'fail' or 'wait'")
         if self.on_failure == "wait" and self.retry in ("forever", 0):
             raise ValueError(
-                f"on_failure='wait' cannot be combined with retry={self.retry!r}, the time until a warning that "
-                "the channel still waits: expected seconds above 0"
+                f"on_failure='wait' cannot be combined with retry={self.retry!r}: expected seconds above 0, after "
+                "which a warning reports that the channel still waits"
             )
 
 

@@ -71,7 +71,7 @@ _OF_CHANNELS = (
         "Bytes of the buffered messages that are in memory.",
         attrgetter("buffered_bytes"),
     ),
-    Metric("reconnects", COUNTER, "Attachments after the first.", attrgetter("reconnects")),
+    Metric("reconnects", COUNTER, "Reattachments of the channel to its peer.", attrgetter("reconnects")),
     Metric("dropped", COUNTER, "Messages dropped by drop_oldest.", attrgetter("dropped")),
     Metric("shared_bytes", COUNTER, "Bytes that went through shared memory.", attrgetter("shared_bytes")),
     Metric(
@@ -114,7 +114,7 @@ PEERS = (
     Metric(
         "control_round_trip_seconds",
         GAUGE,
-        "Smoothed round-trip time of heartbeats, including event loops.",
+        "Smoothed round-trip time of heartbeats, including the lag of both event loops.",
         attrgetter("round_trip_smoothed_s"),
     ),
     Metric(
@@ -150,7 +150,7 @@ NODES = (
     Metric(
         "node_up",
         GAUGE,
-        "1 if the process that has the node's address is connected; only from its members.",
+        "1 if the process that has the node's address is connected; only members report it.",
         lambda all_: None if all_.node is None else all_.node.state == "up",
     ),
 )

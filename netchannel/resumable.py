@@ -58,8 +58,8 @@ class Resumable(AsyncGenerator[Item, None]):
             return  # another call has taken it, or has closed this
         if step.cancelled():
             raise RuntimeError(
-                "the task that waited for the next item was cancelled from elsewhere, as an event loop does when it "
-                "ends: make another iterator, which continues after the last item"
+                "the task that waited for the next item was cancelled by other code, for example by an event loop "
+                "that ends: make another iterator, which continues after the last item"
             )
         self._step, self._items = None, iter(step.result())
 

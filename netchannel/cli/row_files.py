@@ -54,7 +54,7 @@ class _JsonLines:
     def __init__(self, file: IO[bytes], schema: pa.Schema) -> None:
         if repeated := [name for name, count in Counter(schema.names).items() if count > 1]:
             raise pa.ArrowInvalid(
-                f"a JSON object has each name once, but column {repeated[0]!r} occurs several times; "
+                f"a JSON object cannot have a name twice, but column {repeated[0]!r} occurs several times; "
                 f"write .csv or .arrow"
             )
         self._file = file
@@ -213,8 +213,8 @@ class Output:
             ", ".join(str(each) for each in sorted(left) if each != self._aside) or "the output of that recv"
         )
         raise FileNotWritten(
-            f"the stream began with {messages:,} messages for an earlier recv, which was killed; their rows are in "
-            f"{files}: concatenate the files, or send and receive the whole stream again"
+            f"the first {messages:,} messages of the stream went to an earlier recv, which was killed; their rows are "
+            f"in {files}: concatenate the files, or send and receive the whole stream again"
         )
 
     def _convert(self, stream: Path) -> None:

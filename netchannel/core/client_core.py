@@ -391,7 +391,7 @@ class ClientPeer(Peer["ClientControl"]):
             self._move(channel, self.core.peer(address, self.node), now)
             return
         channel.unreachable(
-            f"{self.address} redirected it to port {port}, but this redirect cannot be followed", now
+            f"{self.address} redirected the request to port {port}, but this redirect cannot be followed", now
         )
         if channel.error is None:
             channel.ask_the_node(now)

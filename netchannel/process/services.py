@@ -96,7 +96,7 @@ class ServiceThread:
         if os.getpid() != self._process:
             raise NetChannelError(
                 f"this object belongs to process {self._process}, and its thread does not exist in process "
-                f"{os.getpid()}, a fork of it: call sender_server() and receiver_server() there for new ones"
+                f"{os.getpid()}, a fork of it: call sender_server() and receiver_server() again in the fork"
             )
         if self._left:
             raise ChannelClosed("the process-wide services are closed: the interpreter is exiting")
@@ -214,7 +214,7 @@ class Services:
                 raise NetChannelError(
                     f"this process' {role} is already running, "
                     f"{'without a' if used[name] is None else 'with another'} {name}: the first call of "
-                    f"{role}_server() determines it; start your own server for another {name}"
+                    f"{role}_server() determines the {name}; for another {name}, start your own server"
                 )
 
     def receiver(self, address: str | None, settings: Settings) -> tuple[ServiceThread, ReceiverServer]:
@@ -230,7 +230,7 @@ class Services:
             elif address not in (None, self._listen, self._receiver.address):
                 raise NetChannelError(
                     f"this process already receives at {self._receiver.address}, not at {address}: the first call of "
-                    f"receiver_server() binds; start a ReceiverServer of your own for another address"
+                    f"receiver_server() determines the address; for another address, start your own ReceiverServer"
                 )
             self._check("receiver", settings)
             return thread, self._receiver

@@ -110,7 +110,9 @@ class ReceiverServer:
         if advertise is not None:
             check(advertise)
         if max_connections is not None and max_connections < 2:
-            raise ValueError(f"max_connections is {max_connections}: a channel needs 2, control and data")
+            raise ValueError(
+                f"max_connections is {max_connections}: a channel needs 2 connections, control and data"
+            )
         _check_node(listen, advertise, members, node)
         self._listen = listen
         self._members = members

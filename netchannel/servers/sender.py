@@ -375,7 +375,7 @@ def _tell_of_loss(core: OutboundChannel) -> None:
     """Warn of messages that did not arrive: a program that leaves without `close` would not notice."""
     if core.durable is None and core.acknowledged < core.head:
         log.warning(
-            "channel %s to %s: its server was left without close(), and of %d sent messages, those from number %d on "
+            "channel %s to %s: its server was left without close(); of %d sent messages, those from number %d on "
             "were not acknowledged and are dropped: await close() or flush(), which wait for acknowledgements",
             core.id, core.to, core.head, core.acknowledged,
         )  # fmt: skip

@@ -232,7 +232,7 @@ class SenderChannel:
             if core.placed and core.buffer.when_full == "fail":
                 raise BufferFull(
                     f"channel {self.id!r} keeps {core.kept_bytes} bytes in memory and {core.disk_bytes} on disk, in "
-                    f"{core.head - core.kept_from} messages, and {size} more do not fit ({core.buffer}): wait "
+                    f"{core.head - core.kept_from} messages, and {size} more bytes do not fit ({core.buffer}): wait "
                     f"with flush(), or use when_full='block'"
                 )
             if core.make_room(size):

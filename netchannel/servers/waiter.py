@@ -25,9 +25,8 @@ def check_loop(loop: asyncio.AbstractEventLoop) -> None:
         here = None
     if here is not loop:
         raise NetChannelError(
-            "a channel was used from another event loop than its server's, or another thread: use the services of "
-            "netchannel.aio, or of netchannel for threads, which serve all loops and threads, or a server of this "
-            "loop"
+            "a channel was used in another event loop or thread than its server's: use a server of this loop, or the "
+            "process-wide servers of netchannel.aio (in threads: of netchannel), which serve all loops and threads"
         )
 
 

@@ -200,9 +200,9 @@ class HistoryOpener:
             state = read_state(self._files, log, is_new=bool(created))
             if stream and log.stream != stream:
                 raise NetChannelError(
-                    f"channel {self._channel_id!r}: another process has meanwhile left stream {log.stream!r} in "
-                    f"{log.path}, but {stream!r} came: register the channel again to continue with "
-                    f"its messages"
+                    f"channel {self._channel_id!r}: its sender has stream {stream!r}, but another process has "
+                    f"meanwhile left stream {log.stream!r} in {log.path}: register the channel again to continue with "
+                    f"the messages there"
                 )
             history = DiskHistory(
                 self._core,

@@ -98,7 +98,9 @@ def _bases(files: FileSystem, folder: Path) -> list[int]:
         if name.endswith(SUFFIX):
             number = name.removesuffix(SUFFIX)
             if not number.isdecimal() or segment_name(int(number)) != name:
-                raise damaged(folder / name, 0, "its name is not a segment's", "take it out of the folder")
+                raise damaged(
+                    folder / name, 0, "its name is not the name of a segment", "take it out of the folder"
+                )
             bases.append(int(number))
     return sorted(bases)
 
@@ -129,7 +131,7 @@ class _Recovery:
         finally:
             file.close()
         if is_segment_header(header) and header != pack_segment_header(base, self._stream):
-            what = "the header is that of a segment of another stream, or of other numbers"
+            what = "its header has another stream or another first number"
             raise damaged(path, 0, what, "take it out of the folder if it was copied there")
 
     def sealed(self, base: int, following: int) -> None:

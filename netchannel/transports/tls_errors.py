@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from netchannel.tls import Tls
 
-NO_TLS = "the other side does not speak TLS: is it without tls=?"
-OLD_TLS = "the other side does not speak TLS 1.3: is it without tls=, or another program?"
+NO_TLS = "the other side does not speak TLS: does it have tls=?"
+OLD_TLS = "the other side does not speak TLS 1.3: does it have tls=, or is it another program?"
 
 EXPIRED, NOT_YET_VALID, WRONG_PURPOSE = 10, 9, 26
 WRONG_NAME = {62, 64}  # host, IP address
@@ -25,7 +25,7 @@ ALERTS = {
     "UNKNOWN_CA": "{refused}, whose authority it does not know: give both sides certificates of one authority",
     "CERTIFICATE_EXPIRED": "{refused}, because it has expired: renew it here, or check that machine's clock",
     "CERTIFICATE_REQUIRED": "it asks for a certificate, but got none that it can use: {certificate}",
-    "BAD_CERTIFICATE": "{refused}: not for the host that was dialed, or not valid yet; see its error or log",
+    "BAD_CERTIFICATE": "{refused}, because it is not for the dialed host, or not valid yet; see its error or log",
     "UNSUPPORTED_CERTIFICATE": "{refused}, whose extended key usage lacks the required one",
     "CERTIFICATE_REVOKED": "{refused}, because it was revoked",
     "CERTIFICATE_UNKNOWN": "{refused}; see its error or log",
@@ -71,11 +71,13 @@ def explain(error: ssl.SSLError, tls: Tls, *, established: bool = False) -> tupl
 def _of_certificate(code: int, message: str, tls: Tls) -> str:
     if code == EXPIRED:
         return (
-            f"its certificate, or its authority's, has expired, there or in {tls.authority}: renew it, or "
+            f"its certificate, or that of its authority, has expired (there, or in {tls.authority}): renew it, or "
             "check this machine's clock"
         )
     if code == NOT_YET_VALID:
-        return "its certificate, or its authority's, is not valid yet: check the clocks of both machines"
+        return (
+            "its certificate, or that of its authority, is not valid yet: check the clocks of both machines"
+        )
     if code in UNKNOWN_AUTHORITY:
         return (
             f"its certificate is not signed by an authority in {tls.authority}: give both sides certificates of one "
@@ -83,8 +85,8 @@ def _of_certificate(code: int, message: str, tls: Tls) -> str:
         )
     if code == WRONG_PURPOSE:
         return (
-            "its certificate is not for this use: if it has an extended key usage, a sender's must have clientAuth in "
-            "it, a receiver's serverAuth"
+            "its certificate is not for this use: if it has an extended key usage, a sender needs clientAuth in it, "
+            "and a receiver serverAuth"
         )
     return f"its certificate is not valid: {message}"
 
@@ -93,11 +95,11 @@ def of_names(host: str, names: Sequence[str] | None) -> str:
     """Return the error for a certificate that is for other hosts, which are named if they are known."""
     if names is not None and not names:
         return (
-            f"its certificate names no host, so it does not name {host} (subject alternative names count, common "
-            "names do not): issue it for its hosts"
+            f"its certificate names no host, so it does not name {host} (common names do not count): issue it "
+            "with its hosts as subject alternative names"
         )
     whose = "for other hosts" if names is None else f"for {printable(', '.join(names[:10]))}"
     return (
-        f"its certificate is {whose}, not for {host}: connect to it by one of its names, or give Tls() that name as "
-        f"server_name"
+        f"its certificate is {whose}, not for {host}: connect to it by one of these names, or give Tls() one of them "
+        f"as server_name"
     )

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 HANDSHAKE, ALERT, MAJOR = 0x16, 0x15, 0x03
 """The first bytes of TLS: the first one, or the second one from a peer that refuses it; and the next one."""
-PLAIN = "the sender does not speak TLS, but this receiver requires it: is the sender without tls=?"
+PLAIN = "the sender does not speak TLS, but this receiver requires it: does the sender have tls=?"
 
 
 def check_scheme(address: str) -> None:

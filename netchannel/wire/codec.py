@@ -135,7 +135,7 @@ def _flat(value: Any) -> memoryview:
     except (TypeError, ValueError, BufferError) as error:
         raise SchemaMismatch(
             f"a channel with the codec 'bytes' was sent {with_article(type(value))} ({error}): expected bytes or other "
-            f"contiguous memory (numpy.ascontiguousarray makes it so; memory of allocate() is sent once), or "
+            f"contiguous memory (numpy.ascontiguousarray copies to such memory; memory of allocate() is sent once), or "
             f"register the channel with codec='arrow'"
         ) from error
     if "O" in view.format:
@@ -413,8 +413,8 @@ def _check_values(batch: pa.RecordBatch, body: memoryview, limit: int) -> None:
     size = bytes_of_values(batch)
     if size > limit:
         raise ProtocolError(
-            f"the values in a body of {len(body)} bytes have {size} bytes by the lengths in their views: the limit "
-            f"here is {limit}"
+            f"a body of {len(body)} bytes has values of {size} bytes, by the lengths in its views: the limit here is "
+            f"{limit}"
         )
 
 

@@ -164,8 +164,8 @@ class MessageParser:
         if check != _check(length):
             if not self._spoken:
                 raise ProtocolError(
-                    f"its first bytes, {bytes(held[:16])!r}, are not a control message: the server "
-                    f"there is not netchannel, is the port right? If it is, they were corrupted in transit"
+                    f"its first bytes, {bytes(held[:16])!r}, are not a control message: check the "
+                    f"port, as the server there is not netchannel; or the bytes were corrupted in transit"
                 )
             raise ProtocolError(
                 "a control message's length does not match its check: it was corrupted in transit"

@@ -239,13 +239,13 @@ def _wrong(header: tuple[int, ...], check: int, limit: int) -> ProtocolError:
     if length > limit:
         return ProtocolError(f"a frame claims {length} bytes: the limit is {limit}")
     if sequence >= SEQUENCE_LIMIT:
-        return ProtocolError(f"a frame has the number {sequence}: they end at {SEQUENCE_LIMIT}")
-    return ProtocolError(f"a frame has the timestamp {timestamp}: they begin at 0, in 1970")
+        return ProtocolError(f"a frame has the number {sequence}: numbers end at {SEQUENCE_LIMIT}")
+    return ProtocolError(f"a frame has the timestamp {timestamp}: timestamps begin at 0, in 1970")
 
 
 def _compare(header: tuple[int, ...], digest: int) -> None:
     if header[0] != digest & 0xFFFFFFFF:
         raise ProtocolError(
-            f"a frame of {header[_LENGTH]} bytes has the checksum {digest & 0xFFFFFFFF:08x}, its sender computed "
-            f"{header[0]:08x}: it was corrupted in transit"
+            f"a frame of {header[_LENGTH]} bytes has the checksum {digest & 0xFFFFFFFF:08x}, but its sender "
+            f"computed {header[0]:08x}: it was corrupted in transit"
         )

@@ -100,7 +100,7 @@ def _claims(data: Buffer, table: int, header: Header) -> Iterator[int]:
         if length:
             if length < _LONG.size:
                 raise NoMessage(
-                    f"a compressed buffer has {length} bytes, but its length alone has {_LONG.size}"
+                    f"a compressed buffer has {length} bytes, but its length field alone has {_LONG.size}"
                 )
             (claim,) = _LONG.unpack_from(data, header.start + offset)
             if claim < -1:

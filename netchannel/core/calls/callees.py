@@ -161,8 +161,8 @@ class IncomingCalls:
         count = len(self._unanswered)
         if count >= CALLS_LIMIT or self._bytes + large(size) > BODIES_LIMIT:
             text = (
-                f"{self._link.peer} has {count} unanswered calls with large bodies of {self._bytes} bytes in total, "
-                f"and sent another call of {size} bytes: the limits are {CALLS_LIMIT} and {BODIES_LIMIT}"
+                f"{self._link.peer} has {count} unanswered calls, with {self._bytes} bytes of large bodies, and sent "
+                f"another call of {size} bytes: the limits are {CALLS_LIMIT} calls and {BODIES_LIMIT} bytes"
             )
             self._deny(message.service, request, "busy", text)
             return

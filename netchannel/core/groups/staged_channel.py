@@ -431,7 +431,9 @@ class StagedChannel(CommitService):
         known = self.files.epochs
         if application in known or len(known) < APPLICATIONS_LIMIT:
             return None
-        advice = "forget those that will not commit again (GroupClient.forget), or continue under their names"
+        advice = (
+            "forget those that will not commit again (GroupClient.forget), or commit under one of their names"
+        )
         text = f"{len(known)} applications have committed here, the limit is {APPLICATIONS_LIMIT}: {advice}"
         return Refusal("policy", text)
 
@@ -452,7 +454,7 @@ class StagedChannel(CommitService):
         if self._over and self._awaits_successor:
             client.deny(message, "unregistered", self._over)
         else:
-            text = f"the stream of channel {self.channel.id!r} has ended: register it again for a new one"
+            text = f"the stream of channel {self.channel.id!r} has ended: register the channel again for a new stream"
             client.deny(message, "ended", self._over or text)
 
     def _forget(self, client: RequestControl, message: messages.Forget) -> Job | None:

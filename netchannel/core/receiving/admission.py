@@ -47,7 +47,7 @@ def refusal(
     rival = channel.session is not None and channel.session.line != session.line
     if request.codec != channel.codec:
         ours, theirs = channel.codec, request.codec
-        text = f"channel {channel.id!r} has the codec {ours!r} here, {theirs!r} at {session.peer}"
+        text = f"channel {channel.id!r} has the codec {ours!r} here, but {theirs!r} at {session.peer}"
         return Refusal("codec", text, None if rival else SchemaMismatch(text))
     if request.lossy and channel.explicit:
         text = (
@@ -81,7 +81,7 @@ def _rivalry(channel: InboundChannel, request: messages.Open) -> Refusal | None:
 
 def _other_stream(channel: InboundChannel, stream: str) -> Refusal | None:
     if channel.ended is not None:
-        place = f"acknowledged up to {channel.acked} of {channel.ended}"
+        place = f"after {channel.ended} messages, {channel.acked} of which are acknowledged"
         text = f"channel {channel.id!r}: stream {channel.stream!r} has ended here, {place}"
         return Refusal("unread", text)
     untouched = channel.expected == channel.start and not isinstance(channel.resume_from, Position)

@@ -204,7 +204,7 @@ class ReceiverData(Link):
             raise ProtocolError(f"{self.remote} referred to shared memory, but has shared none")
         if size > self._open_requests.message_limit:
             raise ProtocolError(
-                f"a body of {size} bytes is larger than the limit here, {self._open_requests.message_limit}"
+                f"a body of {size} bytes is larger than the limit here, {self._open_requests.message_limit} bytes"
             )
         body = self._borrower.body(offset, size, self)
         channel.shared_bytes += size

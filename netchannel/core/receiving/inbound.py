@@ -325,7 +325,7 @@ class InboundChannel:
         self.fail(
             ChannelBroken(
                 f"channel {self.id!r} has no sender ({self.holder or 'no sender has connected'}): {reason}; the next "
-                f"message was number {self.expected or 0}; register it again to keep waiting"
+                f"message was number {self.expected or 0}; register the channel again to keep waiting"
             ),
             now,
         )
@@ -343,7 +343,7 @@ class InboundChannel:
         self.holder = session.peer
         if self.stream not in (None, stream):
             log.warning(
-                "channel %s: stream %s replaces %s at number %s",
+                "channel %s: stream %s replaces stream %s at number %s",
                 self.id, printable(stream), printable(self.stream or ""), self.expected,
             )  # fmt: skip
             start = self.expected_of(stream)
@@ -503,8 +503,8 @@ class InboundChannel:
         if not self.holder and self.waiting and not self._owner.had_sender(self.id):
             self.core.warning_digest.warn(
                 now,
-                "channel %s: its consumer waits, but no sender has requested the channel in %.0f s: is one running, "
-                "and does it send to this address, on a channel of this name? Still waiting",
+                "channel %s: its consumer waits, but no sender has requested the channel in %.0f s: check that "
+                "a sender runs, and sends to this address and this channel id. Still waiting",
                 self.id, now - self.since,
             )  # fmt: skip
 
@@ -520,9 +520,9 @@ class InboundChannel:
         ):
             self.starved = True
             log.warning(
-                "channel %s is starved: its consumer waits for message %d, and its sender, whose buffer is full, "
-                "waits for an acknowledgement of the %d messages from number %d on: acknowledge more often, or give "
-                "the sender a larger buffer",
+                "channel %s is starved: its consumer waits for message %d, but the sender's buffer is full, because "
+                "the %d messages from number %d on are not acknowledged: acknowledge more often, or give the sender "
+                "a larger buffer",
                 self.id, expected, expected - self.acknowledged, self.acknowledged,
             )  # fmt: skip
             self.link.send(signal(Kind.STARVED, sequence=expected))

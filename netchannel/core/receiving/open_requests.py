@@ -201,7 +201,7 @@ class OpenRequests:
                 return Refusal("regressed", regressed)
         text = f"channel {target!r} is not registered there"
         if over is not None:
-            text = f"{text} any more: its last stream has ended; register it there again for a new one"
+            text = f"{text} any more: its last stream has ended; register it there again for a new stream"
         if (
             service := self._registry.services.offered.get(target)
         ) is not None and service.broken is not None:

@@ -122,7 +122,7 @@ class Consumers:
             left = consumer.expires - now
             if consumer.connection is not None or left > 0:
                 still = (
-                    f"which is gone, for {left:.1f} s more: wait that long"
+                    f"which is gone; the name stays reserved for {left:.1f} s: wait until then"
                     if consumer.connection is None
                     else "which is connected: end it"
                 )

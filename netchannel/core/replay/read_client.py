@@ -79,7 +79,7 @@ class RangeRead:
         if frame.sequence != self.next or not self.next < end <= self.until:
             raise ProtocolError(
                 f"messages {frame.sequence} to {end} arrived in place of {self.next} to {self.until}: "
-                "earlier messages were complete, later ones are not"
+                f"only the messages before number {self.next} are complete"
             )
         self.reader.decoder_of(self.stream).check(bodies, context, self.reader.message_limit)
         self.queue.add(Chunk(bodies, notes, end, frame.timestamp, context))
@@ -91,7 +91,7 @@ class RangeRead:
         """The end of the range came. Raises ProtocolError if it is not the end."""
         if not until == self.next == self.until:
             raise ProtocolError(
-                f"a range that is to end at {self.until} ended at {until}, after messages up to {self.next}"
+                f"a range that must end at number {self.until} ended at {until}, after messages up to {self.next}"
             )
         self.complete, self.link = True, None
         self.reader.channel.peer.progressed()

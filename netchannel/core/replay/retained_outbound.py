@@ -67,7 +67,7 @@ class RetainedOutbound(RetainedService):
         if self.closing or self.is_left:
             raise ChannelClosed(
                 f"channel {self.id!r} was closed by this side after {self.position} messages: register it again for a "
-                f"new stream, once its consumers have acknowledged this one"
+                f"new stream, once its consumers have acknowledged this stream"
             )
 
     def room(self, size: int) -> bool:

@@ -265,7 +265,7 @@ class Lender:
             self._over = True
             text = (
                 "%s takes no messages in shared memory: it runs as another user or in another container, or "
-                "could not map it: see its log"
+                "could not map the memory: see its log"
             )
             log.info(text, self._peer)
 

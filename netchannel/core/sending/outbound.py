@@ -265,8 +265,8 @@ class OutboundChannel(JobOwner):
 
     def _too_large(self, size: int, limit: int) -> MessageTooLarge:
         return MessageTooLarge(
-            f"a message of {size} bytes (or its schema, or its dictionaries) on channel {self.id!r}: {self.to} takes "
-            f"at most {limit}; send smaller batches, or raise its message_limit"
+            f"a message on channel {self.id!r}, its schema or its dictionaries have {size} bytes, but {self.to} takes "
+            f"at most {limit} bytes; send smaller batches, or raise the receiver's message_limit"
         )
 
     def granted(self, link: Connection, message_limit: int, now: float) -> None:
@@ -290,8 +290,8 @@ class OutboundChannel(JobOwner):
         if self.closing is not None or self.terminal:
             did = f"aborted ({self.closing.failure})" if self.closing and self.closing.failure else "closed"
             raise ChannelClosed(
-                f"channel {self.id!r} was {did} by this side after {self.head} messages: register it again, after "
-                f"it has ended, for a new stream"
+                f"channel {self.id!r} was {did} by this side after {self.head} messages: for a new stream, "
+                f"register it again after it has ended"
             )
 
     def make_room(self, size: int) -> bool:
@@ -343,8 +343,8 @@ class OutboundChannel(JobOwner):
         if not self.starved:
             self.starved = True
             log.warning(
-                "channel %s to %s is starved: %d messages from number %d on are received but not acknowledged, the "
-                "buffer (%s) takes no more, and the consumer waits for number %d: acknowledge more often, or give the "
+                "channel %s to %s is starved: %d messages from number %d on are received but not acknowledged, so "
+                "the buffer (%s) is full; but the consumer waits for message %d: acknowledge more often, or give the "
                 "sender a larger buffer",
                 self.id, self.to, self.head - self.acknowledged, self.acknowledged, self.buffer, self.head,
             )  # fmt: skip
@@ -357,8 +357,8 @@ class OutboundChannel(JobOwner):
         if dropped and not waiting.overflown:
             waiting.overflown = True
             log.warning(
-                "channel %s to %s drops upqueries: %d wait until its producer takes them with recv_upquery(), and no "
-                "more than %d of them, or %d bytes, are kept: the oldest are dropped",
+                "channel %s to %s drops upqueries, the oldest first: %d wait for its producer to take them with "
+                "recv_upquery(), and at most %d upqueries, or %d bytes, are kept",
                 self.id, self.to, len(waiting), WAITING, WAITING_BYTES,
             )  # fmt: skip
         self.on_change()
@@ -496,7 +496,7 @@ class OutboundChannel(JobOwner):
             return f"{self.head} messages of the attempt are dropped at the receiver; to continue, make a new attempt"
         stream = f"with stream={self.stream!r}, replayable=True"
         again = stream if self.durable is None else "with the same directory"
-        return f"{self.counts}; to continue, register it again {again}"
+        return f"{self.counts}; to continue, register the channel again {again}"
 
     @property
     def counts(self) -> str:
@@ -742,7 +742,7 @@ class OutboundChannel(JobOwner):
             return
         if self.closing is None or count not in (None, self.closing.count):
             text = (
-                f"channel {self.id!r} of stream {self.stream!r} had already ended at {self.to}, after {count} "
+                f"stream {self.stream!r} of channel {self.id!r} had already ended at {self.to}, after {count} "
                 f"messages ({message}); the {self.head} messages sent here were not accepted: send them as a new stream"
             )
             self.error = ChannelFailed(text) if reason == "failed" else ChannelClosed(text)

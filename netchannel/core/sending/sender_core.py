@@ -221,7 +221,7 @@ class SenderPeer(Peer["SenderControl"]):
             channel.move(SenderEvent.ELSEWHERE, now)
             self.core.move(channel, address, now).open(channel, now)
             return
-        text = f"{self._name} redirected it to port {port}, but this redirect cannot be followed"
+        text = f"{self._name} redirected the request to port {port}, but this redirect cannot be followed"
         channel.unreachable(SenderEvent.DENY, text, now)
         if not channel.terminal:
             self.ask_the_node(channel, now)

@@ -313,7 +313,7 @@ async def test_the_rest_of_a_stream_for_a_receiver_that_was_killed_is_not_a_whol
             await channel.close()
             _, printed = await asyncio.to_thread(receiver.communicate, timeout=30)
     assert receiver.returncode == 1
-    assert f"Error: the stream began with {taken} messages for an earlier recv" in printed
+    assert f"Error: the first {taken} messages of the stream went to an earlier recv" in printed
     assert f"their rows are in {first}" in printed
     assert not out.exists()
     assert pc.read_csv(first).equals(pa.concat_tables([ROWS] * taken))

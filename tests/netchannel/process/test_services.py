@@ -388,7 +388,7 @@ def test_the_services_of_a_process_take_tls_and_a_secret(tls: Tls) -> None:
         script(SECURE, *map(str, (tls.certificate, tls.key, tls.authority)))
     )
     assert (one, other) == ("from a thread", "from another loop")
-    assert "is the sender without tls=?" in stranger
+    assert "does the sender have tls=?" in stranger
     assert [re.findall("already running, (.*): the first", text) for text in refused] == [
         ["with another secret"],
         ["with another tls"],

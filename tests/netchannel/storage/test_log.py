@@ -388,10 +388,12 @@ def test_a_segment_of_another_stream_is_an_error_under_any_name_and_stays() -> N
             with pytest.raises(LogDamaged) as error:
                 opened(harmed)
             assert error.value.path == str(FOLDER / name)
-            assert "of another stream, or of other numbers; take it out of the folder" in str(error.value)
+            assert "another stream or another first number; take it out of the folder" in str(error.value)
             assert harmed.bytes_of(FOLDER / name) == data
     write_all(files.create(FOLDER / "copy.segment"), [b""], 0)
-    with pytest.raises(LogDamaged, match=r"copy.segment is damaged at byte 0: its name is not a segment's"):
+    with pytest.raises(
+        LogDamaged, match=r"copy.segment is damaged at byte 0: its name is not the name of a segment"
+    ):
         opened(files)
 
 

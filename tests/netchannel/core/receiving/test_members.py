@@ -453,7 +453,7 @@ def test_a_sender_without_ports_is_not_sent_on() -> None:
     producer = site.world.open(site.sender, to="mem:front")
     site.world.pass_time(10)
     assert producer.channel.state is SenderState.DENIED
-    assert "mem:front redirected it to port 2" in producer.channel.last_failure
+    assert "mem:front redirected the request to port 2" in producer.channel.last_failure
 
 
 # -- one channel, one process

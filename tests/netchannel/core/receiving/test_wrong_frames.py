@@ -43,7 +43,7 @@ WRONG: dict[str, tuple[dict[str, Any], bytes, str]] = {
     "a time before 1970": (
         {},
         frame(Kind.DATA, bytes(8), count=1, timestamp=-7),
-        "a frame has the timestamp -7: they begin at 0, in 1970",
+        "a frame has the timestamp -7: timestamps begin at 0, in 1970",
     ),
     "no messages": ({}, frame(Kind.DATA), "claims 0 messages, the first with number 0"),
     "a message in a message": (
