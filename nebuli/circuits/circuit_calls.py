@@ -325,8 +325,8 @@ def _step_of(answer: ask.Answer, handle: str, producer: str, sequence: int) -> i
             )
         case ask.Reused(expected):
             raise SequenceReused(
-                f"{who}, which was kept with other rows; its next is {expected}: use each number "
-                f"for one set of rows",
+                f"{who}, but this number was kept with other rows; its next is {expected}: use each "
+                f"number for one set of rows",
                 expected,
             )
         case ask.Passed(expected):

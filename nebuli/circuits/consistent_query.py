@@ -182,6 +182,6 @@ def _count(name: str, batches: Sequence[pa.RecordBatch]) -> int:
 
 def _taken_back(name: str, what: str, times: int) -> ContentsUnknown:
     return ContentsUnknown(
-        f"{name} has {what} {times} times: it was retracted more often than it was added; push "
+        f"{name} has {what} with a total weight of {times}: rows were retracted more often than added; push "
         f"the row with a weight above zero, or query another table"
     )

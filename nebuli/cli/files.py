@@ -170,9 +170,9 @@ def say_changed(query: DeployedQuery) -> None:
     if changed:
         has = "has" if len(changed) == 1 else "have"
         click.echo(
-            f"{' and '.join(changed)} {has} changed since query {query.id} was registered, which keeps its own copies; "
-            f"'nebuli register {shlex.quote(query.topology.path)} {shlex.quote(query.query.path)}' registers another "
-            f"query from the current files",
+            f"{' and '.join(changed)} {has} changed since query {query.id} was registered; the query keeps its own "
+            f"copies; 'nebuli register {shlex.quote(query.topology.path)} {shlex.quote(query.query.path)}' registers "
+            f"another query from the current files",
             err=True,
         )
 

@@ -95,8 +95,8 @@ class InputChanged(InputError):
             "these rows are different" if found == until - first else f"the source has only {found:,} of them"
         )
         super().__init__(
-            f"{reads}: {until - first:,} rows from row {first + 1:,} are in steps whose state is "
-            f"not kept, but now {has}: the source was changed since; restore it, or start from "
+            f"{reads}: {until - first:,} rows from row {first + 1:,} on are needed again, to "
+            f"repeat steps, but now {has}: the source was changed since; restore it, or start from "
             f"scratch with another state folder"
         )
 

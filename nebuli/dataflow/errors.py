@@ -37,7 +37,7 @@ class DataflowError(Exception):
 
 _KEEP_LESS = (
     "raise max_state_bytes of the operator, or of its worker (--max-state-bytes); or keep less: drop rows and columns "
-    "before it, or put a window below it, whose state ends with the window"
+    "before it, or put a window before it, so that its state ends with each window"
 )
 
 

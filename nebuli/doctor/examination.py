@@ -196,7 +196,7 @@ class _Patient:
         dialer = TlsDialer(Credentials(replace(tls, server_name=host), "sender"))
         async with asyncio.timeout(_REACH_S):
             await dialer.connect(address, _HangUp)
-        self._say("TLS", "the authority issued its certificate, for its host")
+        self._say("TLS", "its certificate is from the authority, and for its host")
 
     async def _inspected(self, client: WorkerClient) -> WorkerClient | None:
         asked, began = time.time(), time.monotonic()

@@ -72,7 +72,9 @@ def clock(subject: str, skew_s: float, uncertain_s: float) -> Check:
     )
     if abs(skew_s) <= SKEW_S + uncertain_s:
         return Check(subject, "clock", found, values=values)
-    remedy = f"set both clocks by NTP (chronyc tracking, timedatectl): {SKEW_S:.0f} s is tolerated"
+    remedy = (
+        f"set both clocks by NTP (chronyc tracking, timedatectl): {SKEW_S:.0f} s of difference are allowed"
+    )
     return Check(subject, "clock", found, remedy, values=values)
 
 
@@ -87,7 +89,7 @@ def files(subject: str, used: int, limit: int) -> Check:
         "descriptors",
         found,
         "start the worker with a higher limit (ulimit -n 65536; systemd: LimitNOFILE=65536): each channel "
-        f"takes one, and {FILES_FREE} should be free",
+        f"takes a descriptor, and {FILES_FREE} should be free",
         values=values,
     )
 
@@ -100,8 +102,8 @@ def congestion(subject: str, default: str, available: list[str]) -> Check:
     if _LOCAL in available or default in _FOR_HOSTS:
         return Check(subject, "congestion control", found)
     remedy = (
-        f"make {_LOCAL} available (modprobe tcp_{_LOCAL}): channels within this host would use it, and {default} costs "
-        f"them throughput"
+        f"make {_LOCAL} available (modprobe tcp_{_LOCAL}): channels within this host would use it, and are slower "
+        f"with {default}"
     )
     return Check(subject, "congestion control", found, remedy)
 
@@ -140,7 +142,7 @@ def channel(subject: str, to: str, reply: wire.ProbeReply) -> Check:
         )
         return Check(subject, "channel", reply.error, remedy, unreachable=True)
     if reply.error:
-        remedy = "read both workers' standard error: the port is open, but the two workers do not agree"
+        remedy = "read both workers' standard error: the port is open, but opening the channel failed"
         if "named by" in reply.error:
             remedy = (
                 "let the first node reach the ephemeral ports of the second (firewall, routes): "

@@ -385,7 +385,7 @@ class _Endpoints:
                 "not_caught_up",
                 "the circuit was restarted, and has not caught up with its earlier steps within "
                 f"{_CATCH_UP_S:g} s",
-                "GET /stats shows the state of the members; POST /start if it is paused, and ask again",
+                "GET /stats shows the state of the members; POST /start if the circuit is paused, and ask again",
             ) from None
 
     async def offsets(self, request: Request) -> Response:

@@ -56,7 +56,7 @@ def described(calls: CircuitCalls, of_collections: Mapping[str, Any]) -> dict[st
         "/start": {"post": call("Resume steps.", _POSITION)},
         "/pause": {"post": call("Pause steps; rows are still accepted.", _POSITION)},
         "/shutdown": {
-            "post": call("End the circuit, with a checkpoint if all members are there.", ANY, code="202")
+            "post": call("End the circuit, with a checkpoint if all members are connected.", ANY, code="202")
         },
         "/checkpoint": {"post": call("Save the state of all members; the answer is the next step.", _STEP)},
         "/scale": {
@@ -72,7 +72,9 @@ def described(calls: CircuitCalls, of_collections: Mapping[str, Any]) -> dict[st
             "post": {**_asked([]), "requestBody": _sql()},
         },
         "/stats": {"get": call("The state of the circuit and its members.", ANY)},
-        "/metrics": {"get": given("The same for Prometheus.", {"text/plain": _TEXT})},
+        "/metrics": {
+            "get": given("The state of the circuit and its members, for Prometheus.", {"text/plain": _TEXT})
+        },
         "/metadata": {"get": call("The running query: its plan, inputs, outputs and their columns.", ANY)},
         "/heap_profile": {"get": given("The memory of a member.", {"text/plain": _TEXT}, [member, seconds])},
         "/dump_profile": {
@@ -83,7 +85,7 @@ def described(calls: CircuitCalls, of_collections: Mapping[str, Any]) -> dict[st
             )
         },
         "/offsets/{step}": {
-            "get": call("The pushes that count for a step.", ANY, [path("step", NUMBER)]),
+            "get": call("The pushes that belong to a step.", ANY, [path("step", NUMBER)]),
         },
         "/output_endpoint/{name}": {
             "get": given(
@@ -91,8 +93,8 @@ def described(calls: CircuitCalls, of_collections: Mapping[str, Any]) -> dict[st
                 {LINES: _TEXT, EVENTS: _TEXT, ARROW: BYTES},
                 [
                     path("name", one_of(outputs)),
-                    query("from_step", NUMBER, "The first [default: 0]."),
-                    query("until_step", NUMBER, "One past the last."),
+                    query("from_step", NUMBER, "The first step [default: 0]."),
+                    query("until_step", NUMBER, "The step after the last one."),
                     query("follow", {"type": "boolean"}, "Continue with later steps."),
                 ],
             )
@@ -112,7 +114,7 @@ def described(calls: CircuitCalls, of_collections: Mapping[str, Any]) -> dict[st
             "sequence", NUMBER, "The producer's number for these rows: 0, 1, 2, ...", required=True
         )
         push = call(
-            "Push rows, which count once; the answer is the step that they came before.",
+            "Push rows, which take effect once; the answer is the step before which they arrived.",
             _STEP,
             [name, producer, number],
         )
@@ -123,7 +125,7 @@ def described(calls: CircuitCalls, of_collections: Mapping[str, Any]) -> dict[st
         paths["/input_endpoint/{name}"] = {
             "post": push,
             "get": call(
-                "The number that a producer sends next.", object_of(sequence=_WHOLE), [name, producer]
+                "The number for the next push of a producer.", object_of(sequence=_WHOLE), [name, producer]
             ),
         }
     return document(f"The circuit {calls.run.plan.name}", {**paths, **of_collections})

@@ -15,10 +15,10 @@ PROBLEM = {
         "what": {"type": "string", "description": "The error, in a sentence."},
         "where": {"type": "string", "description": "The request."},
         "do": {"type": "string", "description": "The remedy."},
-        "expected": {"type": "integer", "description": "The number that a producer sends next."},
+        "expected": {"type": "integer", "description": "The next number of the producer."},
         "bound": {
             "type": "integer",
-            "description": "The first step, or time, that is kept; or the next that comes.",
+            "description": "The first step or time that is kept, or the next one that will exist.",
         },
     },
 }

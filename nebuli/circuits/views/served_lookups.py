@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from nebuli.rpc.trust import Trust
     from nebuli.steps.coordinator.circuit_run import AnyRun
 
-_NO_MORE = (
-    "the query runs in steps, and has the views of its file only: add the view there, and use another --state"
-)
+_NO_MORE = "the query runs in steps, so its views come from its file only: add the view there, and use another --state"
 
 
 @asynccontextmanager

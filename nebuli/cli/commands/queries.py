@@ -536,8 +536,8 @@ def _said_that_all_is_kept(query: DeployedQuery, away: Sequence[WorkerUnreachabl
     code = said(away)
     click.echo(
         f"nothing was removed: run 'nebuli unregister {query.id}' again once all workers answer; "
-        f"with --force, the other workers remove the query now, and its fragments at the worker "
-        f"that is away stay there",
+        f"with --force, the workers that answer remove the query now, and its fragments at the "
+        f"other workers stay there",
         err=True,
     )
     return code

@@ -58,7 +58,7 @@ _option = partial(click.option, metavar="HOST:PORT", callback=_address)
 @_option("--metrics", help="Address of /metrics for Prometheus.")
 @_option(
     "--http",
-    help="Address at which to serve, over HTTP and under their ids, the queries in steps whose coordinators run here.",
+    help="HTTP address for the queries in steps whose coordinators run here; each query is served under its id.",
 )
 @click.option(
     "--topology",

@@ -63,7 +63,7 @@ def _lines(found: SourceStatus, now: int, start: str) -> Iterator[str]:
     said = f"source {found.name}, {found.phase}, version {found.version}, rendition {found.rendition}"
     if found.active != found.rendition:
         said += (
-            f"; its collection is rendition {found.active or _UNKNOWN} until the new rendition has caught up"
+            f"; until it has caught up, the current rendition of its collection is {found.active or _UNKNOWN}"
         )
     yield said
     yield f"complete up to {upper}" + (f", {ago} ago" if found.upper else ": nothing is ingested yet")

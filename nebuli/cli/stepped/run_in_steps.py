@@ -146,8 +146,8 @@ def step_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option(
                 "--http",
                 metavar="HOST:PORT",
-                help="Address of the functions of --serve over HTTP, with SQL, statistics and profiles (see "
-                "/openapi.json); or of views, which are read by key as JSON.",
+                help="HTTP address for the functions of --serve, SQL, statistics and profiles (see /openapi.json); or "
+                "for views, which are read by key as JSON.",
             ),
             keep_output,
             click.option(

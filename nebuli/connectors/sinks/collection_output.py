@@ -176,7 +176,7 @@ class CollectionOutput(Output):
         if upper:
             raise OutputError(
                 f"{self._place}: rendition {rendition} was written up to {upper} by another "
-                f"query, or by this query with another state: from scratch, this query would "
+                f"query, or by this query with another state: a start from scratch would "
                 f"write the rows a second time; give the sink a new rendition, and hand over to "
                 f"that rendition, or drop the collection"
             )

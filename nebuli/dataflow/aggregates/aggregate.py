@@ -284,7 +284,8 @@ class Aggregate:
                 if not self._may_be_beyond:
                     self._may_be_beyond = True
                     _log.warning(
-                        "a sum in %r is beyond the range of int64 so far: its group has no row yet", sql
+                        "a sum in %r is beyond the range of int64 now, so the result has no row of its group",
+                        sql,
                     )
         return there
 

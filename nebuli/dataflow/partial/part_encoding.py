@@ -108,7 +108,9 @@ class PartEncoding:
         (number,) = _PATH.unpack_from(data)
         path = self._graph.paths.known(number)
         if path is None or edge not in path.edges:
-            raise _strange(edge, f"path {number}, of {len(self._graph.paths)}, which does not pass here")
+            raise _strange(
+                edge, f"path {number} (of {len(self._graph.paths)}), which is not a path of this edge"
+            )
         return path
 
     def _keys(self, edge: Edge, path: Path, data: bytes) -> pa.RecordBatch:

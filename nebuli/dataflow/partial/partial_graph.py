@@ -453,7 +453,7 @@ def _to_keep_less(node: PartialNode) -> str:
         case Base():
             return (
                 "raise --max-state-bytes of its worker; or keep less: read fewer of its columns, or look it "
-                "up by fewer sets of columns, each of which has an index: nebuli place shows them"
+                "up by fewer sets of columns, since each set has an index ('nebuli place' shows the indices)"
             )
         case JoinOperator() | AggregateOperator() | DistinctOperator():
             raised = "max_state_bytes of the operator, or of its worker (--max-state-bytes)"

@@ -112,11 +112,11 @@ def collection_paths(stores: ServedStores) -> dict[str, Any]:
             ),
             "post": {
                 **call(
-                    "Insert rows; the answer is the time of all.",
+                    "Insert rows; the answer is their common time.",
                     object_of(time=_WHOLE, rows=_WHOLE, durable=_DURABLE),
                     [
                         *own,
-                        query("producer", _NAME, "The writer's name, unique to it."),
+                        query("producer", _NAME, "The unique name of the writer."),
                         query("sequence", NUMBER, "The producer's number for these rows; numbers ascend."),
                     ],
                 ),
@@ -128,7 +128,7 @@ def collection_paths(stores: ServedStores) -> dict[str, Any]:
         },
         "/collections/{name}/sequence": {
             "get": call(
-                "The number that a producer inserts with next.",
+                "The number for the next insert of a producer.",
                 object_of(sequence=_WHOLE),
                 [*own, query("producer", _NAME, "The writer.", required=True)],
             )
@@ -162,9 +162,13 @@ def collection_paths(stores: ServedStores) -> dict[str, Any]:
                     query(
                         "built_from",
                         NUMBER,
-                        "It was built from the rows at this time; later insertions are added.",
+                        "The rendition was built from the rows at this time; rows inserted since are added.",
                     ),
-                    query("at", NUMBER, "The time from which it is active, which may be in the future."),
+                    query(
+                        "at",
+                        NUMBER,
+                        "The time from which the rendition is active, which may be in the future.",
+                    ),
                 ],
             )
         },
@@ -175,7 +179,7 @@ def collection_paths(stores: ServedStores) -> dict[str, Any]:
                 own,
             ),
             "post": call(
-                "Keep the collection readable from a time on, or move the hold there.",
+                "Keep the collection readable from a time on, or move the hold to that time.",
                 object_of(hold=_TEXT, durable=_DURABLE),
                 [
                     *own,

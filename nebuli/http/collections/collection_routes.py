@@ -147,7 +147,7 @@ class _Endpoints:
         if follows and as_of is not None and first is not None:
             raise parts.wrong(
                 "from",
-                "give as_of or from, not both, with follow: the answer begins with rows or with changes",
+                "with follow, give only one of as_of and from: the answer begins with rows or with changes",
             )
         schema = weighted((await collections.describe(name)).schema)
         form, until = streams.form_of(request, "time", schema), None

@@ -292,7 +292,7 @@ REFUSED: dict[str, tuple[Ask, int, str, str]] = {
         *(
             400,
             "wrong_rows",
-            "these are not JSON lines, each an object with the columns shop, amount: JSON parse",
+            "expected in each line a JSON object with the columns shop, amount: JSON parse",
         ),
     ),
     "another type of rows": (
@@ -318,7 +318,7 @@ REFUSED: dict[str, tuple[Ask, int, str, str]] = {
         *(
             400,
             "wrong_parameter",
-            "the parameter from: give as_of or from, not both, with follow",
+            "the parameter from: with follow, give only one of as_of and from",
         ),
     ),
     "no such rendition": (

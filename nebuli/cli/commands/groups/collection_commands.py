@@ -344,14 +344,18 @@ def handover(name: str, rendition: str, built_from: int | None, at: int | None, 
         begin = await collections.handover(name, rendition, at, built_from=built_from)
         await collections.keep_house([name])
         click.echo(begin)
-        click.echo(f"collection {name} is rendition {rendition} from {instant(begin)} on", err=True)
+        click.echo(
+            f"rendition {rendition} of collection {name} is current from {instant(begin)} on", err=True
+        )
 
     return _ran(store, work)
 
 
 @collection.command()
 @click.argument("name")
-@click.option("--rendition", help="Drop only this rendition, which must not be active at any readable time.")
+@click.option(
+    "--rendition", help="Drop only this rendition, which must not be the current one at any readable time."
+)
 @store_option
 def drop(name: str, rendition: str | None, store: str) -> int:
     """Drop a collection with all its rows.

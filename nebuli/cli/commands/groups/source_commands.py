@@ -245,7 +245,9 @@ def rebuild(name: str, file: str | None, store: str) -> int:
 @source.command()
 @click.argument("name")
 @click.argument("address", type=click.IntRange(0))
-@click.option("--part", default="", help="Part of the raw source that has the message, as in the error.")
+@click.option(
+    "--part", default="", help="Part of the raw source that has the message; the error names the part."
+)
 @click.option(
     "--of", "raw_source", default="data", show_default=True, help="Raw source that has the message."
 )
@@ -259,7 +261,7 @@ def skip(name: str, address: int, part: str, raw_source: str, store: str) -> int
 
     async def work(sources: Sources) -> None:
         await sources.skip(name, address, part=part, raw_source=raw_source)
-        click.echo(f"source {name} skips the message at {address}, if it cannot be ingested")
+        click.echo(f"source {name} skips the message at {address}, if that message cannot be ingested")
 
     return _ran(store, work)
 

@@ -49,7 +49,7 @@ STATUS = SourceStatus(
 
 def test_a_source_is_shown_on_a_screen() -> None:
     """ST-AUX-1: the lag by raw source and part, the furthest behind first, and no more parts than are looked at."""
-    said = "version 2, rendition r2; its collection is rendition r1 until the new rendition has caught up"
+    said = "version 2, rendition r2; until it has caught up, the current rendition of its collection is r1"
     assert shown(STATUS, NOW, START).splitlines() == [
         f"source sales, there, {said}",
         "complete up to 2023-11-14T22:13:18.500Z, 1.5 s ago",
