@@ -23,7 +23,7 @@ WITHIN_S = 2.0
 _COUNTED = {
     "rows_in": "rows that came into",
     "rows_out": "rows that came out of",
-    "late_rows": "rows too late at",
+    "late_rows": "rows that were too late at",
     "rows_without_time": "rows whose time is null at",
 }
 _GAUGES = {

@@ -195,7 +195,7 @@ class ReceiverServer:
         for channel in list(self._core.channels.values()):
             if len(channel.queue) and not (channel.explicit or channel.unsettled):
                 log.warning(
-                    "channel %s: left with %d messages acknowledged but not read, from number %d on",
+                    "channel %s: its server left %d acknowledged messages unread, from number %d on",
                     channel.id, len(channel.queue), channel.position,
                 )  # fmt: skip
             channel.detach(runner.clock())

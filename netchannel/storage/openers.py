@@ -98,8 +98,8 @@ def _stored_schema(log: SegmentLog, codec: str, schema: pa.Schema | None) -> pa.
         raise SchemaMismatch(
             f"the buffer in {log.path} holds {log.head - log.acknowledged} messages of the schema "
             f"({stored.to_string(show_schema_metadata=False)}), but the channel was registered with "
-            f"({schema.to_string(show_schema_metadata=False)}): register it with the first schema until "
-            "they are delivered"
+            f"({schema.to_string(show_schema_metadata=False)}): register the channel with the first "
+            "schema until these messages are delivered"
         )
     return stored
 

@@ -214,8 +214,8 @@ class KeptStream:
         if number and self.rows_to_skip:
             raise InputGone(
                 f"{self._settings.reads}: {self.rows_to_skip} rows of stream {heads.stream} were "
-                f"read already, but their first message is unknown, because reading would begin "
-                f"at message {number} now; {self._advice()}"
+                f"read already, but the message of the first row is unknown: reading would now begin "
+                f"at message {number}; {self._advice()}"
             )
         return await self._behind_rows(netchannel.Position(heads.stream, number))
 

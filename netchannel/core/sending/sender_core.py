@@ -275,7 +275,7 @@ class SenderControl(DialedControl):
         if self.core.sharing_is_off:
             log.info("%s gets no messages in shared memory: shared_memory is 0 here", self.peer)
         elif self.core.shared_memory is not None:
-            text = "%s takes no messages in shared memory: shared_memory is 0 there, or its system has none"
+            text = "%s takes no messages in shared memory: shared_memory is 0 there, or its system has no shared memory"
             log.info(text, self.peer)
 
     def _lost(self, reason: str, now: float) -> None:
