@@ -122,8 +122,8 @@ _OF_STORES: dict[type[storage.StorageError], tuple[int, str, str]] = {
         409,
         "sequence_passed",
         (
-            "do nothing if these are the rows of that number, because they were inserted; otherwise "
-            "send them with the number 'expected'"
+            "if the rows are those of that number, do nothing, because they were inserted; otherwise send "
+            "the rows with the number 'expected'"
         ),
     ),
     storage.StoreClosed: (503, "ended", "ask again, starting after the last received time"),
@@ -132,7 +132,7 @@ _OF_STORES: dict[type[storage.StorageError], tuple[int, str, str]] = {
         503,
         "unclear",
         (
-            "repeat the request: with a producer and a sequence it is applied once; otherwise first "
+            "repeat the request if it has a producer and a sequence: it is applied once; otherwise first "
             "check whether it was applied"
         ),
     ),
@@ -148,8 +148,16 @@ _OF_SOURCES: dict[type[ingestion.IngestionError], tuple[int, str, str]] = {
 _OF_VIEWS: dict[type[views.ViewError], tuple[int, str, str]] = {
     views.WrongKey: (400, "wrong_key", "GET /views lists the columns of a key and their types"),
     views.LookupTimedOut: (504, "lookup_timed_out", "ask again, or allow more time: ?deadline=SECONDS"),
-    views.UnknownView: (503, "view_away", "ask again: its process is being started, or its query has ended"),
-    views.ViewUnreachable: (503, "view_away", "ask again: its process is being started, or does not answer"),
+    views.UnknownView: (
+        503,
+        "view_away",
+        "ask again: the view's process is being started, or its query has ended",
+    ),
+    views.ViewUnreachable: (
+        503,
+        "view_away",
+        "ask again: the view's process is being started, or does not answer",
+    ),
     views.ViewsClosed: (503, "ended", "ask again when the query runs again"),
     views.ViewError: (503, "view_failed", "follow the advice in 'what', and ask again"),
 }

@@ -151,6 +151,6 @@ class _Bounded:
                 413,
                 "too_large",
                 f"the body has more than {MAX_BYTES} bytes, which is the limit",
-                "send the rows in pieces, with a number each",
+                "send the rows in several requests, each with its own number",
             )
         return message

@@ -80,7 +80,7 @@ def refuse_others(request: Request, taken: Sequence[str]) -> None:
             400,
             "wrong_parameter",
             f"unknown parameter {others[0][:_NAME_LIMIT]!r}: {request.method} {request.url.path} {takes}",
-            "leave it out, or fix its name",
+            "omit this parameter, or correct its name",
         )
 
 
@@ -128,7 +128,7 @@ def number_if_given(request: Request, name: str) -> int | None:
 def as_number(name: str, text: str) -> int:
     """A text as a number from 0 on."""
     if not text.isascii() or not text.isdecimal() or len(text) > 18:
-        raise wrong(name, f"{text[:40]!r} is not a number from 0 on")
+        raise wrong(name, f"{text[:40]!r} is not a whole number of at least 0")
     return int(text)
 
 
@@ -142,7 +142,7 @@ def seconds(request: Request, name: str, most: float) -> float | None:
     except ValueError:
         value = math.nan
     if not 0 < value <= most:
-        raise wrong(name, f"{found[:40]!r} is not a number above 0, up to {most:g}")
+        raise wrong(name, f"{found[:40]!r} is not a number above 0 and at most {most:g}")
     return value
 
 
@@ -163,5 +163,5 @@ def last_event(request: Request) -> int | None:
 def wrong(name: str, why: str) -> Problem:
     """The error for a parameter."""
     return Problem(
-        400, "wrong_parameter", f"the parameter {name}: {why}", f"give it in the address, as ?{name}=..."
+        400, "wrong_parameter", f"the parameter {name}: {why}", f"give it in the URL, as ?{name}=..."
     )

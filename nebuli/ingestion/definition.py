@@ -42,7 +42,8 @@ def _wrong(at: Location, what: str) -> PydanticCustomError:
 def _check_source_name(name: str) -> str:
     if not _SOURCE_NAME.fullmatch(name):
         raise ValueError(
-            f"expected letters, digits, _, . and -, 80 at most, a letter or _ first, as name, got {name[:90]!r}"
+            f"expected as name at most 80 letters, digits, _, . and -, beginning with a letter or _, "
+            f"got {name[:90]!r}"
         )
     return name
 
@@ -257,7 +258,9 @@ class Definition(Model):
                 ("from",), f"messages of {kind} are bytes; expected a format: CSV, JSON, Avro or Arrow"
             )
         if isinstance(self.format, ArrowFormat) and kind == "File":
-            raise _wrong(("format",), "an Arrow stream is not a line of a file; expected CSV, JSON or Avro")
+            raise _wrong(
+                ("format",), "a line of a file cannot contain an Arrow stream; expected CSV, JSON or Avro"
+            )
         metadata = self.envelope.metadata if isinstance(self.envelope, DebeziumEnvelope) else None
         if "Collection" in (kind if metadata is not None else "", getattr(metadata, "type", "")):
             raise _wrong(
@@ -280,7 +283,7 @@ class Definition(Model):
         if (self.envelope.transactions is not None) != self.origin.two_phase:
             raise _wrong(
                 ("from",),
-                "'transactions' needs 'two_phase', by which Postgres marks where transactions "
+                "'transactions' needs 'two_phase', which makes Postgres mark where transactions "
                 "begin and end; expected both of these options, or neither",
             )
         return self

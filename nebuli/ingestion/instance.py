@@ -96,7 +96,7 @@ class Instance:
             while (entry := await self._entry()) is not None:
                 await self._run_version(entry)
         except Exception as error:  # a mistake of ours: it ends the process, whose log has all of it
-            said = f"it has ended with {type(error).__name__}: {error}"
+            said = f"the instance has ended with {type(error).__name__}: {error}"
             self._status = replace(self._status, last_error=said, last_error_at=now_ms())
             raise
         finally:
@@ -271,8 +271,8 @@ class Instance:
         if entry.origin_created is not None and found.created != entry.origin_created:
             raise SourceUnusable(
                 f"collection {origin} was created at {found.created}, but source {entry.name} "
-                f"reads one of this name that was created at {entry.origin_created}: rebuild the "
-                f"source from the new one (nebuli source rebuild {entry.name}), or drop the source"
+                f"reads the collection of this name that was created at {entry.origin_created}: rebuild the "
+                f"source from the new collection (nebuli source rebuild {entry.name}), or drop the source"
             )
 
     async def _raw_made(self, entry: Entry, _: AsyncExitStack, told: Told) -> Attempt:
@@ -326,7 +326,7 @@ def _said(error: IngestionError | StorageError, entry: Entry) -> str:
     match error:
         case CollectionUnknown():
             return (
-                f"{error}. The source reads or writes this collection: drop the source, too, and "
+                f"{error}. The source reads or writes this collection: also drop the source, and "
                 f"create it again: {again}"
             )
         case MessageInvalid():
@@ -361,7 +361,7 @@ async def ensure(collections: Collections, entry: Entry) -> None:
         if not found.schema.equals(schema):
             raise SourceUnusable(
                 f"collection {name} has other columns than version {entry.version} of source "
-                f"{entry.name} writes: a source keeps its columns; create another source"
+                f"{entry.name} writes: the columns of a source cannot change; create another source"
             )
         with suppress(RenditionRefused):  # another instance was first
             await collections.new_rendition(name, rendition=entry.rendition, shards=shards)

@@ -385,7 +385,7 @@ class Sources:
             with suppress(CollectionUnknown):
                 if (await self.collections.describe(each)).upper:
                     raise SourceRefused(
-                        f"source {source} would keep a state in collection {each}, which exists already: "
+                        f"source {source} would keep its state in collection {each}, which exists already: "
                         "drop that collection first, or create another source"
                     )
 
@@ -410,7 +410,7 @@ class Sources:
         known = {DATA, *entry.raw_sources}
         if raw_source not in known:
             raise SourceRefused(
-                f"source {name} has no raw source {raw_source}: name one of {', '.join(sorted(known))}"
+                f"source {name} has no raw source {raw_source}: expected one of {', '.join(sorted(known))}"
             )
         shards = {}
         if entry.raw_sources:
@@ -504,7 +504,7 @@ def _check_carries(definition: Definition, schema: pa.Schema) -> None:
         return
     raise SourceRefused(
         f"source {definition.name} decodes {definition.format.type}, but the collection that it "
-        f"reads has the columns {', '.join(schema.names)}, and no column {PAYLOAD} of bytes: "
+        f"reads has the columns {', '.join(schema.names)}, and no bytes column {PAYLOAD}: "
         f"leave out the 'format', or read another collection"
     )
 
@@ -525,5 +525,5 @@ def _check_rebuilt(entry: Entry, new: Definition) -> None:
         if not each.can_be_rebuilt:
             raise SourceRefused(
                 f"source {entry.name} keeps no raw messages, and {each.passing_sources[0]} may "
-                f"not have all of them any more: create the source with raw: true"
+                f"no longer have all messages: create the source with raw: true"
             )

@@ -37,12 +37,12 @@ def _lines(found: Sequence[tuple[str, SourceStatus]], now: int) -> Iterator[str]
     ]
     yield from _gauge(
         "lag",
-        "the amount that a raw source has beyond its recorded bindings, in its unit",
+        "the amount that a raw source has beyond its recorded bindings, in the unit of this source",
         [({**labels, "unit": each.unit}, each.lag) for labels, each in raw if each.lag is not None],
     )
     yield from _gauge(
         "answers",
-        "1 if a raw source reports how much it has",
+        "1 if a raw source reports how much data it has",
         [(at, int(each.ends is not None)) for at, each in raw],
     )
     yield from _gauge(
@@ -76,17 +76,17 @@ def _lines(found: Sequence[tuple[str, SourceStatus]], now: int) -> Iterator[str]
     )
     yield from _gauge(
         "supervisors",
-        "how many hosts have a process that restarts its instances",
+        "how many hosts have a process that restarts instances of the source",
         [(at, len(each.supervisors)) for at, each in labelled],
     )
     yield from _gauge(
         "held_up",
-        "whether an instance that runs is hindered by an error now",
+        "1 if an error stops a running instance from making progress now",
         [(at, int(each.error is not None)) for at, each in labelled],
     )
     yield from _gauge(
         "undecoded",
-        "how many messages are in its collection of errors",
+        "how many messages are in the source's collection of errors",
         [(at, each.undecoded) for at, each in labelled if each.undecoded is not None],
     )
     yield from _gauge(
@@ -96,7 +96,7 @@ def _lines(found: Sequence[tuple[str, SourceStatus]], now: int) -> Iterator[str]
     )
     yield from _gauge(
         "hold_age_seconds",
-        "age of the time from which a hold keeps a collection",
+        "age of the earliest time at which a hold keeps a collection readable",
         [
             ({**at, "collection": hold.collection, "hold": hold.name}, (now - hold.time) / 1000)
             for at, each in labelled

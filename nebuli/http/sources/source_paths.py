@@ -70,14 +70,14 @@ def source_paths(stores: ServedStores) -> dict[str, Any]:
     return {
         "/sources": {
             "get": call(
-                "The sources of all stores, or of one, with their progress.",
+                "The sources of all stores, or of one store, with their progress.",
                 object_of(stores={"type": "array", "items": _TEXT}, sources=sources),
                 [{**store, "required": False}],
             )
         },
         "/sources/{name}": {
             "get": call(
-                "A source: its available and its recorded amount, its instances, errors, and holds.",
+                "One source: the available amount, the recorded amount, instances, errors, and holds.",
                 _SOURCE,
                 [name, store],
             )

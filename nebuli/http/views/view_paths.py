@@ -48,7 +48,10 @@ def view_paths(places: ViewPlaces) -> dict[str, Any]:
     """The paths."""
     name = path("name", one_of(places.names))
     key = query(
-        "key", {**_TEXTS, "minItems": 1}, "Once for each column of the key, in its order.", required=True
+        "key",
+        {**_TEXTS, "minItems": 1},
+        "The value of a key column; repeat it for each key column, in the order of the key.",
+        required=True,
     )
     deadline = query(
         "deadline",

@@ -271,10 +271,10 @@ class _RowEvents(Events):
 
 _COUNTED: dict[str, tuple[Kind, str]] = {
     "keys": ("gauge", "keys that a partial view has now"),
-    "bytes": ("gauge", "memory of the keys that a view has"),
+    "bytes": ("gauge", "bytes of memory for the keys that a view has"),
     "lookups": ("counter", "keys that were looked up"),
     "hits": ("counter", "looked-up keys that were in memory"),
-    "upqueries": ("counter", "upqueries that a view has made, each for some keys"),
+    "upqueries": ("counter", "upqueries that a view has sent, each for one or more keys"),
     "evictions": ("counter", "keys that were evicted"),
 }
 """The counters of a view, since its fragment's process began."""

@@ -86,7 +86,7 @@ class AvroDecoder(Decoder):
 
         if not _is_head(payload):
             raise Unfit(
-                f"begins with {payload[:_HEAD_BYTES].hex(' ')}; expected a zero and the number of a schema"
+                f"begins with {payload[:_HEAD_BYTES].hex(' ')}; expected a zero byte and the number of a schema"
             )
         number = _number(payload)
         text = facts.get(_key(number))
@@ -113,8 +113,8 @@ class AvroDecoder(Decoder):
             ) from None
         if body.tell() != len(payload):
             raise Unfit(
-                f"has {len(payload):,} bytes, but schema {number} reads {body.tell():,}; it was written with "
-                "another schema"
+                f"has {len(payload):,} bytes, but schema {number} reads only {body.tell():,}; another schema wrote "
+                "this message"
             )
         return record, written.converts
 

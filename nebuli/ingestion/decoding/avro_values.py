@@ -58,7 +58,9 @@ def converts(writer: Any, type_: pa.DataType, names: Mapping[str, Any], column: 
     if isinstance(kind, list):
         others = [each for each in kind if each != "null"]
         if len(others) > 1:
-            raise Unfit(f"column {column}: is one of {_said(kind)}; expected null and one other type")
+            raise Unfit(
+                f"column {column}: the type is a union of {_said(kind)}; expected null and one other type"
+            )
         inner = converts(others[0], type_, names, column) if others else _null
         return lambda value: None if value is None else inner(value)
     if kind in ("null", {"type": "null"}):

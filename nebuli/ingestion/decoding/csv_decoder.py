@@ -95,7 +95,7 @@ class CsvDecoder(Decoder):
             header = facts.get(_header_of(messages.part))
             if header is None:
                 raise MessageInvalid(
-                    f"{messages.place(0, self._source)}: the message at 0, which has the header of the "
+                    f"{messages.place(0, self._source)}: the message at address 0, which has the header of the "
                     "part, is missing; ingest the source from its beginning, or set header: false"
                 )
             layout = self._layout(header, messages)
@@ -113,13 +113,13 @@ class CsvDecoder(Decoder):
         names = lines[0] if lines else []
         if len(lines) > 1:
             raise MessageInvalid(
-                f"{at}: {len(lines)} lines in the message at 0; expected only the header: {short(text)!r}"
+                f"{at}: {len(lines)} lines in the message at address 0; expected only the header: {short(text)!r}"
             )
         for name in self.schema.names:
             if names.count(name) != 1:
                 how = "more than one" if name in names else "no"
                 raise MessageInvalid(
-                    f"{at}: {how} column {name}; its columns are {', '.join(names) or 'none'}"
+                    f"{at} has {how} column {name}; its columns are {', '.join(names) or 'none'}"
                 )
         return _Layout(len(names), {name: names.index(name) for name in self.schema.names})
 

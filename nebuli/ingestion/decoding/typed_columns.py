@@ -31,15 +31,15 @@ class TypedColumns(Decoder):
             if rows.schema.get_field_index(field.name) == -1:
                 raise MessageInvalid(
                     f"{self._source}: its messages have the columns "
-                    f"{', '.join(rows.schema.names)}, but no {field.name}: use the columns of the "
-                    f"messages in the schema"
+                    f"{', '.join(rows.schema.names)}, but no {field.name}: give the schema the columns "
+                    f"of the messages"
                 )
             try:
                 columns.append(rows.column(field.name).cast(field.type))
             except pa.ArrowException as error:
                 raise MessageInvalid(
                     f"{self._source}: column {field.name} of the message at {messages.lower} or later is "
-                    f"{rows.schema.field(field.name).type}, but the schema has {field.type} ({error}): make "
-                    "their types agree"
+                    f"{rows.schema.field(field.name).type}, but the schema has {field.type} ({error}): use "
+                    "the same type in both"
                 ) from error
         return messages.made_of(pa.RecordBatch.from_arrays(columns, schema=self.schema))

@@ -147,7 +147,7 @@ class Transactions(Envelope):
         elif end[1] != count:
             raise MessageInvalid(
                 f"{arrived.place(row, self._source)}: transaction {name} ends with event_count {count}, but "
-                f"has ended with {end[1]} before; its metadata belongs to different transactions"
+                f"has already ended with {end[1]}; this metadata belongs to different transactions"
             )
 
     # -- applied transactions
@@ -181,7 +181,7 @@ class Transactions(Envelope):
             row = fresh.rows[-1] if fresh.rows else end[0] - self._next
             raise MessageInvalid(
                 f"{arrived.place(row, self._source)}: transaction {name} has {count} rows, but "
-                f"its END announces {end[1]}; expected at most that many (a source with the rows "
+                f"its END announces {end[1]}; expected at most {end[1]} rows (a source with the rows "
                 f"of one table needs the event_count of that table)"
             )
         return end[0] if count == end[1] else None

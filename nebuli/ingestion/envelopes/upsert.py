@@ -47,7 +47,7 @@ class Upsert(Envelope):
                 self.wants = schema.append(pa.field(settings.deleted, pa.bool_()))
             elif not pa.types.is_boolean(schema.types[place]):
                 raise DefinitionInvalid(
-                    f"{source}: the column {settings.deleted}, by which rows are deleted, is {schema.types[place]}; "
+                    f"{source}: the column {settings.deleted}, which marks deleted rows, is {schema.types[place]}; "
                     "expected bool"
                 )
 

@@ -303,7 +303,7 @@ class KeptChannel(SourceReader):
             )
         if self._number > heads.head:
             raise self._gone(
-                f"the stream has only {heads.head} messages: the process that retains it has lost some"
+                f"the stream has only {heads.head} messages: the process that retains it has lost messages"
             )
 
     def _go_on_with(self, heads: netchannel.Heads) -> None:
@@ -346,8 +346,8 @@ class KeptChannel(SourceReader):
     def _gone(self, why: str) -> AddressGone:
         return AddressGone(
             f"{self.reads}: the source needs message {self._number} of stream {self._stream} "
-            f"next, but {why}; start from scratch, and let no other process acknowledge as "
-            f"consumer {self._origin.consumer!r}, or forget that consumer"
+            f"next, but {why}; start from scratch, and do not let another process acknowledge as "
+            f"consumer {self._origin.consumer!r}, or make the server forget that consumer"
         )
 
     # -- the consumer
@@ -366,7 +366,7 @@ class KeptChannel(SourceReader):
         if not self._is_told_in_use:
             self._is_told_in_use = True
             _log.warning(
-                "%s: %s; the source releases no messages until it holds that name",
+                "%s: %s; the source releases no messages until it holds that consumer name",
                 self.reads,
                 _one_line(error),
             )

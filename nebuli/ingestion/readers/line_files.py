@@ -103,7 +103,7 @@ class LineFiles(PolledFiles[_File]):
     def _check_size(self, part: _File, at: int, size: int) -> None:
         if size < at:
             raise AddressGone(
-                f"{self._name}: {part.path} was read up to byte {at}, but has only {size} now: "
+                f"{self._name}: {part.path} was read up to byte {at}, but has only {size} bytes now: "
                 f"another file has replaced it; put the earlier file back, or start from scratch"
             )
 

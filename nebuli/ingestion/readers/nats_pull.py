@@ -187,7 +187,7 @@ class NatsPull:
             await self._client.flush(int(_ANSWER_S))
         await asyncio.sleep(_TURN_S)
         if self._heard_s == before:
-            raise self._away(f"it was silent for {_SILENT_S:g} s")
+            raise self._away(f"the server sent nothing for {_SILENT_S:g} s")
 
     def sequences(self, count: int) -> NDArray[np.int64]:
         """Those of the first messages that are here."""

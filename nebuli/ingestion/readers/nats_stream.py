@@ -78,7 +78,7 @@ class NatsStream(SourceReader):
         """Raise SourceUnusable where the same sequence is not always the same message, as long as it is there."""
         if config.retention != "limits":
             raise self._unusable(
-                f"its retention is {config.retention}, which deletes messages once read; expected 'limits'"
+                f"its retention is {config.retention}, which deletes messages after they are read; expected 'limits'"
             )
         if config.max_msgs_per_subject > 0:
             raise self._unusable(
@@ -88,7 +88,7 @@ class NatsStream(SourceReader):
         drops = {"allow_rollup_hdrs": config.allow_rollup_hdrs, "allow_msg_ttl": config.allow_msg_ttl}
         if allowed := [name for name, is_allowed in drops.items() if is_allowed]:
             raise self._unusable(
-                f"its messages can cause the deletion of others or of themselves "
+                f"it allows messages that delete other messages, or that expire "
                 f"({' and '.join(allowed)}), which leaves gaps; expected a stream that does not allow this"
             )
         if self._origin.purge and (config.deny_purge or config.sealed):

@@ -144,7 +144,7 @@ class ParquetFiles(PolledFiles[_File]):
             raise AddressGone(self._is_another(part, f"has another footer, and {metadata.num_rows} rows"))
         if part.at > metadata.num_rows:
             file.close()
-            raise AddressGone(self._is_another(part, f"has only {metadata.num_rows}"))
+            raise AddressGone(self._is_another(part, f"has only {metadata.num_rows} rows"))
         part.marks.clear()
         part.marks.append(mark)
         return file
@@ -162,7 +162,7 @@ class ParquetFiles(PolledFiles[_File]):
             return None if batch is None else reading.columns.of(batch)
         except InputError as error:
             self._close_file()
-            raise SourceUnusable(f"{_first_line(error)}, in a row from {reading.part.at} on") from error
+            raise SourceUnusable(f"{_first_line(error)}, in row {reading.part.at} or a later row") from error
         except OSError:
             self._close_file()
             raise

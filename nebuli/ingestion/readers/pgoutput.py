@@ -226,7 +226,7 @@ class _Reading:
 
     def new(self) -> Values:
         if (kind := self.byte()) != b"N":
-            raise ValueError(f"{kind!r} where a new row should be")
+            raise ValueError(f"{kind!r} in the place of a new row")
         return self.values()
 
 
@@ -293,7 +293,7 @@ def _delete(reading: _Reading) -> Delete:
     (oid,) = reading.take(_OID)
     old = reading.old()
     if old is None:
-        raise ValueError("it does not identify the deleted row")
+        raise ValueError("the message does not identify the deleted row")
     return Delete(oid, *old)
 
 

@@ -200,7 +200,7 @@ class PolledFiles(SourceReader, Generic[PartT]):
         """Log missing files in one line: they may be many, and each new reader logs them."""
         if gone:
             _log.warning(
-                "%s: files that were read no longer exist (%d), and count as done; one is %s, which was "
+                "%s: files that were read no longer exist (%d), and count as done; for example %s, which was "
                 "read up to %s %d",
                 *(self._name, len(gone), gone[-1].path, self.unit[:-1], gone[-1].at),
             )
@@ -292,7 +292,7 @@ class PolledFiles(SourceReader, Generic[PartT]):
     def _is_no_file(self, part: PartT) -> None:
         if not self._is_pattern:
             raise SourceUnusable(
-                f"{self._name}: {part.path} is not a regular file; expected one, or a pattern"
+                f"{self._name}: {part.path} is not a regular file; expected a file, or a pattern"
             )
 
     def _paths(self) -> list[str]:

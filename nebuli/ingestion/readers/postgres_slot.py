@@ -126,7 +126,9 @@ class PostgresSlot:
         if not may_replicate:
             raise self._unusable(f"{user} may not replicate: ALTER ROLE {_quoted(user)} REPLICATION")
         if origin.two_phase and version < 150_000:
-            raise self._unusable(f"two_phase needs PostgreSQL 15 or later, but this is {version // 10_000}")
+            raise self._unusable(
+                f"two_phase needs PostgreSQL 15 or later, but the server is {version // 10_000}"
+            )
         table = await self._table_name()
         await self._check_publication(*table)
         await self._check_identity(*table, key)
@@ -176,7 +178,7 @@ class PostgresSlot:
         identity = [name for (name,) in found]
         if strange := [name for name in key if name not in identity]:
             raise self._unusable(
-                f"the key has the column {strange[0]}, but old values in changes of {whole} cover "
+                f"the key has the column {strange[0]}, but changes of {whole} have old values only of "
                 f"{', '.join(identity) or 'no column'}: ALTER TABLE {whole} REPLICA IDENTITY "
                 f"FULL, or choose a key from those columns"
             )
@@ -245,13 +247,13 @@ class PostgresSlot:
             )
         except SourceAway as error:
             raise SourceAway(
-                f"{error}; a slot can be made once all transactions that are open now have ended: see "
+                f"{error}; a slot can be made after all currently open transactions have ended: see "
                 "pg_stat_activity and pg_prepared_xacts"
             ) from error
         except _AsSaid as error:
             if error.state == _NO_SLOT_LEFT:
                 raise self._unusable(
-                    f"{error}: ALTER SYSTEM SET max_replication_slots to more, and restart the server"
+                    f"{error}: raise max_replication_slots with ALTER SYSTEM SET, and restart the server"
                 ) from error
             if error.state != _EXISTS:
                 raise

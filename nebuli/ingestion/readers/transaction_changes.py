@@ -208,7 +208,9 @@ class _Peek:
     def _ended(self, lsn: int) -> Begin | BeginPrepare:
         begun, self._begun = self._begun, None
         if begun is None or begun.lsn != lsn:
-            raise MessageInvalid(f"a transaction ends at {lsn}, but {begun} has begun")
+            raise MessageInvalid(
+                f"a transaction ends at {lsn}, but the last transaction that began is {begun}"
+            )
         return begun
 
     def _payloads(self, key: str) -> list[bytes]:

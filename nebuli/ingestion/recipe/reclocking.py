@@ -224,8 +224,8 @@ class Remap:
             elif kind == _ADDRESS and weight > 0:
                 if self._last.get(source, {}).get(part, -1) > address:
                     raise Damaged(
-                        f"shard {self._shard.name} records an address of {source} {part} below an earlier "
-                        f"one, {address}: restore "
+                        f"shard {self._shard.name} records address {address} of {source} {part} after a "
+                        f"higher address: restore "
                         f"the store's folder from a copy"
                     )
                 self._last.setdefault(source, {})[part] = address

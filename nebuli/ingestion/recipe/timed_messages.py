@@ -191,7 +191,7 @@ class Reclocked(TimedMessages):
             if await self._remap.was_let_go(source):
                 raise AddressGone(
                     f"other instances have ingested and released the first messages of {source} before this "
-                    f"instance read them: it restarts after them"
+                    f"instance read them: this instance restarts after these messages"
                 )
 
     async def _record(self) -> None:

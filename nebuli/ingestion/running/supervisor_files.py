@@ -58,7 +58,7 @@ class SupervisorFiles:
         """The lock of an instance. Raises SourceRefused for a name that cannot be one."""
         if not _INSTANCE.fullmatch(name):
             raise SourceRefused(
-                f"{name!r} cannot be the name of an instance: use letters, digits, '_', '.' and '-', 80 at most"
+                f"{name!r} cannot be the name of an instance: use at most 80 letters, digits, '_', '.' and '-'"
             )
         path = self._sources / f"{source}@{name}.lock"
         return ProcessLock(path, f"instance {name} of source {source} is run")

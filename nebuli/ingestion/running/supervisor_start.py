@@ -77,7 +77,7 @@ async def started(
             return Started(pid, None)
         passed_s = time.monotonic() - began
         if passed_s >= _DEADLINE_S:
-            why = "no instance has reported an error; the instances continue, if they can"
+            why = "no instance has reported an error; the instances continue if they can"
             return Started(pid, f"{_waits(numbered, replicas)}, after {_DEADLINE_S:g} s: {why}")
         if is_silent and passed_s >= _SILENT_S:
             say(f"waiting, for {_DEADLINE_S:g} s at most: {_waits(numbered, replicas)}")

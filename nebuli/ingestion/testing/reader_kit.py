@@ -112,7 +112,7 @@ class ReaderConformance:
         waiting = asyncio.create_task(reader.next())
         await asyncio.wait([waiting], timeout=self.idle_s)
         if waiting.done():
-            pytest.fail(f"there is nothing, but next does not wait: {waiting.result()}")
+            pytest.fail(f"there are no messages, but next() returned instead of waiting: {waiting.result()}")
         return waiting
 
     # -- what it must do
@@ -204,7 +204,9 @@ class ReaderConformance:
             await self._go_on(reader, run)
             waiting = await self._nothing_comes(reader)
             expected += await add()
-            run.take(await self._within(waiting, "next, that waited as something came,"), reader)
+            run.take(
+                await self._within(waiting, "next(), which was waiting when messages were added,"), reader
+            )
             await self._go_on(reader, run)
         _is_told(run.found, expected)
 
@@ -250,7 +252,7 @@ class ReaderConformance:
                 await self._opened(reader, {**ends, part: at})
             gone = await trim()
             assert gone
-            assert gone.items() <= set(places), f"{gone} are not all of {places}"
+            assert gone.items() <= set(places), f"the removed addresses {gone} are not all among {places}"
             for part, at in gone.items():
                 async with _closing(make()) as later:
                     assert await self._given(later, {**ends, part: at}, part, at) is None
@@ -272,7 +274,8 @@ class ReaderConformance:
                 await self._opened(reader, at)
             while not run.found.get(part):
                 run.take(
-                    await self._within(reader.next(), f"next, as {address} of {part!r} is gone,"), reader
+                    await self._within(reader.next(), f"next(), when address {address} of {part!r} is gone,"),
+                    reader,
                 )
         except AddressGone as error:
             said = str(error)
@@ -340,14 +343,14 @@ class _Run:
     def take(self, messages: Messages, reader: SourceReader) -> None:
         addresses, part = messages.addresses, messages.part
         assert addresses.dtype == np.int64
-        assert len(addresses) == messages.rows.num_rows, "a batch is of rows, each with its address"
+        assert len(addresses) == messages.rows.num_rows, "a batch needs one address for each row"
         assert messages.lower < messages.upper, "a batch continues"
         assert messages.rows.schema.equals(reader.schema)
         lower = self.uppers.get(part, messages.lower)
         assert messages.lower == lower, (
-            f"a batch of {part!r} begins at {messages.lower}, and {lower} comes next"
+            f"a batch of {part!r} begins at {messages.lower}, but should begin at {lower}"
         )
-        assert (np.diff(addresses) >= 0).all(), f"addresses of {part!r} go down: {addresses}"
+        assert (np.diff(addresses) >= 0).all(), f"addresses of {part!r} decrease: {addresses}"
         assert ((lower <= addresses) & (addresses < messages.upper)).all()
         self.uppers[part] = messages.upper
         self.found[part] += zip(addresses.tolist(), messages.rows.to_pylist(), strict=True)
@@ -362,8 +365,8 @@ def _is_told(found: _Found, expected: list[Expected]) -> None:
         assert [row for _, row in found[part]] == [each.row for each in rows]
         pairs = zip(found[part], rows, strict=True)
         assert all(each.address in (None, address) for (address, _), each in pairs), (
-            f"of {part!r} there are {[address for address, _ in found[part]]}, "
-            f"and should be {[each.address for each in rows]}"
+            f"the addresses of {part!r} are {[address for address, _ in found[part]]}, "
+            f"but should be {[each.address for each in rows]}"
         )
 
 

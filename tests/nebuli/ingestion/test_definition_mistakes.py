@@ -42,7 +42,7 @@ QUOTES = "; YAML reads yes, no, on and off as true and false: put the value in q
         (
             "format: JSON",
             "format: Arrow",
-            "3:9: an Arrow stream is not a line of a file; expected CSV, JSON or Avro",
+            "3:9: a line of a file cannot contain an Arrow stream; expected CSV, JSON or Avro",
         ),
         ("format: JSON", "format: JSON\nkeep: 1 week", "4:7: '1 week' is not a length of time"),
     ],

@@ -244,7 +244,7 @@ def test_values_are_what_their_types_say(avro: Any, value: Any, type_: pa.DataTy
             ["null", "int", "string"],
             "x",
             pa.string(),
-            "is one of null, int, string; expected null and one other",
+            "a union of null, int, string; expected null and one other",
         ),
     ],
 )

@@ -37,7 +37,7 @@ def test_a_column_of_the_collection_may_say_it_and_has_to_be_a_bool() -> None:
     rows = [{"k": "a", "gone": False}, {"k": "b", "gone": None}, {"k": "c", "gone": True}]
     assert contents(envelope.apply({"": [rows_of(schema, rows)]}).output) == {("a", False): 1, ("b", None): 1}
     with pytest.raises(
-        DefinitionInvalid, match="column v, by which rows are deleted, is double; expected bool"
+        DefinitionInvalid, match="column v, which marks deleted rows, is double; expected bool"
     ):
         upsert(deleted="v")
 

@@ -69,7 +69,7 @@ async def test_it_is_said_which_instances_were_waited_for_in_vain(
     assert found == Started(
         os.getpid(),
         "1 of 2 instances have been started, after 3 s: no instance has reported an error; the "
-        "instances continue, if they can",
+        "instances continue if they can",
     )
 
 
