@@ -42,7 +42,7 @@ def one_batch(rows: object) -> pa.RecordBatch:
     if not arrow_objects.is_arrow(rows):
         raise TypeError(
             f"the rows are {with_article(type(rows))}: expected a pyarrow.RecordBatch, a pyarrow.Table or a data "
-            f"frame; of dicts, pyarrow.RecordBatch.from_pylist(rows, schema=...) makes one"
+            f"frame; pyarrow.RecordBatch.from_pylist(rows, schema=...) makes a batch of dicts"
         )
     return arrow_objects.one_batch(rows)
 

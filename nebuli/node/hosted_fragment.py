@@ -229,7 +229,7 @@ class HostedFragment:
         if end is None:
             raise NotSucceeded(
                 f"the process of {self.fragment.id} has ended meanwhile: 'nebuli status' lists "
-                f"the members with which the next process continues"
+                f"the members of the next process"
             )
         if end.step is None:
             raise NotSucceeded(end.why)
@@ -250,8 +250,8 @@ class HostedFragment:
             return
         if index != len(here.added):
             raise NotAdded(
-                f"fragment {here.id} was given {len(here.added)} additions, but this would be number "
-                f"{index + 1}: another command has added a view; try again"
+                f"fragment {here.id} has {len(here.added)} additions, but this command expected {index}: "
+                f"another command has added a view; try again"
             )
         if self.status.state.is_final:
             raise NotAdded(f"fragment {here.id} is {self.status.state} already")
@@ -515,7 +515,7 @@ def _write(text: str) -> None:
 
 def _how(code: int) -> _Ending:
     if code >= 0:
-        return _Ending(f"ended with exit code {code} before the fragment did", in_order=code == 0)
+        return _Ending(f"ended with exit code {code} before the fragment ended", in_order=code == 0)
     name = signal_name(-code)
     out_of_memory = ", possibly by a system that is out of memory" if name == "SIGKILL" else ""
     return _Ending(f"was killed by {name}{out_of_memory}", killed=True)

@@ -103,7 +103,9 @@ class Driver:
                     query.processAllAvailable()
                     return
         query.awaitTermination()  # raises what it has failed with
-        raise RuntimeError("the query was stopped before its input had ended, and not by this process")
+        raise RuntimeError(
+            "the query was stopped before its input had ended, but this process did not stop it"
+        )
 
     def stop(self) -> None:
         """End the session, and everything that runs in it."""

@@ -35,8 +35,8 @@ def written_as(what: str, schema: pa.Schema, rows: StructType) -> pa.Schema:
     fits = len(found.names) == len(given) + weighted and given == wanted
     if not fits or (weighted and not pa.types.is_integer(found.field(WEIGHT).type)):
         raise SchemaConflict(
-            f"{what} expects {_line(schema)}, and {WEIGHT} int64 if rows are retracted; the rows "
-            f"have {_line(found)}: select and cast the expected columns, in any order"
+            f"{what} expects {_line(schema)}, and also {WEIGHT} int64 if rows are retracted; the given "
+            f"rows have {_line(found)}: select and cast the expected columns, in any order"
         )
     return schema.append(pa.field(WEIGHT, pa.int64())) if weighted else schema
 

@@ -65,8 +65,8 @@ class ExchangeBusy(MemberError):
 
     def __init__(self, at: tuple[int, int], wanted: tuple[int, int]) -> None:
         super().__init__(
-            f"step {wanted[0]}, exchange {wanted[1]} was to begin while step {at[0]}, exchange "
-            f"{at[1]} is under way: wait for the end of that exchange; nothing was sent"
+            f"step {wanted[0]}, exchange {wanted[1]} cannot begin while step {at[0]}, exchange "
+            f"{at[1]} is under way: wait until that exchange ends; nothing was sent"
         )
 
 
@@ -118,7 +118,7 @@ class WrongStep(ExchangeFailed):
             member,
             address,
             f"sent step {came[0]}, exchange {came[1]}, but step {expected[0]}, exchange "
-            f"{expected[1]} was due",
+            f"{expected[1]} was expected",
         )
 
 
@@ -136,7 +136,7 @@ class ExchangeLate(ExchangeFailed):
         self, member: int, address: str, at: str, *, missing: Sequence[int], of: int, waited_s: float
     ) -> None:
         self.missing = tuple(missing)
-        what = f"is late {at}: after {waited_s:g} s, {of - len(missing)} of {of} parts are here"
+        what = f"is late {at}: after {waited_s:g} s, {of - len(missing)} of {of} parts have arrived"
         super().__init__(
             member, address, f"{what}; the parts of members {list(missing)} are missing" if missing else what
         )
@@ -161,8 +161,8 @@ class StepFailed(Exception):
         elif closes:
             super().__init__(
                 f"step {step} of {of} cannot be computed: {why}. This step closes windows. To "
-                f"continue with the windows open, run the query again with --skip-step {step} "
-                f"(nebuli run, nebuli start), with rows that correct the result, and then with --close"
+                f"keep these windows open, run the query again with --skip-step {step} (nebuli run, "
+                f"nebuli start) and with rows that correct the result; then run it with --close"
             )
         else:
             super().__init__(
@@ -217,7 +217,7 @@ class TooFewSlots(MembersFailed):
         waited = f" after {waited_s:g} s" if waited_s else ""
         super().__init__(
             f"{members} members hold {members} slots of Spark as long as they run, but {master} "
-            f"has {slots}{waited}: give the cluster more cores, end what runs on it, or use fewer --members"
+            f"has {slots}{waited}: give the cluster more cores, end its other applications, or use fewer --members"
         )
 
 
@@ -265,7 +265,7 @@ class StateGone(MembersFailed):
     def __init__(self, folder: str, whose: str, rest: str, restart: str) -> None:
         super().__init__(
             f"{folder}, with the state of {whose}, is missing or empty, but {rest} is there: nothing was "
-            f"opened. Restore it from a copy, or {restart}, where the query starts from scratch"
+            f"opened. Restore it from a copy, or {restart}, so that the query starts from scratch"
         )
 
 
@@ -285,8 +285,8 @@ class TakeoverLost(MembersFailed):
 
     def __init__(self, member: str, how: str) -> None:
         super().__init__(
-            f"the process of {member} {how}, while it took over the state of other members, which continue "
-            f"alone"
+            f"the process of {member} {how}, while it took over the state of other members; these members "
+            f"continue without it"
         )
 
 
@@ -296,7 +296,7 @@ class SourcesGone(MembersFailed):
     def __init__(self, member: int, sources: Sequence[str]) -> None:
         more = f", and {len(sources) - _NAMED} more" if len(sources) > _NAMED else ""
         super().__init__(
-            f"files that have been read are gone: member {member}, which was to continue them, "
+            f"files that were read are gone: member {member}, which should continue to read them, "
             f"does not find {', '.join(sources[:_NAMED])}{more} (each shown as its pattern's name "
             f"and a digest of its path): put these files back"
         )

@@ -310,7 +310,7 @@ class PartRunner(FragmentThread):
             self._rebuilding.discard(base)
             with self._lock:
                 self._graph.is_rebuilt(base)
-            _log.info("fragment %s has read all of %s, and answers", self.fragment.id, base)
+            _log.info("fragment %s has read all of %s, and now answers reads", self.fragment.id, base)
 
     def _poll_parts(self) -> bool:
         """Take what has come from other parts; whether there may be more."""

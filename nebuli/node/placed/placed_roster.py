@@ -123,8 +123,8 @@ class PlacedRoster:
         """None: a command that has the topology places them."""
         raise NotScaled(
             members,
-            f"its members are at workers, which the topology selects: run 'nebuli scale {self._query} "
-            f"--members {members}' where it was registered",
+            f"the topology selects the workers of its members: run 'nebuli scale {self._query} "
+            f"--members {members}' on the machine where the query was registered",
         )
 
     def number(self, wanted: Succession) -> int:
@@ -200,4 +200,7 @@ class PlacedRoster:
                 for each in self.notes.whose.leaving:
                     group.create_task(one(each))
         except* OSError as errors:
-            _log.warning("the next process looks again for members that have left: %s", errors.exceptions[0])
+            _log.warning(
+                "members that have left are not ended yet; the next process tries again: %s",
+                errors.exceptions[0],
+            )

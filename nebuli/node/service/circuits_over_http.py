@@ -38,7 +38,7 @@ def serving(address: str, node: WorkerNode, host: Host) -> AbstractAsyncContextM
             404,
             "unknown_query",
             f"worker {node.address} has no coordinator of a query {query[:40]!r}",
-            "ask at /ID/..., at the address of its coordinator, which 'nebuli status ID' prints",
+            "ask at the path /ID/... of the coordinator's address, which 'nebuli status ID' prints",
         )
 
     return passing_on(socket_of, address, host.trust)

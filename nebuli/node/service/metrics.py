@@ -35,8 +35,8 @@ _COUNTERS = {
 }
 _VIEW_COUNTERS = {
     "lookups": "Keys that were looked up.",
-    "hits": "Keys that were there when they were looked up; the others are misses.",
-    "upqueries": "Upqueries that the view has made, each for some keys.",
+    "hits": "Looked-up keys that were in memory; all other looked-up keys are misses.",
+    "upqueries": "Upqueries that the view has sent, each for one or more keys.",
     "evictions": "Keys that were evicted.",
 }
 _VIEW_GAUGES = {
@@ -77,7 +77,7 @@ class FragmentCollector:
         yield held
         yield watermarks
         states = GaugeMetricFamily(
-            "nebuli_fragment_state", "1 for the state that the fragment is in.", labels=(*_LABELS, "state")
+            "nebuli_fragment_state", "1 for the current state of the fragment.", labels=(*_LABELS, "state")
         )
         for status in statuses:
             states.add_metric((status.fragment, status.id, str(status.state)), 1)

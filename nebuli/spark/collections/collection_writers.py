@@ -97,8 +97,8 @@ class Inserting:
             expected = collections.next_sequence(place.collection, work.producer)
             if expected > work.number + 1:
                 raise CheckpointReplaced(
-                    f"{place}, {work.shown}: a later one, {expected - 1}, has already been "
-                    f"inserted: the query's checkpoint, or the version, is older than the "
+                    f"{place}, {work.shown}: the later number {expected - 1} has already been "
+                    f"inserted: the query's checkpoint, or txnVersion, is older than the "
                     f"inserted rows; continue from the newest checkpoint, or start from scratch"
                 )
             collections.insert_staged(place.collection, names, producer=work.producer, sequence=work.number)

@@ -139,9 +139,9 @@ class CollectionStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvai
         if there < _time(offset) or offset["made"] != self._made:
             raise TimesReplaced(
                 f"{self._options.place} was read up to {offset['time']} when its creation time "
-                f"was {offset['made']}; now its creation time is {self._made}, and it is complete "
-                f"up to {there}: it was replaced by another collection, or restored from a copy; "
-                f"start with a new checkpoint"
+                f"was {offset['made']}; now its creation time is {self._made}, and its rows are "
+                f"complete up to {there}: the collection was replaced by another one, or restored "
+                f"from a copy; start with a new checkpoint"
             )
 
     def _look(self) -> int:

@@ -78,7 +78,7 @@ def output_schema(outputs: Mapping[str, pa.Schema], output: str, *, append_only:
 
 def input_target(inputs: Mapping[str, pa.Schema], handle: str, rows: StructType) -> pa.Schema:
     """Return the schema that rows of Spark have to be converted to for an input. Raises SchemaConflict."""
-    return written_as(f"input {handle}", _of(inputs, handle, "input that programs push into"), rows)
+    return written_as(f"input {handle}", _of(inputs, handle, "input for pushes"), rows)
 
 
 def _of(schemas: Mapping[str, pa.Schema], name: str, what: str) -> pa.Schema:

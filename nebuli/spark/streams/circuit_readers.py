@@ -59,7 +59,7 @@ class CircuitBatchReader(_ReadsSteps, DataSourceReader):
             raise OptionError(
                 f"circuit {options.place.address}, output {options.output}: steps from {start} up "
                 f"to {end} are requested, but only steps below {there} are computed: give "
-                f"startingStep and endingStep in this order, up to {there}"
+                f"a startingStep up to endingStep, and both up to {there}"
             )
         return [StepsPartition(each) for each in Steps(start, end).cut(options.min_partitions)]
 
@@ -119,7 +119,9 @@ class CircuitStreamReader(_ReadsSteps, DataSourceStreamReader, SupportsTriggerAv
             steps.until < steps.first
         ):  # PySpark 4.1 does not report where a batch begins before it has its end
             raise StepsReplaced(
-                _replaced(options, steps.first, f"the circuit has made only the steps below {steps.until}")
+                _replaced(
+                    options, steps.first, f"the circuit has computed only the steps below {steps.until}"
+                )
             )
         return [StepsPartition(each) for each in steps.cut(options.min_partitions)]
 
@@ -148,7 +150,7 @@ class CircuitStreamReader(_ReadsSteps, DataSourceStreamReader, SupportsTriggerAv
         self._behind_since = self._behind_since or now
         if now - self._behind_since > options.place.timeout_s:
             there = (
-                f"within {options.place.timeout_s:g} s the circuit has made only the steps below "
+                f"within {options.place.timeout_s:g} s the circuit has computed only the steps below "
                 f"{self._there}"
             )
             raise StepsReplaced(_replaced(options, first, there))

@@ -83,9 +83,9 @@ class Staged:
             expected = circuit.next_sequence(options.input, work.producer)
             if expected > work.number + 1:
                 raise CheckpointReplaced(
-                    f"circuit {options.place.address}, {self._what(work)}: a later one, "
-                    f"{expected - 1}, has already been pushed: the query's checkpoint, or the "
-                    f"version, is older than the pushed rows; continue from the newest "
+                    f"circuit {options.place.address}, {self._what(work)}: the later number "
+                    f"{expected - 1} has already been pushed: the query's checkpoint, or "
+                    f"txnVersion, is older than the pushed rows; continue from the newest "
                     f"checkpoint, or start from scratch"
                 )
             if any(each.known for each in staged) and expected <= work.number:

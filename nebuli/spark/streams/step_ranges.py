@@ -133,8 +133,8 @@ class StepReader:
             row = without_weight(net).slice(int(np.argmax(weights < 0)), 1).to_pylist()[0]
             raise RowTakenBack(
                 f"circuit {self.options.place.address}, output {self.options.output}: step {step} retracts "
-                f"{row}, but appendOnly=true reads rows that are only added: read changes, with {WEIGHT} and "
-                f"{STEP}"
+                f"{row}, but appendOnly=true accepts only added rows: read with appendOnly=false, to get {WEIGHT} "
+                f"and {STEP}"
             )
         return without_weight(net).take(pa.array(np.repeat(np.arange(net.num_rows), weights)))
 

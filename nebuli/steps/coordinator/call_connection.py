@@ -207,7 +207,7 @@ class CallConnection:
         found = [_still(ask.PinnedRows, first)]
         if found[0].pieces * PIECE_BYTES > max_bytes:
             raise TooManyPieces(
-                f"table {table} has more than {max_bytes} bytes at member {self._member}, which is the limit"
+                f"table {table} has more bytes at member {self._member} than the limit of {max_bytes}"
             )
         for start in range(1, found[0].pieces, _AHEAD):
             numbers = range(start, min(start + _AHEAD, found[0].pieces))

@@ -243,8 +243,8 @@ class CircuitRun(Generic[_Wanted]):
                     await generation.leave(step)
                 return step
             _log.warning(
-                "a member was lost while all members were ending: the others wait for it, and "
-                "all end together"
+                "a member was lost while all members were ending: the other members wait until it "
+                "runs again, and then all end together"
             )
             self._coordinate(generation)
 

@@ -255,7 +255,7 @@ class Coordinator:
         )
         if away:
             return CheckpointNotMade(None, f"{away}; check that it runs")
-        again = f", again, because of this: {self._ended_by}" if self._fruitless else ""
+        again = f" again after an error: {self._ended_by}" if self._fruitless else ""
         return CheckpointNotMade(None, f"members are still opening their state{again}")
 
     def shut_down(self, *, drain: bool = False) -> None:

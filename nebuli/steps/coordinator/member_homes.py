@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from netchannel import ReceiverServer
 
 
-ENDED_ABOVE = "a member that was to take over has ended: see its own lines above for the reason"
+ENDED_ABOVE = "a member that should take over has ended: see the reason in its log lines above"
 
 
 class Members(Protocol):

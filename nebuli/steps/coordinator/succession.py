@@ -81,7 +81,7 @@ async def handed_over(before: Generation, after: Generation, addresses: Sequence
             step = await before.rest()
     except TimeoutError:
         raise GivenUp(
-            f"the members have not come to rest within {_REST_S:g} s; start the circuit if it is paused"
+            f"the members did not pause at the same step within {_REST_S:g} s; start the circuit if it is paused"
         ) from None
     if before.coordinator.epoch != epoch:
         raise GivenUp(_LOST)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from nebuli.steps.stepped_query import SteppedQuery
     from nebuli.store.store_url import StorePlace
 
-NEVER_ENDED = "its query did not come to its end"
+NEVER_ENDED = "its query has not finished"
 """Why sinks are left without their results."""
 _TRIES, _AGAIN_S = 3, 1.0
 """How often a run scales at its start, and the seconds between."""
@@ -214,5 +214,5 @@ def _why(error: OSError) -> str:
         case FileExistsError():
             return "it is a file"
         case NotADirectoryError():
-            return "a parent of it is a file, not a folder"
+            return "one of its parents is a file, not a folder"
     return error.strerror or str(error)

@@ -166,8 +166,8 @@ class _Members:
         if step < self._checkpoint:
             raise StepNotSkipped(
                 step,
-                f"its rows are in the state already, whose last checkpoint is at step {self._checkpoint}: "
-                "retract them by a push with negative weights",
+                f"its rows are already in the state, because its last checkpoint is at step {self._checkpoint}: "
+                "retract these rows by a push with negative weights",
             )
         if all(log is None or log.last > step for log in self._outputs):
             raise StepNotSkipped(

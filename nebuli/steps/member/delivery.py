@@ -133,7 +133,7 @@ class Delivery:
             await asyncio.to_thread(self._sink.abort, str(gone))
             if first:
                 raise OutputGone(
-                    f"{gone}; it is the only output of the steps below {position.step:,}, which "
+                    f"{gone}; this is the only output of the steps below {position.step:,}, which "
                     f"are no longer kept (see --keep-output): put it back unchanged, or start "
                     f"again with another state folder"
                 ) from gone

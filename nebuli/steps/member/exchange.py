@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 GOODBYE_S = 0.5
 """How long to wait until connected members are notified that this member leaves."""
 _ASK_S = 1.0
-_IN_ORDER = "this member has closed the exchange, after its last exchange"
+_IN_ORDER = "this member has closed the exchange after its last step"
 
 
 class Peer:
@@ -202,7 +202,9 @@ class Exchange:
         deadline_s: float = 300.0,
     ) -> None:
         if not 0 <= member < len(addresses):
-            raise ValueError(f"member {member} of {len(addresses)}: expected a number below that")
+            raise ValueError(
+                f"member {member} of {len(addresses)}: expected a number from 0 to {len(addresses) - 1}"
+            )
         self._sender = sender
         self._receiver = receiver
         self._name = f"{circuit}/{epoch}"

@@ -167,7 +167,9 @@ class PartDecoder:
             self._begin(size)
         begin, self._came = self._came, self._came + len(body)
         if self._came > len(self._room) or size != len(self._room):
-            raise Unreadable(f"received {self._came} bytes of a part of {len(self._room)}, and {size} more")
+            raise Unreadable(
+                f"received {self._came} bytes of a part of {len(self._room)}; this message announces {size} bytes"
+            )
         self._room[begin : self._came] = body
         if not flags & LAST:
             return None

@@ -509,7 +509,7 @@ def _checkpoint(value: Any) -> Checkpoint:
 def _checkpoints(value: Any) -> tuple[Checkpoint, ...]:
     found = tuple(_checkpoint(each) for each in array(value))
     if len(found) not in (1, 2) or found[-1].version - found[0].version != len(found) - 1:
-        raise ValueError("not one version or two that follow each other")
+        raise ValueError("not one version or two consecutive versions")
     return found
 
 

@@ -37,11 +37,11 @@ class TriggerSettings:
         for name in ("delay_s", "tick_s", "checkpoint_s"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
-                raise ValueError(f"expected seconds above 0, or None, as {name}, got {value}")
+                raise ValueError(f"expected a number of seconds above 0, or None, as {name}, got {value}")
         if not 0 <= self.spacing_s < math.inf:
-            raise ValueError(f"expected seconds, and no less than 0, as spacing_s, got {self.spacing_s}")
+            raise ValueError(f"expected at least 0 seconds as spacing_s, got {self.spacing_s}")
         if self.rows < 1 or self.many_rows < 1:
-            raise ValueError(f"expected rows above 0, got {self.rows}, and {self.many_rows} as many_rows")
+            raise ValueError(f"expected rows and many_rows above 0, got {self.rows} and {self.many_rows}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ class SparkHome:
             return
         if master.startswith("sc://"):
             raise HomeUnfit(
-                f"{_NEEDS} a Spark whose driver is here, but {master} is a server of Spark "
+                f"{_NEEDS} a Spark driver on this machine, but {master} is a server of Spark "
                 f"Connect, which has its own driver: give the master of its cluster "
                 f"(spark://HOST:PORT)"
             )
@@ -78,6 +78,6 @@ def master_of(topology: Topology) -> str | None:
         names = ", ".join(node.address for node in nodes)
         raise HomeUnfit(
             f"all members run in one Spark, but the topology has {len(nodes)} nodes with the "
-            f"engine spark ({names}): keep that engine for one of them"
+            f"engine spark ({names}): keep that engine for one node"
         )
     return nodes[0].master if nodes else None

@@ -541,7 +541,9 @@ async def test_another_collection_of_the_name_is_not_taken_for_the_first_one(
         await sources.collections.insert("first", pa.RecordBatch.from_pylist(orders(5, 2), columns))
 
         async def told() -> bool:
-            return "rebuild the source from the new one" in str((await sources.describe("orders")).last_error)
+            return "rebuild the source from the new collection" in str(
+                (await sources.describe("orders")).last_error
+            )
 
         await until_async(told, "it is said")
         await until_there(sources, orders(0, 3))

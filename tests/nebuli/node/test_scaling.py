@@ -324,7 +324,7 @@ def test_a_file_of_a_pattern_that_is_gone_keeps_others_from_taking_over(make_fle
     files[1].unlink()
     refused = fleet.run("scale", id_, "--members", "4")
     assert refused.exit_code == 1, refused.stderr
-    assert "files that have been read are gone" in refused.stderr
+    assert "files that were read are gone" in refused.stderr
     assert as_one_of((2,), fleet, id_) == 2
     files[1].write_text(text, "utf-8")
     done = fleet.run("scale", id_, "--members", "4")

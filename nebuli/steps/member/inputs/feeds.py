@@ -81,7 +81,9 @@ async def _log_all(member: Member, feed: Feed, threads: ThreadPoolExecutor) -> N
     try:
         await source.open()
         if log.position(name):  # what comes now are other rows; what it had given and the log has not is gone
-            _log.warning("%s continues, but cannot be read again", feed.source.physical.reads)
+            _log.warning(
+                "%s continues, but its earlier rows cannot be read again", feed.source.physical.reads
+            )
         while (rows := await source.next()) is not None:
             if not rows.num_rows:
                 continue

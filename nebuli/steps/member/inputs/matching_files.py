@@ -122,7 +122,7 @@ class NewFiles:
         more = f", and {len(new) - _NAMED} more" if len(new) > _NAMED else ""
         _log.warning(
             "%s: matching files that came after the query had begun are not read: %s%s; register the query "
-            "again to read all files, or append to those that it reads",
+            "again to read all files, or append to the files that it reads",
             pattern,
             ", ".join(new[:_NAMED]),
             more,

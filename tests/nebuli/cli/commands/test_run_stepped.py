@@ -420,7 +420,7 @@ def test_before_the_first_step_a_folder_is_nobodys(case: Case) -> None:
     [
         ("/proc/state", "No such file or directory"),
         ("a.csv", "it is a file"),
-        ("a.csv/state", "a parent of it is a file, not a folder"),
+        ("a.csv/state", "one of its parents is a file, not a folder"),
     ],
 )
 def test_a_folder_that_cannot_be_used_is_said_with_what_to_do(case: Case, state: str, why: str) -> None:

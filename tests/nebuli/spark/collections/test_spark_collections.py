@@ -133,7 +133,7 @@ def test_a_frame_is_inserted_at_one_time(spark, store: Collections, tmp_path: Pa
         Counter({("k0", 1000): 2, ("k0", 0): -1}),
     ]
     with pytest.raises(
-        Exception, match=r"CheckpointReplaced.*version 2: a later one, 3, has already been inserted"
+        Exception, match=r"CheckpointReplaced.*version 2: the later number 3 has already been inserted"
     ):
         insert(spark.createDataFrame([("old", 1)], "k STRING, n BIGINT"), txnAppId="loader", txnVersion=2)
     assert not any((tmp_path / "store").glob("blobs/*staged/*")), "nothing that was staged is left"

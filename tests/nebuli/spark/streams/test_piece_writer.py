@@ -63,8 +63,8 @@ def test_a_batch_counts_once_though_it_is_staged_and_committed_again(
     assert [holders(steps, each) for each in (there(1, 2, 3), there(4))] == [1, 1]
     with pytest.raises(
         CheckpointReplaced,
-        match="query 4f, batch 0: a later one, 2, has already been pushed: the query's checkpoint, or "
-        "the version, is older",
+        match="query 4f, batch 0: the later number 2 has already been pushed: the query's checkpoint, or "
+        "txnVersion, is older",
     ):
         writer.push(batch(0), again)
 

@@ -120,7 +120,7 @@ def test_a_circuit_that_has_caught_up_and_has_fewer_steps_is_another_one(say: Sa
     with pytest.raises(StepsReplaced, match=r"all steps below 120, but within 30 s .* only .*below 100"):
         wait()
     with pytest.raises(
-        StepsReplaced, match="all steps below 120, but the circuit has made only the steps below 100"
+        StepsReplaced, match="all steps below 120, but the circuit has computed only the steps below 100"
     ):
         reader.partitions({"step": 120}, {"step": 100})
     assert reader.partitions({"step": 100}, {"step": 100}) == []

@@ -102,7 +102,7 @@ async def test_where_members_do_not_come_to_rest_their_sinks_have_one_writer_all
     settings = TriggerSettings(checkpoint_s=0.5)
     async with asyncio.timeout(120), LocalRun(query, tmp_path / "state", tmp_path, settings) as run:
         await run.coordinator.caught_up()
-        with pytest.raises(NotScaled, match="have not come to rest within 3 s"):
+        with pytest.raises(NotScaled, match="did not pause at the same step within 3 s"):
             await run.scale(3)
         writers = [each for each in asyncio.all_tasks() if "Delivery._work" in str(each.get_coro())]
         assert len(writers) == 1
@@ -118,7 +118,7 @@ async def test_a_run_that_is_to_have_other_members_has_them_though_one_is_lost_m
     async def given_ahead(*generations: Generation) -> object:
         if lost:
             return await succession.given_ahead(*generations)
-        lost.append(GivenUp("a member that was to take over has ended"))
+        lost.append(GivenUp("a member that should take over has ended"))
         raise lost[0]
 
     async def no_disk(*_: Generation) -> object:

@@ -185,7 +185,7 @@ async def test_windows_that_another_output_has_written_are_not_left_open(tmp_pat
         await until_async(lambda: steps_of(circuit, home), "a step")
         coordinator.shut_down(drain=True)
         with pytest.raises(
-            MemberFailed, match=r"This step closes windows\. To continue with the windows open, "
+            MemberFailed, match=r"This step closes windows\. To keep these windows open, "
         ) as failed:
             await coordinator.running  # type: ignore[attr-defined]
         found = failed_step_in(str(failed.value))

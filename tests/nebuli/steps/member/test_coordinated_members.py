@@ -139,10 +139,10 @@ async def test_a_checkpoint_is_refused_while_members_cannot_open_what_they_have_
     ):
         await until(lambda: coordinator.epoch > 2, "it was tried again")
         why = (
-            r"again, because of this: member [01] has given up the step: reading the disk failed.* "
+            r"again after an error: member [01] has given up the step: reading the disk failed.* "
             r"Input/output error"
         )
-        with pytest.raises(CheckpointNotMade, match=f"members are still opening their state, {why}"):
+        with pytest.raises(CheckpointNotMade, match=f"members are still opening their state {why}"):
             await coordinator.checkpoint(0.2)
 
 

@@ -62,7 +62,7 @@ async def test_members_at_different_steps_say_so_and_a_new_epoch_works_at_once()
             assert (wrong.came, wrong.expected) == ((5, 2), (4, 0))
             assert str(wrong) == (
                 f"member 1 at {world.addresses[1]} sent step 5, exchange 2, but step 4, exchange "
-                f"0 was due; {NEXT}"
+                f"0 was expected; {NEXT}"
             )
         else:
             assert (wrong.came, wrong.expected) == ((4, 0), (5, 2))
@@ -297,7 +297,7 @@ async def test_an_exchange_that_is_late_says_who_is_missing() -> None:
         assert isinstance(error, ExchangeLate)
         assert (error.member, error.missing) == (2, (2,))
         assert (
-            "is late in step 9, exchange 1: after 0.2 s, 2 of 3 parts are here; the parts of members "
+            "is late in step 9, exchange 1: after 0.2 s, 2 of 3 parts have arrived; the parts of members "
             "[2] are missing" in str(error)
         )
         assert isinstance(await there, PeerLeft)

@@ -26,9 +26,11 @@ def after(seconds: float, **found: object) -> Situation:
 @pytest.mark.parametrize("seconds", [float("nan"), float("inf"), 0.0, -1.0])
 def test_what_no_clock_comes_to_is_no_setting(seconds: float) -> None:
     for name in ("checkpoint_s", "delay_s", "tick_s"):
-        with pytest.raises(ValueError, match=f"expected seconds above 0, or None, as {name}, got"):
+        with pytest.raises(
+            ValueError, match=f"expected a number of seconds above 0, or None, as {name}, got"
+        ):
             replace(NEVER, **{name: seconds})
-    with pytest.raises(ValueError, match="expected rows above 0"):
+    with pytest.raises(ValueError, match="expected rows and many_rows above 0"):
         replace(NEVER, rows=0)
     if seconds:
         with pytest.raises(ValueError, match="as spacing_s"):
