@@ -266,7 +266,7 @@ def _named(call: str, columns: Mapping[str, str] | None, named: Mapping[str, str
     """The expressions of a call by the names of their columns. Raises TypeError where they have none."""
     if columns is not None and not isinstance(columns, Mapping):
         raise TypeError(
-            f"{call} takes each expression by the name of its column, got {columns!r}: write "
+            f"{call} needs a column name for each expression, got {columns!r}: write "
             f"{call}(name=...), or {call}({{'a name': ...}})"
         )
     return {**(columns or {}), **named}

@@ -148,7 +148,7 @@ def check_version(given: Mapping[str, Any]) -> None:
     if (given["txnVersion"] is None) != (given["txnAppId"] is None):
         raise OptionError(
             "txnAppId and txnVersion together identify a batch write that must happen once: give both "
-            "options, with a version that grows from write to write, or neither"
+            "options, with a txnVersion that grows from write to write, or neither option"
         )
 
 

@@ -160,12 +160,12 @@ class ChannelSource(SourceConnector):
     def _goes_together(self) -> ChannelSource:
         if self.consumer is not None and self.begin == "latest":
             raise ValueError(
-                f"from latest contradicts consumer {self.consumer!r}, which begins after the messages that it "
-                f"acknowledged; give from or consumer, not both"
+                f"'from: latest' contradicts consumer {self.consumer!r}, which begins after the messages that it "
+                f"acknowledged; give 'from' or 'consumer', not both"
             )
         if self.holder is not None and self.consumer is None:
             raise ValueError(
-                f"holder {self.holder!r} reserves a consumer's name, but no consumer is given; add the key consumer"
+                f"holder {self.holder!r} reserves a consumer's name, but no consumer is given; add the key 'consumer'"
             )
         return self
 

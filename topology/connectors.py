@@ -48,8 +48,8 @@ class SourceConnector(Model):
     """Only for collections: its positions are times, and a step of a query in steps has all rows up to one of them."""
 
     _instead_of: ClassVar[Mapping[str, str]] = {
-        "bounded": "the type of a source determines if it ends: sources of CSV and Parquet do, as do a Generator "
-        "with count and a Collection with follow: false; TCP and Channel end when their peer ends them"
+        "bounded": "the type of a source determines if it ends: CSV, Parquet, a Generator with count, "
+        "and a Collection with follow: false end; TCP and Channel end when the peer ends them"
     }
     """Keys that are looked for here and do not exist, and in a clause what to use."""
 

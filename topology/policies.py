@@ -65,7 +65,7 @@ def _check_retry(value: Any) -> Any:
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf:
         return value
     shown = repr(value) if isinstance(value, str | int | float) else "another type of value"
-    raise ValueError(f"expected forever, or at least 0 seconds, as retry, got {shown}")
+    raise ValueError(f"expected 'forever', or a number of seconds from 0, as retry, got {shown}")
 
 
 _Seconds = Annotated[float, Field(ge=0)]
@@ -84,8 +84,8 @@ class FaultSettings(_AsGiven):
     def _goes_together(self) -> FaultSettings:
         if self.on_failure == "wait" and self.retry in ("forever", 0):
             raise ValueError(
-                f"on_failure wait cannot be combined with retry {self.retry}, the time until a warning that the "
-                f"channel still waits; expected seconds above 0 as retry, or no on_failure"
+                f"on_failure wait cannot be combined with retry {self.retry}: retry is then the time until a warning "
+                f"that the channel still waits; expected seconds above 0 as retry, or no on_failure"
             )
         return self
 

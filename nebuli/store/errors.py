@@ -176,8 +176,8 @@ class EntriesMissing(Damaged):
 
     def __init__(self, where: str, key: str, last: int, found: int) -> None:
         super().__init__(
-            f"{where} is damaged: {key} ends with entry {last}, but only {found} of the entries "
-            f"up to there can be found; restore the store's folder from a copy"
+            f"{where} is damaged: {key} ends with entry {last}, but only {found} entries "
+            f"up to that one can be found; restore the store's folder from a copy"
         )
 
 
@@ -186,7 +186,7 @@ class EndLost(Damaged):
 
     def __init__(self, where: str, key: str, noted: int, found: int) -> None:
         super().__init__(
-            f"{where} has lost its end: entry {noted} of {key} was acknowledged, but the last one there is "
+            f"{where} has lost its end: entry {noted} of {key} was acknowledged, but the last entry is now "
             f"{found}; restore the store's folder from a copy"
         )
 
@@ -211,8 +211,8 @@ class BlobDamaged(Damaged):
         self.found = found
         super().__init__(
             f"blob {blob} of {owner} is damaged: its checksum is {found:016x}, but it was written with "
-            f"{expected:016x}; restore this file from a copy of the store's folder, which never changes a "
-            "blob"
+            f"{expected:016x}; restore this file from any copy of the store's folder that has it: blobs never "
+            "change"
         )
 
 
@@ -225,7 +225,7 @@ class BlobMissing(Damaged):
         self.expected = expected
         super().__init__(
             f"blob {blob} of {owner}, which was written with the checksum {expected:016x}, is missing; "
-            "restore this file from a copy of the store's folder, which never changes a blob"
+            "restore this file from any copy of the store's folder that has it: blobs never change"
         )
 
 
@@ -279,7 +279,7 @@ class ShardFinished(UpperMismatch):
             shard,
             expected,
             FINISHED,
-            f"shard {shard} is finished, and was expected to have the upper {expected}: nothing can be appended to it",
+            f"shard {shard} is finished, so nothing can be appended to it; its upper was expected to be {expected}",
         )
 
 
@@ -375,8 +375,8 @@ class EpochTaken(StorageError):
         self.found = found
         super().__init__(
             f"epoch {found} of circuit {circuit} was claimed by another coordinator, after {own}: "
-            f"leave the circuit to that coordinator, or claim again after {found} if this "
-            f"coordinator is to lead"
+            f"leave the circuit to that coordinator, or claim an epoch above {found} if this "
+            f"coordinator should lead"
         )
 
 
@@ -418,7 +418,7 @@ class SequenceGap(SequenceError):
 
     def __init__(self, producer: str, expected: int, got: int) -> None:
         super().__init__(
-            producer, expected, got, f"send again from {expected} on, nothing of this push was kept"
+            producer, expected, got, f"send again from {expected} on; nothing of this push was kept"
         )
 
 
@@ -427,7 +427,10 @@ class SequenceReused(SequenceError):
 
     def __init__(self, producer: str, expected: int, got: int) -> None:
         super().__init__(
-            producer, expected, got, "it was kept with other content; use a separate number for each content"
+            producer,
+            expected,
+            got,
+            f"number {got} was kept with other content; use a separate number for each content",
         )
 
 

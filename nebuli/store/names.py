@@ -17,10 +17,10 @@ def file_name(name: str) -> str:
 def checked(name: str) -> str:
     """The name. Raises StorageError for one that cannot be used."""
     if not name or not name.isprintable():
-        raise StorageError(f"{name!r} cannot be a name: use printable characters, one at least")
+        raise StorageError(f"{name!r} cannot be a name: use one or more printable characters")
     if len(file_name(name)) > _MAX_BYTES:
         raise StorageError(
             f"{name!r} cannot be a name: as a file name it has {len(file_name(name))} bytes, and the limit "
-            f"is {_MAX_BYTES}; use a shorter one"
+            f"is {_MAX_BYTES}; use a shorter name"
         )
     return name

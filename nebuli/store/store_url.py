@@ -88,10 +88,10 @@ def _parsed(text: str) -> StoreUrl:
     url = StoreUrl(server, own.get("schema", ""), own.get("blobs", "").rstrip("/"))
     _check_server(server, [key for key, _ in rest])
     if "schema" not in own:
-        raise StoreUrlInvalid(f"{url.database} names no schema: add schema=NAME, an unused name")
+        raise StoreUrlInvalid(f"{url.database} names no schema: add schema=NAME, with an unused name")
     if not _SCHEMA.fullmatch(url.schema):
         raise StoreUrlInvalid(
-            f"schema={url.schema} cannot be a store's: use letters, digits and _, 40 at most, no digit first"
+            f"schema={url.schema} is not valid: use at most 40 letters, digits and _, not beginning with a digit"
         )
     if "blobs" not in own:
         raise StoreUrlInvalid(f"{url.database} names no blobs: add blobs=s3://BUCKET/PREFIX")
@@ -109,8 +109,8 @@ def _parts(text: str) -> SplitResult:
     parts = urlsplit(text)
     if parts.fragment or parts.netloc.count("@") > 1 or "@" in parts.path + parts.query:
         raise StoreUrlInvalid(
-            "the URL of the store has a misplaced #, ? or @: in a user or a password write them as "
-            "%23, %3F and %40, and / is %2F; or leave the password to PGPASSWORD or ~/.pgpass"
+            "the URL of the store has a misplaced #, ? or @: in a user or a password write # as %23, ? as "
+            "%3F, @ as %40 and / as %2F; or give the password in PGPASSWORD or ~/.pgpass"
         )
     return parts
 

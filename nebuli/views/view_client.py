@@ -144,7 +144,7 @@ class Views:
                     raise
             except _OtherView as error:
                 if loop.time() >= until:
-                    raise ViewFailed(f"{error}, and there is no time left: ask again") from error
+                    raise ViewFailed(f"{error}, and the deadline has passed: ask again") from error
             self._replace(name, view)
 
     def watch(self, name: str, key: Any) -> AsyncGenerator[pa.RecordBatch]:
@@ -505,7 +505,7 @@ class _View:
         rows = batch_of(answer.rows, self.schema)
         counts = np.frombuffer(answer.counts, dtype="<i4").tolist()
         if len(counts) != len(keys) or len(answer.hits) != len(keys):
-            raise ViewFailed(f"{len(counts)} keys were answered, and {len(keys)} requested")
+            raise ViewFailed(f"the answer has {len(counts)} keys, but {len(keys)} were requested")
         step = None if answer.step == FREE else answer.step
         counts_as_hit = (
             not again or step is not None
@@ -567,7 +567,7 @@ class _View:
             if error.state == "unreached":
                 raise ViewUnreachable(
                     f"no process answers at {self._url} within {within_s + _GRACE_S:g} s: 'nebuli run' "
-                    f"prints the address of its views; for a query on workers it is the data address of the "
+                    f"prints the address of its views; for a query on workers, use the data address of the "
                     f"worker that has the view"
                 ) from error
             raise ViewUnreachable(f"{where} did not answer within {within_s + _GRACE_S:g} s") from error

@@ -58,7 +58,7 @@ T = TypeVar("T")
 _BY_WINDOWS = {
     "source": "a collection that is not followed (follow: false)",
     "aggregate": "an aggregate by the columns of a window",
-    "join": "a join on the columns of a window (each input whose unmatched rows the join returns needs that window)",
+    "join": "a join on the columns of a window (an input with unmatched rows in the result needs that window)",
 }
 """Properties that operators with retractions would need in order to have none."""
 
@@ -254,7 +254,7 @@ class _Binder(ABC):
                 self._fault(operator, ("node",), message)
             elif readers:
                 message = (
-                    f"{readers[0]} reads this view, so it is placed on a node with room along the "
+                    f"{readers[0]} reads this view, so the view is placed on a node with room along the "
                     f"path; omit 'node'"
                 )
                 self._fault(operator, ("node",), message)

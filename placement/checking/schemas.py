@@ -187,12 +187,12 @@ def _united(operator: UnionOperator, inputs: Sequence[Schema], faults: list[Faul
 
 
 def _difference(ours: Schema, other: str, theirs: Schema) -> str:
-    """How two schemas differ first: "5 columns, but b has 4", or "column x BIGINT, but b has y DATE in that place"."""
+    """How schemas differ first: "5 columns, but b has 4", or "column x BIGINT, but at this position b has y DATE"."""
     for our, their in zip(ours, theirs, strict=False):
         if our != their:
             return (
-                f"column {our.name} {sql_name(our.type)}, but {other} has {their.name} {sql_name(their.type)} "
-                "in that place"
+                f"column {our.name} {sql_name(our.type)}, but at this position {other} has {their.name} "
+                f"{sql_name(their.type)}"
             )
     return f"{len(ours)} columns, but {other} has {len(theirs)}"
 

@@ -80,7 +80,7 @@ class Engines:
                 faults.append(
                     f"{where}: the watermark of its time does not pass {below}, which Spark "
                     f"computes on endless input; set the engine of this node to spark too, or "
-                    f"that of {below}'s node to embedded"
+                    f"the engine of {below}'s node to embedded"
                 )
         if faults:
             raise NotOnEngine(faults)
@@ -128,7 +128,7 @@ class Engines:
                     f"its input {child} retracts rows, because {begins.type} {begins.id} at "
                     f"{self._nodes[begins.id]} does, but Spark only accepts rows that are never "
                     f"retracted; set the engine of that {begins.type}'s node to spark too, or "
-                    f"that of this node to embedded"
+                    f"the engine of this node to embedded"
                 )
         if not self._bounded[key]:
             yield from self._without_end(key, operator)
@@ -188,7 +188,7 @@ class Engines:
         schema = self._plan.schemas[operator.input]
         for sql in operator.aggregates.values():
             if parse_aggregate(sql, schema).function == "count distinct":
-                yield f"its input does not end, but Spark counts distinct values only of inputs that end, in {sql}"
+                yield f"its input does not end, but for {sql} Spark needs an input that ends, to count distinct values"
 
     def _window_below(self, key: str) -> bool:
         """True if ``key`` is a window on Spark, with nothing but filters in between."""

@@ -71,7 +71,7 @@ class Exact:
     def __str__(self) -> str:
         if self.gap == 0:
             return f"{self.cost:g} {self.unit}, and no placement has less"
-        bound = f"{self.bound:g}, {self.gap:.0%} below"
+        bound = f"{self.bound:g} ({self.gap:.0%} below)"
         return (
             f"{self.cost:g} {self.unit}; no placement has less than {bound}: more time may find a "
             f"better placement"

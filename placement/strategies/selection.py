@@ -52,5 +52,6 @@ def place_bound(
         met = str(error)
     exact = improve(plan, topology, None, met, time_limit_s)
     return replace(
-        exact.placement, note=f"bottom-up found no room ({met}); the optimal strategy did: {exact}"
+        exact.placement,
+        note=f"bottom-up found no room ({met}); the optimal strategy found a placement: {exact}",
     )

@@ -46,7 +46,7 @@ def waiting(entry: Entry, heads: Heads, *, kept: bool = False) -> Waiting | None
     if heads.stream != entry.stream:
         lost = (
             f"the query has read stream {entry.stream} up to {entry.sequence}, but the server now has stream "
-            f"{heads.stream}, and never reported the end of the first stream"
+            f"{heads.stream}, and never reported the end of stream {entry.stream}"
         )
         return Waiting(heads, heads.oldest, lost)
     if entry.sequence < heads.oldest:
@@ -59,8 +59,8 @@ def waiting(entry: Entry, heads: Heads, *, kept: bool = False) -> Waiting | None
         return Waiting(
             heads,
             heads.head,
-            f"the query has read stream {entry.stream} up to {entry.sequence}, but the server has it only up to "
-            f"{heads.head}",
+            f"the query has read stream {entry.stream} up to {entry.sequence}, but the server has this stream "
+            f"only up to {heads.head}",
         )
     return _unless_empty(entry, Waiting(heads, entry.sequence))
 

@@ -97,7 +97,9 @@ class BatchReader(ReadsRanges, DataSourceReader):
         if entry.sequence < heads.oldest:
             missing = freed(heads) if entry.sequence == 0 else None
             what = (
-                missing or f"{name} has {entry.sequence}, but the server has {heads.oldest} to {heads.head}"
+                missing
+                or f"{name} has message {entry.sequence}, but the server has messages {heads.oldest} to "
+                f"{heads.head} (excluded)"
             )
             self._complain(key, what, heads.oldest)
         return max(entry.sequence, heads.oldest)

@@ -217,9 +217,9 @@ class Channels:
     def _used(self, key: str, error: ConsumerFenced) -> CheckpointReplaced:
         name, source = self._options.consumer, self._all()[key].source
         return CheckpointReplaced(
-            f"channel {key!r} was read as consumer {name!r} by another query, while this one has no checkpoint yet: "
-            f"{error}. Two queries need two names: give this one its own by the option consumer, and name both in "
-            f"the server's RetainPolicy(consumers=...), so that everything is kept for both. If the other query "
+            f"channel {key!r} was read as consumer {name!r} by another query, while this query has no checkpoint yet: "
+            f"{error}. Give this query its own name with the option consumer, and list both names in the "
+            f"server's RetainPolicy(consumers=...), so that messages are kept for both queries. If the other query "
             f"will never run again, free its name by netchannel.channel_reader({source.endpoint!r}, "
             f"{source.channel!r}).forget({name!r}). If this is the same query, and its checkpoint was deleted or "
             f"moved, restore the checkpoint"
@@ -277,6 +277,6 @@ def unheard(connection: Connection, source: Source) -> SparkBridgeError:
 def _in_use(key: str, consumer: str, why: str) -> SparkBridgeError:
     return SparkBridgeError(
         f"another query, or another load() of this one, reads channel {key!r} as consumer {consumer!r}, or did "
-        f"until now: {why}. Give each its own name by the option consumer. The name of a query that has stopped is "
+        f"until now: {why}. Give each query its own name with the option consumer. The name of a stopped query is "
         f"free after at most {HANDOVER_S:.0f} s; give a connectTimeout of at least this time to wait for it"
     )

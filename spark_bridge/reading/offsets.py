@@ -89,9 +89,9 @@ def left_out(entries: Mapping[str, Entry], sources: tuple[Source, ...]) -> list[
         names = {source.channel, *(key for key in gone if key.rpartition("@")[0] == source.channel)}
         if source.key not in entries and (before := sorted(names & gone)):
             raise DataLost(
-                f"the query's checkpoint calls channel {source.channel!r} {before[0]!r}, but this run calls it "
-                f"{source.key!r}: the query would read the channel again from its beginning; start the query with the "
-                "same endpoints as before, or with a new checkpoint"
+                f"the query's checkpoint has channel {source.channel!r} under the name {before[0]!r}, but this run "
+                f"uses the name {source.key!r}: the query would read the channel again from its beginning; start the "
+                "query with the same endpoints as before, or with a new checkpoint"
             )
     return sorted(gone)
 

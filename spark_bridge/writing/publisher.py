@@ -100,13 +100,13 @@ def _check_done(client: BlockingGroupClient, options: WriteOptions, work: Work, 
 def _older(options: WriteOptions, channel: str, work: Work, last: int | None) -> CheckpointReplaced:
     if options.txn_version is not None:
         return CheckpointReplaced(
-            f"channel {channel!r} has txnVersion {last} of txnAppId {work.application!r}, but this write is "
-            f"{work.epoch}: versions grow from write to write; give a higher one, or start from scratch "
+            f"channel {channel!r} has txnVersion {last} of txnAppId {work.application!r}, but this write has "
+            f"{work.epoch}: versions grow from write to write; give a higher version, or start from scratch "
             f"under another txnAppId"
         )
     return CheckpointReplaced(
         f"channel {channel!r} has batch {last} of application {work.application!r}, but this is batch "
-        f"{work.epoch}: the checkpoint is older than the written rows: continue from the newest one, or "
+        f"{work.epoch}: the checkpoint is older than the written rows: continue from the newest checkpoint, or "
         f"start from scratch under another txnAppId"
     )
 
@@ -139,9 +139,9 @@ def _is_claimed(client: BlockingGroupClient, name: str, query: str, channel: str
         return True
     if client.last_epoch(_owned(name)) is not None:
         raise CheckpointReplaced(
-            f"another query, not this one ({query}), has written to channel {channel!r} under {name}: its "
-            f"checkpoint was deleted or replaced, and this query could write rows again. Restore the checkpoint; "
-            f"or, to continue without it, give another txnAppId"
+            f"another query, not this one ({query}), has written to channel {channel!r} under {name}: the "
+            f"checkpoint of that query was deleted or replaced, and this query could write rows again. Restore the "
+            f"checkpoint; or, to continue without it, give another txnAppId"
         )
     return False
 

@@ -34,7 +34,7 @@ _ASK_S = 0.5
 _REFUSED = (
     "deliveryGuarantee=exactly-once, the default, writes to channels of register_staged_channel; at-least-once "
     "writes to all other channels. After the end of a stream, its consumer has to register the channel "
-    "again; a batch write that other writes follow needs endOfStream=false."
+    "again; a batch write before other writes needs endOfStream=false."
 )
 
 

@@ -205,11 +205,11 @@ def test_another_thing_than_a_relation_is_no_input() -> None:
     [
         (
             lambda rows: rows.project("k"),
-            "project takes each expression by the name .* got 'k': write project",
+            "project needs a column name for each expression, got 'k': write project",
         ),
         (
             lambda rows: rows.aggregate("sum(n)"),
-            "aggregate takes each expression by the name .* got 'sum\\(n\\)'",
+            "aggregate needs a column name for each expression, got 'sum\\(n\\)'",
         ),
         (lambda rows: rows.join(source("u"), on=3), "expected column names, got 3"),
         (lambda rows: rows.group_by(["k"]), "expected column names, got \\['k'\\]"),

@@ -210,7 +210,7 @@ def test_a_mistake_is_reported_where_it_is(old: str, new: str, said: str):
         (
             "path: f",
             "bounded: true, path: f",
-            "unknown key 'bounded'; the type of a source determines if it ends: sources of CSV and Parquet do",
+            "unknown key 'bounded'; the type of a source determines if it ends: CSV, Parquet, a Generator with count",
         ),
     ],
 )
@@ -259,14 +259,17 @@ def test_only_for_a_consumer_is_a_channel_there_to_be_read_again(keys: str, agai
         (CHANNEL + r', consumer: "a\nb"', "printable characters, got 'a\\nb'"),
         (CHANNEL + ", from: end", "11:92: expected one of beginning, latest"),
         (CHANNEL + ", begin: latest", "11:86: unknown key 'begin'"),
-        (CHANNEL + ", consumer: job, from: latest", "from latest contradicts consumer 'job'"),
+        (CHANNEL + ", consumer: job, from: latest", "'from: latest' contradicts consumer 'job'"),
         (
             CHANNEL + ", holder: me",
-            "holder 'me' reserves a consumer's name, but no consumer is given; add the key consumer",
+            "holder 'me' reserves a consumer's name, but no consumer is given; add the key 'consumer'",
         ),
         (CHANNEL + ", secret: open sesame", "a topology must not contain a secret"),
         (CHANNEL + ", tls: {certificate: c.pem, key: k.pem}", "missing key 'authority'"),
-        (CHANNEL + ", fault: {retry: soon}", "expected forever, or at least 0 seconds, as retry, got 'soon'"),
+        (
+            CHANNEL + ", fault: {retry: soon}",
+            "expected 'forever', or a number of seconds from 0, as retry, got 'soon'",
+        ),
         (CHANNEL + ", path: flights.csv", "11:86: unknown key 'path'"),
     ],
 )

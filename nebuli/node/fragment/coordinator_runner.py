@@ -179,7 +179,7 @@ def _log_open(order: Order) -> None:
     """Log the windows that stay open at the end of the run."""
     if isinstance(order, StaysOpen):
         _log.info(
-            "open windows wait for rows of a later run, or for --close: %s to %s at operator %s of member %d",
+            "open windows wait for rows of a further run, or for --close: %s to %s at operator %s of member %d",
             spelled(order.begin_us),
             spelled(order.end_us),
             order.operator,

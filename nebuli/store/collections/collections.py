@@ -310,7 +310,7 @@ class Collections:
             return await self._snapshot_of(name, rendition, as_of, weighted=weighted, deadline_s=deadline_s)
         if part is not None and not 0 <= part[0] < part[1]:
             raise CollectionMisused(
-                f"collection {name} has no part {part[0]} of {part[1]}: give a number from 0, and the "
+                f"collection {name} has no part {part[0]} of {part[1]}: give a number from 0, below the "
                 "number of parts"
             )
         how: How = "once" if weighted else "as written"
@@ -524,7 +524,7 @@ def _zset(collection: Collection, rows: Rows) -> pa.RecordBatch:
     if len(weights) and not -MOST_ROWS <= int(weights.min()) <= int(weights.max()) <= MOST_ROWS:
         far = max(int(weights.max()), int(weights.min()), key=abs)
         raise CollectionMisused(
-            f"a row for collection {collection.name} has the weight {far}, and at most {MOST_ROWS} copies "
+            f"a row for collection {collection.name} has the weight {far}, but at most {MOST_ROWS} copies "
             f"are added or retracted at once: larger sums would overflow"
         )
     return batch.replace_schema_metadata(None)

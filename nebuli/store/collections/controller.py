@@ -211,8 +211,8 @@ class Controller:
             own = rendition or _next_name(entry.renditions)
             if own in entry.renditions:
                 raise RenditionRefused(
-                    f"collection {name} has a rendition {own} already "
-                    f"(shards: {entry.renditions[own].shards}, a fixed number): choose another name"
+                    f"collection {name} already has a rendition {own}, with a fixed number of shards "
+                    f"({entry.renditions[own].shards}): choose another name"
                 )
             made = Rendition(entry.id, own, _id(), shards)
             # The metadata go with it, so that no rendition is made of what is dropped meanwhile.
@@ -368,14 +368,15 @@ def _rendition(rendition: Rendition, rows: pa.Schema) -> list[Create]:
 def _check_name(what: str, name: str) -> None:
     if not _NAME.fullmatch(name):
         raise CollectionMisused(
-            f"{name!r} cannot be the name of {what}: use letters, digits, _, . and -, 100 at most, a letter or _ first"
+            f"{name!r} cannot be the name of {what}: use at most 100 letters, digits, _, . and -, beginning with a "
+            "letter or _"
         )
 
 
 def _check_columns(name: str, schema: pa.Schema) -> None:
     if WEIGHT in schema.names:
         raise CollectionMisused(
-            f"a column of collection {name} cannot be named {WEIGHT}, by which rows are counted: take another name"
+            f"a column of collection {name} cannot be named {WEIGHT}, which counts copies of a row: use another name"
         )
     twice = sorted({each for each in schema.names if schema.names.count(each) > 1})
     if twice:

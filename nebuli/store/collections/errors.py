@@ -73,8 +73,8 @@ class RowsMismatch(CollectionMisused):
     def __init__(self, name: str, expected: object, found: object) -> None:
         self.name = name
         super().__init__(
-            f"the rows of collection {name} have {_line(expected)}; these have {_line(found)}: "
-            f"cast the rows, or create a collection of their schema"
+            f"the rows of collection {name} have {_line(expected)}; the given rows have {_line(found)}: "
+            f"cast them, or create a collection with their schema"
         )
 
 
@@ -114,8 +114,8 @@ class RenditionOver(CollectionError):
         self.name = name
         self.rendition = rendition
         super().__init__(
-            f"this client writes rendition {rendition} of collection {name}, whose rendition is "
-            f"{now} from {begin} on: if the client's rows are also right for that rendition, "
+            f"this client writes rendition {rendition} of collection {name}, whose current rendition is "
+            f"{now} from time {begin} on: if the client's rows are also right for that rendition, "
             f"continue with rendition={now!r}; otherwise end the client"
         )
 
@@ -132,7 +132,7 @@ class HandoverLate(RenditionRefused):
         self.rendition = rendition
         super().__init__(
             f"collection {name} was not handed over to {rendition} within {deadline_s:g} s: "
-            f"others were first {lost} times. Hand over again, with the same arguments and a "
+            f"other writers were first {lost} times. Hand over again, with the same arguments and a "
             f"longer deadline, or let the writers pause meanwhile"
         )
 

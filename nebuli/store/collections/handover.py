@@ -91,7 +91,7 @@ async def _wait_for(space: Space, order: Order, at: int) -> None:
     to_come_s = (at - space.clock.now()) / 1000
     if to_come_s > order.deadline_s:
         raise RenditionRefused(
-            f"collection {order.name} is to become rendition {order.rendition} at {at}, which is "
+            f"collection {order.name} should become rendition {order.rendition} at {at}, which is "
             f"{to_come_s:.3f} s from now, but the deadline is {order.deadline_s:g} s: give an earlier time, "
             "or a longer deadline"
         )
@@ -114,7 +114,7 @@ async def _look(space: Space, order: Order) -> _Handover:
             raise RenditionUnknown(order.name, order.rendition, entry.renditions)
         if entry.renditions[order.rendition].begin is not None:
             raise RenditionRefused(
-                f"collection {order.name} is or was rendition {order.rendition}: create a new "
+                f"{order.rendition} is or was the current rendition of collection {order.name}: create a new "
                 f"rendition, write it from scratch, and hand over to it"
             )
         try:
@@ -202,7 +202,7 @@ class _Handover:
             raise RenditionRefused(
                 f"collection {self.order.name} cannot become rendition {self.order.rendition} at "
                 f"{self.order.at}: readers already know the current rendition for all times below "
-                f"{upper}; give a time from {upper} on, or none"
+                f"{upper}; give a time from {upper} on, or no time"
             )
         return self.order.at
 
@@ -272,7 +272,7 @@ class _Handover:
         if written <= built_from:
             raise RenditionRefused(
                 f"rendition {rendition} of collection {name} is written only below {written}, but "
-                f"was to be built from the collection as of {built_from}: write the rendition up "
+                f"should be built from the collection as of {built_from}: write the rendition up "
                 f"to {built_from + 1} first, even without rows"
             )
 

@@ -118,7 +118,7 @@ def _check(given: Write) -> None:
     if not 0 <= given.lower < given.upper <= FINISHED:
         raise CollectionMisused(
             f"rows for collection {name} cannot be written from {given.lower} up to {given.upper}: times begin at 0 "
-            f"and have 64 bits, and an upper has to grow"
+            f"and have 64 bits, and the upper must be above the lower"
         )
     for at, _ in given.updates:
         if not given.lower <= at < given.upper:

@@ -378,7 +378,7 @@ class AppendPart:
         if self.may_have_happened and state.upper > self.expected and not state.remembers(self.expected):
             raise Unclear(
                 f"an append to shard {self.shard} at {self.expected}",
-                f"its upper is now {state.upper}, after more appends than the state records",
+                f"the shard's upper is now {state.upper}, after more appends than the state records",
                 self.id,
             )
         if state.upper == FINISHED:

@@ -176,7 +176,7 @@ class StateStore:
 
     def _append(self, last: int, data: bytes) -> None:
         """Append durably, once. Blocking, in order. Raises Locked if another process has appended all the same."""
-        other = Locked(self._key, "a process that has opened it since")
+        other = Locked(self._key, "a process that opened it later")
         append_once(self._ordering, Change(self._key, last, data), other)
 
     # -- what a database asks for

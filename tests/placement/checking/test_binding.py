@@ -168,7 +168,7 @@ def test_a_union_takes_equal_schemas_only():
     union = op("union", "u", inputs=["f", "w"])
     with pytest.raises(
         InvalidQuery,
-        match="union u: inputs differ: f has column delay BIGINT, but w has temp DOUBLE in that place",
+        match="union u: inputs differ: f has column delay BIGINT, but at this position w has temp DOUBLE",
     ):
         check(chain(F, W, union), TOPOLOGY)
 
@@ -370,7 +370,7 @@ def test_in_steps_views_are_anywhere_and_sinks_have_their_results_all_the_same()
         (
             [op("sink", "s", input="v", sink="out")],
             "b:1",
-            "1:138: view v: s reads this view, so it is placed on a node with",
+            "1:138: view v: s reads this view, so the view is placed on a node with",
         ),
     ],
 )

@@ -147,7 +147,7 @@ def test_mistakes_in_a_querys_policies_have_their_places() -> None:
         parse_query(text, file="q.json")
     assert [str(mistake).partition(";")[0] for mistake in caught.value.mistakes] == [
         "q.json:1:26: unknown key 'when_ful' (did you mean 'when_full'?)",
-        "q.json:2:22: expected forever, or at least 0 seconds, as retry, got -1",
+        "q.json:2:22: expected 'forever', or a number of seconds from 0, as retry, got -1",
         "q.json:3:10: policies are given for the output of 't', but no operator with an output has this id",
         "q.json:3:19: policies are given for the output of 'out', but no operator with an output has this id",
     ]
@@ -218,7 +218,7 @@ nodes:
         ),
         "t.yaml:4:23: expected at least 1 as max_bytes, got 0",
         "t.yaml:4:37: expected one of block, fail, drop_oldest, spill as when_full, got 'spil' (did you mean 'spill'?)",
-        "t.yaml:5:18: expected forever, or at least 0 seconds, as retry, got 'never'",
+        "t.yaml:5:18: expected 'forever', or a number of seconds from 0, as retry, got 'never'",
         "t.yaml:8:13: expected one of embedded, spark as engine, got 'Spark' (did you mean 'spark'?)",
         (
             "t.yaml:9:24: when_full spill cannot be combined with directory x, which keeps all messages on disk; "

@@ -134,7 +134,7 @@ def test_an_edge_into_spark_must_not_take_rows_back() -> None:
     assert refused([COUNT, after], capacity=1) == (
         "filter some at b:1, whose engine is spark: its input counted retracts rows, because "
         "aggregate counted at a:1 does, but Spark only accepts rows that are never retracted; "
-        "set the engine of that aggregate's node to spark too, or that of this node to embedded"
+        "set the engine of that aggregate's node to spark too, or the engine of this node to embedded"
     )
     engines = cut([COUNT, after], capacity=1, engines=("spark", "spark"))
     assert engines == dict.fromkeys(("a:1", "b:1"), SparkEngine(master="local[*]", bounded=True))
@@ -334,7 +334,7 @@ def test_event_time_does_not_pass_spark() -> None:
     )
     assert said == (
         "window hours at b:1: the watermark of its time does not pass some, which Spark computes "
-        "on endless input; set the engine of this node to spark too, or that of some's node to embedded"
+        "on endless input; set the engine of this node to spark too, or the engine of some's node to embedded"
     )
 
 

@@ -52,7 +52,7 @@ def test_the_next_stream_is_read_from_its_beginning_after_an_end():
     ("entry", "now", "says", "first"),
     [
         (Entry("s", 4), heads(oldest=6), "messages 4 to 5 of s", 6),
-        (Entry("s", 14), heads(), "read stream s up to 14, but the server has it only up to 10", 10),
+        (Entry("s", 14), heads(), "read stream s up to 14, but the server has this stream only up to 10", 10),
         (Entry("s", 4), heads("t"), "the server now has stream t", 0),
         (Entry("s", 4, ended=True), heads("t", oldest=2), "messages 0 to 1", 2),
     ],

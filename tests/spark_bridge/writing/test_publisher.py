@@ -199,7 +199,7 @@ async def test_an_older_version_is_published_in_no_channel_and_an_empty_one_coun
             publish(once, work, [written(once, work, [each], each) for each in channels], None)
 
         await asyncio.to_thread(write, 9)
-        said = r"channel 'a' has txnVersion 9 of txnAppId 'app', but this write is 8"
+        said = r"channel 'a' has txnVersion 9 of txnAppId 'app', but this write has 8"
         with pytest.raises(CheckpointReplaced, match=said):
             await asyncio.to_thread(write, 8, 0, 1)
         await asyncio.to_thread(write, 10, 0)

@@ -93,7 +93,7 @@ async def _heap(for_s: float) -> bytes:
     pool = pa.default_memory_pool()
     lines = [
         f"resident memory: {_resident_bytes():,} bytes",
-        f"Arrow's pool ({pool.backend_name}): {pool.bytes_allocated():,} bytes, at most {pool.max_memory() or 0:,} so far",
+        f"Arrow's pool ({pool.backend_name}): {pool.bytes_allocated():,} bytes, peak {pool.max_memory() or 0:,}",
         "",
         "objects that Python's collector knows, by type:",
         *(f"{count:>12,}  {sizes[name]:>14,} bytes  {name}" for name, count in kinds.most_common(_TYPES)),

@@ -423,7 +423,7 @@ def test_it_says_what_the_rule_met_where_the_other_strategy_has_found_room(tmp_p
     assert ended.returncode == 0
     (note,) = ended.stderr.splitlines()
     assert note.startswith("bottom-up found no room (")
-    assert note.endswith("; the optimal strategy did: 24 hops, and no placement has less")
+    assert note.endswith("; the optimal strategy found a placement: 24 hops, and no placement has less")
     assert {json.loads(ended.stdout)["placement"][f"fb{number}"] for number in range(6)} == {
         f"shared{number}:1" for number in range(6)
     }

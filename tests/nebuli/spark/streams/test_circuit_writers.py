@@ -83,7 +83,7 @@ def test_rows_are_taken_back_by_weights_in_a_batch(spark, circuit: ServedCircuit
         ({}, "shop STRING, amount INT", "the rows have shop string, amount int32"),
         ({}, f"{SCHEMA}, more INT", "the rows have shop string, amount int64, more int32"),
         ({}, f"{SCHEMA}, _weight STRING", "the rows have shop string, amount int64, _weight string"),
-        ({"input": "other"}, SCHEMA, "no input that programs push into 'other': it has sales"),
+        ({"input": "other"}, SCHEMA, "no input for pushes 'other': it has sales"),
         ({"inptu": "sales"}, SCHEMA, "no option 'inptu' for a batch write: did you mean input"),
         ({"txnVersion": "1"}, SCHEMA, "txnAppId and txnVersion together .*: give both"),
         ({"circuit": "127.0.0.1"}, SCHEMA, "the option circuit takes HOST:PORT, or HOST:PORT/ID"),

@@ -245,7 +245,7 @@ async def test_a_second_coordinator_fences_the_first(tmp_path: Path) -> None:
         await circuit.push_numbers(0, range(10))
         await until_out(circuit, Counter(range(10)))
         async with circuit.coordinated() as second:
-            with pytest.raises(Fenced, match="another coordinator .* epoch 2; this one .* epoch 1,"):
+            with pytest.raises(Fenced, match=r"another coordinator .* epoch 2; this one .* epoch 1,"):
                 await asyncio.wait_for(running(first), 30)
             await until_running(second, 2)
             await circuit.push_numbers(0, range(10, 20))

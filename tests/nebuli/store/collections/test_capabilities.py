@@ -163,7 +163,7 @@ async def test_renditions_are_made_handed_over_to_and_dropped(
             CollectionUnknown,
             "unknown collection sale",
         ),
-        (lambda: collections.handover("sales", "r2"), RenditionRefused, "is or was rendition r2"),
+        (lambda: collections.handover("sales", "r2"), RenditionRefused, "r2 is or was the current rendition"),
         (
             lambda: collections.handover("sales", "r3"),
             RenditionUnknown,

@@ -317,7 +317,7 @@ async def test_bad_input_is_said_and_nothing_is_written(collections: Collections
             await change
     wrong = pa.record_batch([pa.array([1])], names=["amount"])
     with pytest.raises(
-        RowsMismatch, match=r"sales have shop: string, amount: int64; these have amount: int64"
+        RowsMismatch, match=r"sales have shop: string, amount: int64; the given rows have amount: int64"
     ):
         await collections.insert("sales", wrong)
     needy = pa.schema([pa.field("a", pa.int64(), nullable=False)])

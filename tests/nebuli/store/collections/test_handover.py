@@ -102,7 +102,7 @@ async def test_a_handover_that_is_never_first_says_so(
 
     monkeypatch.setattr(access, "append", append_behind_another)
     with pytest.raises(
-        HandoverLate, match=r"not handed over to r2 within 0.2 s: others were first \d+ times"
+        HandoverLate, match=r"not handed over to r2 within 0.2 s: other writers were first \d+ times"
     ):
         await collections.handover("sales", "r2", built_from=at, deadline_s=0.2)
     monkeypatch.setattr(access, "append", append)
@@ -159,7 +159,7 @@ async def test_a_rendition_is_built_from_what_was_there_and_is_written_up_to_tha
     await collections.create("sales", SCHEMA, shards=2)
     at = await collections.insert("sales", batch(("a", 1)))
     await collections.new_rendition("sales", rendition="r2")
-    with pytest.raises(RenditionRefused, match=f"is written only below 0, but was to be built .* as of {at}"):
+    with pytest.raises(RenditionRefused, match=f"is written only below 0, but should be built .* as of {at}"):
         await collections.handover("sales", "r2", built_from=at)
     await collections.write("sales", [(at, batch(("a", 1)))], 0, at + 1, rendition="r2")
     await collections.insert("sales", batch(("b", 1)))
