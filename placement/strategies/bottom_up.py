@@ -119,7 +119,9 @@ def why_pinned(operator: FragmentOperator) -> str:
                 f"the query's id"
             )
         case BoundSink(target=CollectionSink()):
-            return f"pinned: sink {operator.sink} is attached here; the query does not start over after a loss"
+            return (
+                f"pinned: sink {operator.sink} is attached here; the query does not start over after a loss"
+            )
         case BoundSink():
             return f"pinned: sink {operator.sink} is attached here"
         case ViewOperator(node=None):
