@@ -201,6 +201,6 @@ class PlacedRoster:
                     group.create_task(one(each))
         except* OSError as errors:
             _log.warning(
-                "members that have left are not ended yet; the next process tries again: %s",
+                "the removal of members is not recorded, so the next process repeats it: %s",
                 errors.exceptions[0],
             )
