@@ -103,9 +103,9 @@ class Delivery(Suite):
         """Another codec is a typed error on both sides."""
         inbox = receiver.register_channel("c", codec="arrow")
         outbox = sender.register_channel("c", to=receiver.address, codec="bytes")
-        with pytest.raises(netchannel.SchemaMismatch, match=r"'arrow' here, 'bytes'"):
+        with pytest.raises(netchannel.SchemaMismatch, match=r"'arrow' here, .*'bytes'"):
             await inbox.recv()
-        with pytest.raises(netchannel.SchemaMismatch, match=r"'arrow' here, 'bytes'"):
+        with pytest.raises(netchannel.SchemaMismatch, match=r"'arrow' here, .*'bytes'"):
             await outbox.close()
 
     @pytest.mark.parametrize("declared", [True, False], ids=["declared", "learned"])

@@ -43,4 +43,4 @@ def test_each_difference_is_as_it_is_said(row: list[str]) -> None:
 
 
 def test_the_version_is_the_one_that_is_locked() -> None:
-    assert f"As in DuckDB {duckdb.__version__}," in PAGE.read_text("utf-8")
+    assert f"as in DuckDB {duckdb.__version__}," in PAGE.read_text("utf-8")

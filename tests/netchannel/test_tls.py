@@ -250,7 +250,7 @@ REFUSALS: dict[str, tuple[dict[str, Any] | None, dict[str, Any] | None, str, str
         {"hosts": []},
         {},
         r"its certificate names no host, so it does not name 127\.0\.0\.1",
-        r"it refused the certificate .*receiver\.pem: not for the host",
+        r"it refused the certificate .*receiver\.pem, because it is not for the dialed host",
     ),
     "the receiver's has expired": (
         EXPIRED,

@@ -44,7 +44,7 @@ def scale(circuit: str, members: int, topology: str | None, *, as_json: bool) ->
     """Scale a query in steps to another number of members.
 
     CIRCUIT is the id of a query in steps at workers, or the HOST:PORT of a served query (nebuli run --stepped
-    --serve). Returns when the new members run; rows that programs push wait until then.
+    --serve). Returns when the new members run. Until then, pushed rows wait.
 
     Exit codes: 0 done; 1 the query keeps its members; 3 CIRCUIT does not answer.
     """

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 def watch(id_: str, on_loss: str | None, patience: float, *, as_json: bool) -> int:
     """Watch a query to its end and handle lost nodes.
 
-    Applies the policy of the query ID when a node is lost. Without a watcher, workers wait for each other, and
+    When a node is lost, applies the policy of the query. Without a watcher, workers wait for each other, and
     fragments that can resume do so automatically. A query has one watcher at most. Ctrl-C ends the watcher, not the
     query.
 

@@ -279,7 +279,9 @@ class Create:
             raise SchemaMismatch(self.shard, state.schema, self.schema)
         if state.keeps_contents != self.keeps_contents:
             kept = "contents" if state.keeps_contents else "updates"
-            raise SchemaMismatch(self.shard, state.schema, self.schema, f"it was created with keeps={kept!r}")
+            raise SchemaMismatch(
+                self.shard, state.schema, self.schema, f"the shard was created with keeps={kept!r}"
+            )
         return None
 
     def again(self) -> Create:

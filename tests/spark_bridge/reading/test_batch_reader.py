@@ -79,7 +79,7 @@ async def test_a_batch_is_what_its_offsets_say(server, start, end, found):
         ),
         ("beginning", "latest", "messages 0 to 1 of new were freed", [2, 3, 4, 5]),
         ({"stream": None, "seq": 0}, "latest", "messages 0 to 1 of new were freed", [2, 3, 4, 5]),
-        (1, "latest", "startingOffsets has 1, but the server has 2 to 6", [2, 3, 4, 5]),
+        (1, "latest", "startingOffsets has message 1, but the server has messages 2 to 6", [2, 3, 4, 5]),
     ],
 )
 async def test_what_is_lost_is_an_error_or_the_read_goes_on_with_all_that_is_kept(
@@ -129,7 +129,7 @@ async def test_filters_and_a_time_to_start_at_become_ranges(server):
         assert planned([GreaterThanOrEqual(("_sequence",), 9)]) == []
         with pytest.raises(DataLost, match="messages 0 to 1 of new were freed"):
             planned([high])
-        with pytest.raises(DataLost, match="a filter has 1, but the server has 2 to 6"):
+        with pytest.raises(DataLost, match="a filter has message 1, but the server has messages 2 to 6"):
             planned([GreaterThanOrEqual(("_sequence",), 1)])
         past = [LessThan(("_timestamp",), between)]
         assert planned(past, startingOffsets="earliest") == [(2, 6)]

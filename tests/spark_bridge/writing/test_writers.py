@@ -91,7 +91,7 @@ async def test_one_checkpoint_is_one_however_it_is_written(tmp_path, monkeypatch
         receiver.register_staged_channel("out", StagingPolicy(tmp_path / "staged"))
         await asyncio.to_thread(commit, receiver, "one", **first)
         with pytest.raises(
-            CheckpointReplaced, match=rf"under checkpoint file://.*{tmp_path}/(ck|all/q): its"
+            CheckpointReplaced, match=rf"under checkpoint file://.*{tmp_path}/(ck|all/q): the checkpoint"
         ):
             await asyncio.to_thread(commit, receiver, "two", **second)
 

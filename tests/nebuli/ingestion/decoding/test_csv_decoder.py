@@ -61,11 +61,11 @@ async def test_who_begins_behind_the_header_knows_it_by_its_fact_and_asks_for_no
 async def test_a_header_has_to_have_each_column_once() -> None:
     by_header = decoder(header=True)
     with pytest.raises(
-        MessageInvalid, match=r"orders: the header of p: no column at; its columns are id, name$"
+        MessageInvalid, match=r"orders: the header of p has no column at; its columns are id, name$"
     ):
         await by_header.facts(payloads([b"id,name\n"], part="p"), {})
     with pytest.raises(
-        MessageInvalid, match="the header: more than one column id; its columns are id, name, at, id"
+        MessageInvalid, match="the header has more than one column id; its columns are id, name, at, id"
     ):
         await by_header.facts(payloads([b"id,name,at,id\r\n"]), {})
     with pytest.raises(MessageInvalid, match="no column id; its columns are none"):

@@ -256,7 +256,7 @@ async def test_a_shorter_file_does_not_have_what_comes_next(tmp_path: Path) -> N
     """ST-ING-6: both numbers are said."""
     path = tmp_path / "a"
     path.write_bytes(b"1\n2\n")
-    with pytest.raises(AddressGone, match="up to byte 6, but has only 4 now"):
+    with pytest.raises(AddressGone, match="up to byte 6, but has only 4 bytes"):
         async with opened(path, {str(path): 6}):
             pass
 

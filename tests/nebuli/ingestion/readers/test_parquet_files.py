@@ -169,7 +169,7 @@ async def test_another_file_in_its_place_is_not_read_on(
     monkeypatch.setattr(parquet_files, "BATCH_ROWS", 2)
     path = tmp_path / "a"
     publish(path, named(range(3)))
-    with pytest.raises(AddressGone, match="up to row 4, but has only 3 now"):
+    with pytest.raises(AddressGone, match="up to row 4, but has only 3 rows"):
         async with opened(path, {str(path): 4}):
             pass
     seen = SeenFiles()

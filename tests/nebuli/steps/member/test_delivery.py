@@ -368,7 +368,7 @@ async def test_a_lost_file_whose_steps_are_forgotten_is_an_error(
     lose(file)
     with pytest.raises(
         OutputGone,
-        match=rf"{file} is (empty|gone), but {len(there)} bytes had been written to it; it is the only output of "
+        match=rf"{file} is (empty|gone), but {len(there)} bytes had been written to it; this is the only output of "
         r"the steps below 3, which are no longer kept .*: put it back unchanged, or start again with another "
         "state folder",
     ):

@@ -146,7 +146,7 @@ async def test_renditions_are_made_handed_over_to_and_dropped(
         (
             lambda: collections.new_rendition("sales", rendition="r2"),
             RenditionRefused,
-            "has a rendition r2 already",
+            "already has a rendition r2",
         ),
         (
             lambda: collections.new_rendition("sales", rendition="r 2"),
