@@ -258,7 +258,7 @@ async def test_rows_that_are_too_many_are_told_to_whoever_asked_for_them_and_to_
         )
         assert not isinstance(right, BaseException)
         assert rows_of(right.rows) == [("b", 1, 7)]
-        with pytest.raises(ViewFailed, match="the limit is 67108864; request fewer keys at once"):
+        with pytest.raises(ViewFailed, match=r"the limit is 67108864; .* fewer keys"):
             raise much  # type: ignore[misc] # it is one
 
 

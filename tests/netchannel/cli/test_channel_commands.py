@@ -337,7 +337,7 @@ async def test_a_second_stream_of_a_sender_ends_a_receiver_that_has_rows_of_the_
             _, printed = await asyncio.to_thread(receiver.communicate, timeout=30)
             await channel.abort("the receiver has gone")
     assert receiver.returncode == 1
-    assert "Error: send was started again with a new stream: start recv again" in printed
+    assert "Error: send was started again, with a new stream: start recv again" in printed
     assert {*read(tmp_path / "out.partial.csv")["n"].to_pylist()} == {1234567}
 
 

@@ -258,7 +258,7 @@ async def test_who_does_not_answer_is_said_and_a_lookup_goes_on_when_it_is_back(
             await views.get("shops", [7], 5)
         with pytest.raises(UnknownView):
             await views.get("seen", ["x"], 0.2)
-        with pytest.raises(WrongView, match="the query runs in steps, and has the views of its file"):
+        with pytest.raises(WrongView, match="the query runs in steps, so its views come from its file"):
             await views.add('{"operators": []}')
         many = await views.get("by-amount", range(10_000), 30)
         assert (many.rows.num_rows, many.step) == (len(SHOPS), (await views.get("shops", ["x"], 5)).step)

@@ -293,7 +293,7 @@ def test_only_a_rendition_that_it_never_was_is_dropped_alone(sales: Run) -> None
         (("read", "sales", "--as-of", "noon"), "'--as-of': invalid time 'noon'"),
         (("read", "sales", "--into", "a.txt"), "--into a.txt: .*.parquet, .csv, .jsonl, .arrow"),
         (("read", "sales", "--out", "a.csv"), "^No such option '--out'. Did you mean '--into'"),
-        (("rendition", "sales", "r1"), "collection sales has a rendition r1 already"),
+        (("rendition", "sales", "r1"), "collection sales already has a rendition r1"),
     ],
 )
 def test_what_cannot_be_is_said_in_a_sentence(sales: Run, arguments: tuple[str, ...], said: str) -> None:

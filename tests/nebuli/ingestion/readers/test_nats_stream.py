@@ -494,8 +494,8 @@ async def test_a_stream_that_cannot_be_read_again_is_not_usable(running: NatsSer
         ({"retention": "workqueue"}, r"retention is workqueue, .*; expected 'limits'"),
         ({"retention": "interest"}, r"retention is interest, .*; expected 'limits'"),
         ({"max_msgs_per_subject": 1}, "keeps 1 messages of each subject"),
-        ({"allow_rollup_hdrs": True}, r"deletion .*allow_rollup_hdrs"),
-        ({"allow_msg_ttl": True}, r"deletion .*allow_msg_ttl"),
+        ({"allow_rollup_hdrs": True}, r"delete .*allow_rollup_hdrs"),
+        ({"allow_msg_ttl": True}, r"delete .*allow_msg_ttl"),
         ({"deny_purge": True}, "cannot be purged"),
     ):
         stream = Stream(running)

@@ -527,7 +527,7 @@ async def test_what_is_not_as_it_has_to_be_is_said_with_what_mends_it(table: Tab
 
 async def test_a_key_of_which_no_update_says_what_it_was_is_refused(table: Table) -> None:
     """Or the row with the old key would stay for ever; also where the identity became another one meanwhile."""
-    with pytest.raises(SourceUnusable, match=r"column v, .* cover k: .* REPLICA IDENTITY FULL"):
+    with pytest.raises(SourceUnusable, match=r"column v, .* of k: .* REPLICA IDENTITY FULL"):
         async with opened(table.reader(key="v")):
             pass
     table.sql(f"alter table {table.name} replica identity full")

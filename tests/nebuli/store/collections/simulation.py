@@ -311,7 +311,7 @@ async def made(client: Collections, rendition: str, shards: int) -> None:
     try:
         await client.new_rendition("sales", rendition=rendition, shards=shards)
     except RenditionRefused as error:
-        if f"has a rendition {rendition} already" not in str(error):
+        if f"already has a rendition {rendition}, " not in str(error):
             raise
 
 
