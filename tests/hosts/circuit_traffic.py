@@ -12,18 +12,15 @@ import sys
 
 from nebuli.circuits import Circuit
 from tests.nebuli.circuits.conftest import totals
-from tests.nebuli.circuits.test_scaling import PRODUCERS, Traffic
+from tests.nebuli.circuits.traffic import traffic_on
 
 
 async def main(address: str) -> None:
     async with Circuit(address, deadline_s=60.0) as circuit:
-        traffic = Traffic(circuit, seed=3)
-        asyncio.get_running_loop().add_reader(sys.stdin, traffic.enough.set)
-        async with asyncio.TaskGroup() as group:
-            for number in range(PRODUCERS):
-                group.create_task(traffic.produce(number))
-            for output in ("rows", "totals"):
-                group.create_task(traffic.read(output))
+        enough = asyncio.Event()
+        asyncio.get_running_loop().add_reader(sys.stdin, enough.set)
+        async with traffic_on(circuit, seed=3) as traffic:
+            await enough.wait()
         await circuit.shut_down()
     sys.stdout.write(json.dumps(sorted(totals(traffic.pushed))))
 

@@ -19,7 +19,8 @@ from nebuli.steps.member.member_store import LOG
 from nebuli.steps.protocol.errors import MemberFailed
 from nebuli.store import Store
 from tests.nebuli.circuits.conftest import Serve, Served, totals
-from tests.nebuli.circuits.test_scaling import OFTEN, PRODUCERS, Traffic, rows_of_sink
+from tests.nebuli.circuits.test_scaling import OFTEN, rows_of_sink
+from tests.nebuli.circuits.traffic import traffic_on
 from tests.support.waiting import until_async
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
@@ -93,17 +94,11 @@ async def test_members_are_upgraded_one_by_one_while_producers_push(serve: Serve
     """DBSP-REQ-4: what the older version has saved is read, and saved anew as the newer one does, all beside others."""
     with ExitStack() as newer:
         async with serve(members=MEMBERS, settings=OFTEN) as here, Circuit(here.address) as circuit:
-            traffic = Traffic(circuit, seed=3)
-            async with asyncio.TaskGroup() as group:
-                for number in range(PRODUCERS):
-                    group.create_task(traffic.produce(number))
-                for output in ("rows", "totals"):
-                    group.create_task(traffic.read(output))
+            async with traffic_on(circuit, seed=3) as traffic:
                 await checkpointed(circuit)
                 newer.enter_context(newer_version(tmp_path))
                 for member in range(MEMBERS):
                     await restart(here, circuit, member)
-                traffic.enough.set()
             await circuit.shut_down()
     assert rows_of_sink(Path("totals.csv")) == totals(traffic.pushed)
     assert await formats(Path("state")) == [2] * MEMBERS

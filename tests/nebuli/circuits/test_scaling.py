@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 import signal
 import sys
 from collections import Counter
@@ -15,51 +14,13 @@ import pytest
 
 from nebuli.circuits import Circuit, NotScaled
 from nebuli.steps.protocol.triggers import TriggerSettings
-from tests.nebuli.circuits.conftest import Rows, Serve, added, batch, counted, member_processes, totals
+from tests.nebuli.circuits.conftest import Rows, Serve, batch, counted, member_processes, totals
+from tests.nebuli.circuits.traffic import traffic_on
 from tests.support.waiting import until_async
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
 
-PRODUCERS = 5
 OFTEN = TriggerSettings(checkpoint_s=0.3)
-
-
-class Traffic:
-    """Producers who push without a pause, and a reader of each output who checks every step, until it is enough."""
-
-    def __init__(self, circuit: Circuit, seed: int) -> None:
-        self._circuit = circuit
-        self._seed = seed
-        self.pushed: Rows = Counter()
-        self.enough = asyncio.Event()
-        self.longest_s = 0.0
-
-    async def produce(self, number: int) -> None:
-        drawn = random.Random(f"{self._seed}/{number}")
-        name, handle, sequence = f"producer-{number}", "abc"[number % 3], 0
-        loop = asyncio.get_running_loop()
-        while not self.enough.is_set():
-            rows = [
-                (f"shop-{drawn.randrange(20)}", drawn.randrange(1000)) for _ in range(drawn.randrange(30))
-            ]
-            before = loop.time()
-            await self._circuit.push(handle, batch(*rows), producer=name, sequence=sequence)
-            self.longest_s = max(self.longest_s, loop.time() - before)
-            self.pushed.update(rows)
-            sequence += 1
-            assert await self._circuit.next_sequence(handle, name) == sequence
-
-    async def read(self, output: str) -> Rows:
-        """What the steps of an output add up to: each comes once, in order, also to who reads on meanwhile."""
-        found: Rows = Counter()
-        next_step = 0
-        async for step, change in self._circuit.output(output):
-            assert step == next_step
-            next_step += 1
-            found = added(found, counted(change))
-            if self.enough.is_set() and found == (self.pushed if output == "rows" else totals(self.pushed)):
-                return found
-        raise AssertionError(f"{output} has ended")
 
 
 async def watch(circuit: Circuit) -> None:
@@ -82,13 +43,8 @@ async def test_a_circuit_goes_on_with_more_members_and_with_fewer(
     Every row counts once, every output has each step once, in order.
     """
     async with serve(members=2, settings=OFTEN) as here, Circuit(here.address) as circuit:
-        traffic = Traffic(circuit, seed=1)
-        async with asyncio.TaskGroup() as group:
+        async with asyncio.TaskGroup() as group, traffic_on(circuit, seed=1) as traffic:
             watching = group.create_task(watch(circuit))
-            for number in range(PRODUCERS):
-                group.create_task(traffic.produce(number))
-            for output in ("rows", "totals"):
-                group.create_task(traffic.read(output))
             for members in numbers:
                 await asyncio.sleep(0.5)
                 before = (await circuit.status()).next_step
@@ -97,7 +53,6 @@ async def test_a_circuit_goes_on_with_more_members_and_with_fewer(
                 assert len({psutil.Process(pid) for pid in (await circuit.status()).members}) == members
             await asyncio.sleep(0.5)
             watching.cancel()
-            traffic.enough.set()
         await circuit.shut_down()
     assert rows_of_sink(Path("totals.csv")) == totals(traffic.pushed)
     assert [*Path("state").glob("scaled-*")] == [Path("state/scaled-2")]
@@ -143,11 +98,7 @@ async def test_it_is_asked_for_from_the_command_line(serve: Serve) -> None:
 @pytest.mark.parametrize("whom", ["old", "new"])
 async def test_where_a_member_is_killed_meanwhile_all_goes_on_as_it_was(serve: Serve, whom: str) -> None:
     async with serve(members=2, settings=OFTEN) as here, Circuit(here.address) as circuit:
-        traffic = Traffic(circuit, seed=2)
-        async with asyncio.TaskGroup() as group:
-            for number in range(PRODUCERS):
-                group.create_task(traffic.produce(number))
-            group.create_task(traffic.read("rows"))
+        async with traffic_on(circuit, seed=2, outputs=("rows",)):
             await asyncio.sleep(0.3)
             refused = 0
             for delay in (0.0, 0.5, 1.0, 1.5):
@@ -166,7 +117,6 @@ async def test_where_a_member_is_killed_meanwhile_all_goes_on_as_it_was(serve: S
                     refused += 1
                 else:
                     await circuit.scale(2)
-            traffic.enough.set()
         assert refused or whom == "old"
         assert len((await circuit.status()).members) == 2
 

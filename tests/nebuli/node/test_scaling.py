@@ -7,11 +7,10 @@ import contextlib
 import csv
 import json
 import os
-import random
 import signal
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,9 @@ import nebuli.blocking
 from nebuli.circuits import Circuit
 from nebuli.rpc.worker_client import WorkerClient
 from nebuli.store.store_url import StoreUrl
-from tests.nebuli.circuits.conftest import Rows, added, batch, counted, totals
+from tests.nebuli.circuits.conftest import Rows, totals
 from tests.nebuli.circuits.test_circuits_of_workers import of_circuits, started
+from tests.nebuli.circuits.traffic import Traffic, traffic_on
 from tests.nebuli.test_state_by_url import SUMS, check_sums, schemas
 from tests.support.commands import Command
 from tests.support.fleet import Fleet, MakeFleet
@@ -31,7 +31,6 @@ from tests.support.waiting import until_async, wait_for
 
 pytestmark = [pytest.mark.processes, pytest.mark.long, pytest.mark.timeout(300)]
 
-PRODUCERS = 4
 TRIES = 5
 
 
@@ -40,64 +39,14 @@ def fleet(make_fleet: MakeFleet) -> Fleet:
     return of_circuits(make_fleet())
 
 
-class Traffic:
-    """Producers who push without a pause, and readers who check every step, until it is enough."""
-
-    def __init__(self, circuit: Circuit, seed: int) -> None:
-        self._circuit = circuit
-        self._seed = seed
-        self.pushed: Rows = Counter()
-        self.pushes = 0
-        self.enough = asyncio.Event()
-
-    async def produce(self, number: int) -> None:
-        drawn = random.Random(f"{self._seed}/{number}")
-        name, handle, sequence = f"producer-{number}", "abc"[number % 3], 0
-        while not self.enough.is_set():
-            rows = [
-                (f"shop-{drawn.randrange(20)}", drawn.randrange(1000)) for _ in range(drawn.randrange(30))
-            ]
-            await self._circuit.push(handle, batch(*rows), producer=name, sequence=sequence)
-            self.pushed.update(rows)
-            self.pushes += 1
-            sequence += 1
-        assert await self._circuit.next_sequence(handle, name) == sequence
-
-    async def read(self, output: str) -> None:
-        """Each step comes once, in order; they add up to what was pushed."""
-        found: Rows = Counter()
-        next_step = 0
-        async for step, change in self._circuit.output(output):
-            assert step == next_step
-            next_step += 1
-            found = added(found, counted(change))
-            if self.enough.is_set() and found == (self.pushed if output == "rows" else totals(self.pushed)):
-                return
-        raise AssertionError(f"{output} has ended")
-
-    async def goes_on(self) -> None:
-        """Wait until some more was pushed."""
-        until = self.pushes + PRODUCERS * 3
-
-        async def is_there() -> bool:
-            return self.pushes >= until
-
-        await until_async(is_there, "pushes go on")
-
-
 @contextlib.asynccontextmanager
-async def traffic_on(address: str, seed: int):  # type: ignore[no-untyped-def]
+async def traffic_at(address: str, seed: int) -> AsyncIterator[tuple[Circuit, Traffic]]:
+    """Traffic before, during and after the context; then the circuit is shut down."""
     async with asyncio.timeout(250), Circuit(address, deadline_s=120.0) as circuit:
-        traffic = Traffic(circuit, seed)
-        async with asyncio.TaskGroup() as group:
-            for number in range(PRODUCERS):
-                group.create_task(traffic.produce(number))
-            for output in ("rows", "totals"):
-                group.create_task(traffic.read(output))
+        async with traffic_on(circuit, seed) as traffic:
             await traffic.goes_on()
             yield circuit, traffic
             await traffic.goes_on()
-            traffic.enough.set()
         await circuit.shut_down()
 
 
@@ -114,7 +63,7 @@ def members(fleet: Fleet, id_: str) -> list[str]:
 async def test_a_query_at_workers_goes_on_with_more_members_and_with_fewer(fleet: Fleet) -> None:
     """DBSP-REQ-3: from 2 members to 4 and to 3, at two workers, while producers push and readers read."""
     id_, address = await asyncio.to_thread(started, fleet, "--checkpoint-every", "0.3")
-    async with traffic_on(address, 1) as (circuit, traffic):
+    async with traffic_at(address, 1) as (circuit, traffic):
         for number, count in enumerate((4, 3), 1):
             ended = await asyncio.to_thread(fleet.run, "scale", id_, "--members", str(count))
             assert ended.exit_code == 0, ended.stderr
@@ -191,7 +140,7 @@ async def test_whoever_is_killed_meanwhile_it_goes_on_with_the_one_layout_or_the
 ) -> None:
     """DBSP-REQ-3: nothing is lost, doubled or reordered, and it can be scaled afterwards."""
     id_, address = await asyncio.to_thread(started, fleet, "--checkpoint-every", "0.3")
-    async with traffic_on(address, 2) as (circuit, traffic):
+    async with traffic_at(address, 2) as (circuit, traffic):
         asking = await scaled(fleet, id_, 4)
         await begun(fleet)
         with contextlib.suppress(TimeoutError):
@@ -233,7 +182,7 @@ async def test_where_a_member_is_killed_while_it_gives_or_takes_all_go_on_as_the
 ) -> None:
     """Before anything is given nothing has changed; the next try does it. What was begun is taken away."""
     id_, address = await asyncio.to_thread(started, fleet, "--checkpoint-every", "0.3")
-    async with traffic_on(address, 3) as (circuit, traffic):
+    async with traffic_at(address, 3) as (circuit, traffic):
         asking = await scaled(fleet, id_, 4)
         await begun(fleet)
         found: dict[str, int] = {}
@@ -342,7 +291,7 @@ async def test_state_in_postgres_goes_to_others_too(make_fleet: MakeFleet, url: 
     fleet.states = [replace(url, schema=f"{url.schema}_{number}") for number in range(2)]
     of_circuits(fleet)
     id_, address = await asyncio.to_thread(started, fleet, "--checkpoint-every", "0.5")
-    async with traffic_on(address, 4) as (circuit, traffic):
+    async with traffic_at(address, 4) as (circuit, traffic):
         for count in (4, 3):
             ended = await asyncio.to_thread(fleet.run, "scale", id_, "--members", str(count))
             assert ended.exit_code == 0, ended.stderr

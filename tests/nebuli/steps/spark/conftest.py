@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import random
 import signal
 import sys
 from collections import Counter
@@ -14,60 +12,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from nebuli.circuits import Circuit
-from tests.nebuli.circuits.conftest import QUERY, TOPOLOGY, Rows, added, batch, counted, totals
+from tests.nebuli.circuits.conftest import QUERY, TOPOLOGY, Rows, totals
 from tests.support.commands import Command, Ended
 from tests.support.ports import free_addresses
-from tests.support.waiting import until_async
 
-_PRODUCERS = 3
-_SPARK_S = 240.0
+SPARK_S = 240.0
 """How long Spark may take to begin all members again on a busy machine."""
-
-
-class Traffic:
-    """Producers who push without a pause, and a reader who checks every step, until it is enough."""
-
-    def __init__(self, circuit: Circuit) -> None:
-        self._circuit = circuit
-        self._enough = asyncio.Event()
-        self._pushes = 0
-        self.pushed: Rows = Counter()
-
-    async def produce(self, number: int) -> None:
-        drawn = random.Random(number)
-        handle = "abc"[number % 3]
-        sequence = 0
-        while not self._enough.is_set():
-            rows = [(f"shop-{drawn.randrange(20)}", drawn.randrange(1000)) for _ in range(30)]
-            await self._circuit.push(handle, batch(*rows), producer=f"p{number}", sequence=sequence)
-            self.pushed.update(rows)
-            sequence += 1
-            self._pushes += 1
-
-    async def read(self) -> None:
-        """Each step comes once, in order, and they add up to what was pushed."""
-        found: Rows = Counter()
-        next_step = 0
-        async for step, change in self._circuit.output("rows"):
-            assert step == next_step
-            next_step += 1
-            found = added(found, counted(change))
-            if self._enough.is_set() and found == self.pushed:
-                return
-        raise AssertionError("the output has ended")
-
-    async def goes_on(self, pushes: int = 20) -> None:
-        """Wait until so many more pushes are durable."""
-        more = self._pushes + pushes
-
-        async def are_there() -> bool:
-            return self._pushes >= more
-
-        await until_async(are_there, f"{pushes} more pushes", _SPARK_S)
-
-    def end(self) -> None:
-        self._enough.set()
 
 
 class Run:

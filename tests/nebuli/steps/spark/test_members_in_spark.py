@@ -12,7 +12,8 @@ import pytest
 
 from nebuli.circuits import Circuit
 from nebuli.store.store_url import StoreUrl
-from tests.nebuli.steps.spark.conftest import Run, Traffic, check_totals, descendants
+from tests.nebuli.circuits.traffic import Traffic, traffic_on
+from tests.nebuli.steps.spark.conftest import SPARK_S, Run, check_totals, descendants
 from tests.support.standalone_spark import standalone_cluster
 from tests.support.waiting import until_async
 
@@ -32,15 +33,10 @@ async def busy(run: Run) -> AsyncIterator[tuple[Circuit, Traffic]]:
     run.start()
     await asyncio.to_thread(run.command.wait_until_said, "serving at")
     async with Circuit(run.address, deadline_s=150.0) as circuit:
-        traffic = Traffic(circuit)
-        async with asyncio.TaskGroup() as group:
-            for number in range(3):
-                group.create_task(traffic.produce(number))
-            group.create_task(traffic.read())
+        async with traffic_on(circuit, seed=4, producers=3, outputs=("rows",), within_s=SPARK_S) as traffic:
             await traffic.goes_on()
             yield circuit, traffic
             await traffic.goes_on()
-            traffic.end()
         await circuit.shut_down()
     ended = await asyncio.to_thread(run.end)
     assert ended.exit_code == 0, ended.stderr
