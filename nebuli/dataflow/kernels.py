@@ -103,7 +103,10 @@ def _integer_modulo(a: Any, b: Any) -> Any:
     if isinstance(b, pa.Scalar) and isinstance(a, pa.Array) and a.type == b.type and not a.null_count:
         values, by = a.to_numpy(), b.as_py()
         if by is not None and by > 0 and values.min(initial=0) >= 0:
-            return pa.array(values - values // by * by)  # NumPy divides by a constant without a division
+            unsigned = values.view(f"u{values.itemsize}")  # NumPy divides these in half the time
+            multiple = unsigned // by
+            multiple *= by
+            return pa.array((unsigned - multiple).view(values.dtype))
     return pc.subtract_checked(a, pc.multiply_checked(pc.divide_checked(a, b), b))
 
 

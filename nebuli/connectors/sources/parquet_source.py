@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,28 +12,26 @@ from nebuli.connectors.endpoints import Signal, Source
 from nebuli.connectors.errors import InputError, printable, unreadable
 from nebuli.connectors.formats.file_kinds import size_of
 from nebuli.connectors.sources.arrow_columns import ArrowColumns
+from nebuli.connectors.sources.row_groups import RowGroups, opened
 from nebuli.dataflow import zset
 from nebuli.dataflow.types import arrow_schema
 from topology.file_kinds import FIRST_BYTES, kind_of_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from topology import ParquetSource as Settings
     from topology import Schema
 
 __all__ = ["ParquetSource"]
 
-_BATCH_ROWS = 65_536
-_AHEAD = 2
-"""Batches that are read, or being read, while one is worked on: with one, the thread would wait for the next order."""
 _MAGIC = b"PAR1"
 
 
 class ParquetSource(Source):
-    """One Parquet file. Its `ArrowColumns` are found by name, others are not read; memory is that of a row group.
+    """One Parquet file. Its `ArrowColumns` are found by name, others are not read.
 
-    A thread reads the next batches while the last one is worked on.
+    Threads read ahead while the last batch is worked on, see `RowGroups`.
     """
 
     def __init__(self, settings: Settings, columns: Schema, wake: Callable[[], None]) -> None:
@@ -44,28 +40,20 @@ class ParquetSource(Source):
             arrow_schema(columns), settings.path, "file", timestamps=settings.timestamps
         )
         self._file: pa.parquet.ParquetFile | None = None
-        self._batches: Iterator[pa.RecordBatch] = iter(())
-        self._thread = ThreadPoolExecutor(1, "nebuli-parquet")
-        self._ahead: deque[Future[pa.RecordBatch | None]] = deque()
+        self._groups: RowGroups | None = None
 
     def open(self) -> None:
         """Check the file's schema, and start reading."""
         try:
             self.total_bytes = size_of(self._path)
-            self._file = pa.parquet.ParquetFile(
-                self._path, pre_buffer=False, coerce_int96_timestamp_unit="us"
-            )
+            self._file = opened(self._path)
         except (OSError, pa.ArrowInvalid) as error:
             raise self._unopened(error) from error
         self._columns.check(self._file.schema_arrow)
-        self._batches = self._file.iter_batches(
-            _BATCH_ROWS, columns=self._columns.wanted.names, use_threads=True
-        )
-        self._ahead.extend(self._thread.submit(self._read) for _ in range(_AHEAD))
+        self._groups = RowGroups(self._path, self._file, self._columns.wanted.names, self._converted)
 
-    def _read(self) -> pa.RecordBatch | None:
-        batch = next(self._batches, None)
-        return None if batch is None else zset.as_read(self._columns.of(batch))
+    def _converted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return zset.as_read(self._columns.of(batch))
 
     def _unopened(self, error: Exception) -> InputError:
         """Why it is not a Parquet file; an OSError without a number is of what is in it."""
@@ -89,17 +77,16 @@ class ParquetSource(Source):
 
     def poll(self) -> pa.RecordBatch | Signal:
         """The next batch of rows, each with weight 1 unless its weights are read, too."""
+        assert self._groups is not None, "it is open"
         try:
-            batch = self._ahead.popleft().result()
+            batch = self._groups.next()
         except (OSError, pa.ArrowInvalid) as error:
             raise unreadable(self._path, error) from error
-        if batch is None:
-            return Signal.END
-        self._ahead.append(self._thread.submit(self._read))
-        return batch
+        return Signal.END if batch is None else batch
 
     def close(self, reason: str) -> None:
         """Close the file."""
-        self._thread.shutdown(cancel_futures=True)
+        if self._groups is not None:
+            self._groups.close()
         if self._file is not None:
             self._file.close()

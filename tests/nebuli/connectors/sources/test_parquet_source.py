@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import enumerate as enumerate_threads
@@ -11,6 +12,7 @@ import pytest
 
 from nebuli.connectors.endpoints import Signal
 from nebuli.connectors.errors import InputError
+from nebuli.connectors.sources import row_groups
 from nebuli.connectors.sources.parquet_source import ParquetSource
 from topology import Column, DataType
 from topology import ParquetSource as Settings
@@ -56,6 +58,33 @@ def read(path: str = "in.parquet") -> pa.Table:
 def test_row_groups_are_read_in_order() -> None:
     pq.write_table(plain(50_000), "in.parquet", row_group_size=7_000)
     assert read().column("delay").to_pylist() == list(range(50_000))
+
+
+def test_no_more_is_read_ahead_than_fits_and_a_source_that_is_left_ends_its_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two batches of the row group that is due may wait, and of others as many as fit."""
+    monkeypatch.setattr(row_groups, "_THREADS", 4)
+    monkeypatch.setattr(row_groups, "_AHEAD_BYTES", 1)
+    monkeypatch.setattr(row_groups, "_BATCH_ROWS", 100)
+    pq.write_table(plain(10_000), "in.parquet", row_group_size=1_000)
+    converted: list[int] = []
+
+    def convert(batch: pa.RecordBatch) -> pa.RecordBatch:
+        converted.append(batch.num_rows)
+        return batch
+
+    file = row_groups.opened("in.parquet")
+    groups = row_groups.RowGroups("in.parquet", file, ["delay"], convert)
+    for taken in range(1, 40):
+        batch = groups.next()
+        assert batch is not None
+        assert batch.column("delay").to_pylist() == [*range(taken * 100 - 100, taken * 100)]
+        time.sleep(0.002)
+        assert len(converted) <= taken + 2 + 1 + 4  # one of another group, and one in each thread
+    groups.close()
+    file.close()
+    assert [each.name for each in enumerate_threads() if "parquet" in each.name] == []
 
 
 def test_a_damaged_page_is_an_error_where_its_rows_are_due_though_it_was_read_ahead() -> None:
