@@ -1,6 +1,6 @@
 """The process that the workers and members of this machine are forked from.
 
-A command forks it before it does anything else, so that it imports while the command plans.
+A command forks it when it has imported what both need, so that no module is imported twice.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 from contextlib import contextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
@@ -20,11 +21,17 @@ __all__ = ["forked_template", "serve_commands"]
 
 
 @contextmanager
-def forked_template() -> Iterator[None]:
-    """Fork the template of this process; it ends with the context.
+def forked_template(shared: str) -> Iterator[None]:
+    """Fork the template of this process, which imports the module ``shared`` first; it ends with the context.
 
     Call it while the process has a single thread, before an event loop runs.
     """
+    from nebuli.node.fragment.worker_template import SINGLE_THREADED
+    from nebuli.without_pandas import hide_pandas
+
+    os.environ.update(SINGLE_THREADED)
+    hide_pandas()
+    import_module(shared)
     sys.stdout.flush()
     sys.stderr.flush()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -54,7 +54,7 @@ def bench(topology: str, query: str, *, seed: int, strategy: StrategyName, runs:
     """
     from nebuli.cli.local_template import forked_template
 
-    with forked_template():
+    with forked_template("nebuli.cli.files"):
         import placement
         from nebuli.cli.commands.run import ended
         from nebuli.cli.files import load, refuse_unreadable

@@ -103,8 +103,8 @@ def run(
 
     steps = Steps(**of_steps)
     steps.check()
-    with nullcontext() if steps.home == "spark" else forked_template():
-        # The template imports meanwhile.
+    shared = "nebuli.steps.local.member_process" if steps.stepped else "nebuli.cli.files"
+    with nullcontext() if steps.home == "spark" else forked_template(shared):
         from nebuli.cli.files import load_statement
         from nebuli.cli.rows.printed_select import explained, print_rows, with_sink
 
