@@ -225,6 +225,11 @@ class SteppedCircuit:
                 except DataflowError as error:
                     raise error.at(node.id) from None
 
+    def check_sinks(self, outputs: Mapping[str, pa.RecordBatch]) -> None:
+        """Raise ``DataflowError`` for rows of a step that the sink of their output cannot take."""
+        for id_, rows in outputs.items():
+            self._nodes[id_].check_sink(rows)
+
     def save(self) -> Saved:
         """The state as it is between two steps, by reference: it does not change with later steps."""
         self._check_finished()

@@ -14,11 +14,12 @@ from nebuli.dataflow.steps.contents import Contents
 from nebuli.dataflow.steps.exchange_parts import ExchangeParts
 from nebuli.dataflow.steps.origins import StepOrigin
 from nebuli.dataflow.window import Window
+from nebuli.dataflow.zset import weights_of
 from placement.checking.schemas import plain_columns
 from placement.graph import bottom_up
 from placement.plan import BoundSink, FilterOperator, ProjectOperator, ViewOperator, WindowOperator
 from placement.stepped_plan import AlignOperator, Exchanging, GatherOperator, InputOperator, LateOperator
-from topology import DataType
+from topology import DataType, NullSink
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -110,6 +111,16 @@ class StepNode(OperatorNode):
         """Return and remove the waiting rows of a port."""
         taken, self.waiting[port] = self.waiting[port], []
         return taken
+
+    def check_sink(self, batch: pa.RecordBatch) -> None:
+        """Raise ``DataflowError`` for rows of a step that it cannot take, if it is a sink."""
+        match self.plan:
+            case BoundSink(target=NullSink()):
+                pass
+            case BoundSink(target=target) if target.mode == "append" and (weights_of(batch) < 0).any():
+                raise DataflowError(
+                    "a row is retracted, which a sink in mode append cannot do: use final or changes", self.id
+                )
 
 
 def built(plan: SteppedPlan, member: int, max_state_bytes: int, keep_contents_bytes: int) -> list[StepNode]:

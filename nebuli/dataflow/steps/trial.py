@@ -12,7 +12,6 @@ from nebuli.dataflow.operators import Stateless
 from nebuli.dataflow.steps.member_operators import built
 from nebuli.dataflow.zset import consolidate, weights_of, with_canonical_floats
 from placement.plan import BoundSink, WindowOperator
-from topology import NullSink
 
 if TYPE_CHECKING:
     from placement.stepped_plan import SteppedPlan
@@ -57,7 +56,7 @@ class Trial:
             batch = with_canonical_floats(batch) if node.spells else batch
             for reader, port in node.readers:
                 if isinstance(reader.plan, BoundSink):
-                    check_sink(reader.plan, batch)
+                    reader.check_sink(batch)
                 elif isinstance(reader.operator, Aggregate):
                     reader.next_of(reader.operator.compute_arguments(batch))
                 elif isinstance(reader.operator, Stateless):
@@ -83,12 +82,3 @@ class Trial:
             else:
                 fit.append(part)
         return pa.concat_batches(fit), pa.concat_batches(unfit)
-
-
-def check_sink(sink: BoundSink, batch: pa.RecordBatch) -> None:
-    """Raise ``DataflowError`` for rows of a step that a sink cannot take."""
-    target = sink.target
-    if target.mode == "append" and not isinstance(target, NullSink) and (weights_of(batch) < 0).any():
-        raise DataflowError(
-            "a row is retracted, which a sink in mode append cannot do: use final or changes", sink.id
-        )

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from nebuli.connectors.errors import FragmentError, InputError, RowsLate, RowsWithoutTime
 from nebuli.dataflow import DataflowError, Sending, SteppedCircuit
 from nebuli.dataflow.errors import StateTooLarge, StateUnusable
-from nebuli.dataflow.steps.trial import check_sink
 from nebuli.steps.errors import ExchangeFailed, MemberError, StepFailed, WindowsWritten
 from nebuli.steps.logs.output_log import time_row
 from nebuli.steps.member.calls.pins import Pins
@@ -359,7 +358,8 @@ class Member:
         closes = ended and not self._inputs.keeps_time_open(step)
         try:
             outputs = await self._exchanged(step, self._circuit.step(inputs, sources, ended=closes))
-            self._check_sinks(step, outputs)
+            if self._outputs is not None and step >= self._outputs.last:  # before they are there for good
+                self._circuit.check_sinks(outputs)
         except StateTooLarge:
             raise
         except DataflowError as error:
@@ -386,17 +386,10 @@ class Member:
                 raise WindowsWritten(step, error.outputs) from None
             raise
 
-    def _check_sinks(self, step: int, outputs: Mapping[str, pa.RecordBatch]) -> None:
-        """Raise ``DataflowError`` for rows that a sink could not take, before they are in an output for good."""
-        if self._outputs is not None and step >= self._outputs.last:
-            for sink in self._plan.outputs:
-                if sink.id in outputs:
-                    check_sink(sink, outputs[sink.id])
-
     async def _exchanged(
         self, step: int, work: Generator[Sending | Offload | None, Received | None, dict[str, pa.RecordBatch]]
     ) -> Mapping[str, pa.RecordBatch]:
-        """Do the work of a step; of the outputs those whose rows are here."""
+        """Do the work of a step. Outputs whose rows are at other members have none here."""
         came: Sequence[pa.RecordBatch] | None = None
         try:
             while True:
@@ -416,7 +409,7 @@ class Member:
                 ]
         except StopIteration as stop:
             outputs: dict[str, pa.RecordBatch] = stop.value
-        return {key: rows for key, rows in outputs.items() if self._plan.homes[key] == self.number}
+        return outputs
 
     def _say_dropped(self, epoch: int) -> None:
         for operator, rows in self.late.items():
