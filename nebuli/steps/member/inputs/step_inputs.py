@@ -62,6 +62,7 @@ class ReplayableSources:
         self._readings: dict[str, ReplayableSource] = {}
         self.times: StepTimes
         """The times of steps."""
+        self._has_times = gives_times or any(feed.source.physical.dated for feed in self._feeds)
         self._threads = ThreadPoolExecutor(2 * len(self._feeds) + 1, "nebuli-reading")
 
     async def __aenter__(self) -> Self:
@@ -104,7 +105,7 @@ class ReplayableSources:
 
     async def passages(self) -> Mapping[str, Passage]:
         """Return the passage of each for the next step; and its time, if something is dated."""
-        dated = await self.times.passages()
+        dated = await self.times.passages() if self._has_times else {}
         others = {key: each.passage() for key, each in self._readings.items() if key not in dated}
         return {**others, **dated}
 
