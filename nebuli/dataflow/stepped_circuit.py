@@ -23,7 +23,6 @@ from nebuli.dataflow.steps.exchange_parts import (
     Received,
     Sending,
     by_hash,
-    together,
     watermarks_of,
 )
 from nebuli.dataflow.steps.fingerprint import fingerprint_of
@@ -34,6 +33,7 @@ from nebuli.dataflow.steps.saved_runs import CIRCUIT, Kept, Loading, Saved, Tabl
 from nebuli.dataflow.zset import (
     canonical,
     canonical_and_hashes,
+    concatenated,
     consolidated_hashes,
     empty,
     has_distinct_rows,
@@ -379,7 +379,7 @@ class SteppedCircuit:
             case Aggregate():
                 yield from self._aggregate(node, node.operator)
             case _:
-                rows = together(node.taken(0))
+                rows = concatenated(node.taken(0))
                 contents = node.operator if isinstance(node.operator, Contents) else None
                 if contents or not (node.follows_input and has_distinct_rows(rows)):
                     hashes = consolidated_hashes(rows) if node.follows_input else None
@@ -406,7 +406,7 @@ class SteppedCircuit:
                     made.append(each)
                     yield None
                 node.measure()
-        for batch in portions([canonical(together(made))] if made else []):
+        for batch in portions([canonical(concatenated(made))] if made else []):
             self._give(node, batch)
             yield None
 
@@ -419,7 +419,7 @@ class SteppedCircuit:
             parts = yield from by_hash(rows, aggregate.by, pieces, _remainders)
         for part in parts:
             if part:
-                batch = canonical(together(part)) if aggregate.adds_floats else together(part)
+                batch = canonical(concatenated(part)) if aggregate.adds_floats else concatenated(part)
                 if batch.num_rows:
                     yield from self._pass_on(node, aggregate.push(0, batch))
         if node.begins:

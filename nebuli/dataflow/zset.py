@@ -75,12 +75,24 @@ def without_weight(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.select(batch.schema.names[:-1])
 
 
+def added(zsets: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    """The sum of Z-sets: a row that stands in several stands in it as often, each time with its weight."""
+    return concatenated(zsets) if zsets else empty(schema)
+
+
+def digest(zset: pa.RecordBatch) -> int:
+    """Return 64 bits that are the same for equal Z-sets, in any order and pieces."""
+    with np.errstate(over="ignore"):
+        hashes = hashing.hash_rows(zset.columns[:-1], zset.num_rows) * weights_of(zset).view(np.uint64)
+    return int(hashes.sum(dtype=np.uint64))
+
+
 def consolidate(batches: pa.RecordBatch | pa.Table | Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """The same Z-set with every distinct row once and no weight zero; at least one batch is needed.
 
     Null equals null, NaN equals NaN, and -0.0 equals 0.0.
     """
-    return _merged(_one(batches))[0]
+    return _merged(concatenated(batches))[0]
 
 
 def together(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
@@ -88,7 +100,7 @@ def together(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> pa.RecordB
     some = [batch for batch in batches if batch.num_rows]
     if not some:
         return empty(schema)
-    rows = _one(some)
+    rows = concatenated(some)
     return rows if is_consolidated(rows) else consolidate(rows)
 
 
@@ -180,12 +192,12 @@ def portions(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for start in range(0, batch.num_rows, MAX_BATCH_ROWS):
             part = batch.slice(start, MAX_BATCH_ROWS) if batch.num_rows > MAX_BATCH_ROWS else batch
             if rows + part.num_rows > MAX_BATCH_ROWS:
-                yield _one(waiting)
+                yield concatenated(waiting)
                 waiting, rows = [], 0
             waiting.append(part)
             rows += part.num_rows
     if waiting:
-        yield _one(waiting)
+        yield concatenated(waiting)
 
 
 def with_canonical_floats(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -227,9 +239,10 @@ def expand(batch: pa.RecordBatch) -> pa.RecordBatch:
     return without_weight(batch).take(pa.array(np.repeat(np.arange(len(weights)), weights)))
 
 
-def _one(batches: Any) -> pa.RecordBatch:
+def concatenated(batches: pa.RecordBatch | pa.Table | Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """The rows of batches, at least one, as one batch."""
     if isinstance(batches, pa.RecordBatch):
         return batches
     if isinstance(batches, pa.Table):
         return pa.concat_batches([empty(batches.schema), *batches.to_batches()])
-    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+    return batches[0] if len(batches) == 1 else pa.concat_batches(list(batches))

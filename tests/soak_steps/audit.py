@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from nebuli.dataflow import SteppedCircuit
+from nebuli.dataflow.zset import digest
 from nebuli.steps.logs.input_log import InputLog
 from nebuli.steps.logs.output_log import OutputLog
-from nebuli.steps.logs.zset_sums import digest
 from nebuli.steps.member.member_store import LOG
 from nebuli.steps.stepped_query import SteppedQuery
 from nebuli.store import Store

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from nebuli.dataflow import hashing
 from nebuli.dataflow.hashing import codes_of, is_coded, plain_rows
-from nebuli.dataflow.zset import empty, portions, weighted, weights_of
+from nebuli.dataflow.zset import concatenated, empty, portions, weighted, weights_of
 from placement.stepped_plan import ExchangeOperator, GatherOperator, ShardOperator
 
 from .origins import Seen
@@ -125,10 +125,10 @@ class ExchangeParts:
             yield
         if not self._by:
             parts = [self._nothing] * self._members
-            parts[self._receivers[0]] = together(batches)
+            parts[self._receivers[0]] = concatenated(batches)
             return self._sending(parts)
         divided = yield from by_hash(batches, self._by, self._members, owners_of)
-        return self._sending([together(part) if part else self._nothing for part in divided])
+        return self._sending([concatenated(part) if part else self._nothing for part in divided])
 
     def of_watermarks(self, seen: Sequence[Seen]) -> Sending:
         """Send the same to all members."""
@@ -178,8 +178,3 @@ def owners_of(hashes: NDArray[np.uint64], members: int) -> NDArray[np.int64]:
     That is the upper half of the hash's bits, times the number of members, divided by 2 to the 32.
     """
     return (((hashes >> _HALF) * np.uint64(members)) >> _HALF).astype(np.int64)
-
-
-def together(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """The rows of batches, at least one, as one batch."""
-    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)

@@ -7,9 +7,9 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
 from nebuli.dataflow import SteppedCircuit
+from nebuli.dataflow.zset import added
 from nebuli.steps.errors import StepNotSkipped, WindowsWritten
 from nebuli.steps.logs.input_log import InputLog
-from nebuli.steps.logs.zset_sums import added
 from nebuli.steps.member.inputs.step_inputs import (
     LeftOut,
     LeftOutRows,

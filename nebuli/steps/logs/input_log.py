@@ -10,12 +10,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
+from nebuli.dataflow.zset import added, digest
 from nebuli.steps.logs import producers
 from nebuli.steps.logs.addresses import NOTHING
 from nebuli.steps.logs.log_positions import LogPosition
 from nebuli.steps.logs.producers import Producers
 from nebuli.steps.logs.remap import HandleLog, Remap
-from nebuli.steps.logs.zset_sums import added, digest
 from nebuli.store.errors import LogTaken, StorageError, StoreClosed, UpperMismatch
 from nebuli.store.staging import Staging
 

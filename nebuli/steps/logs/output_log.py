@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
-from nebuli.dataflow.zset import consolidate, weighted
+from nebuli.dataflow.zset import added, consolidate, digest, weighted
 from nebuli.steps.logs.log_positions import SinkPositions
-from nebuli.steps.logs.zset_sums import NetRows, added, digest
 from nebuli.store.errors import LogTaken, OutputDiffers, SinceMismatch, StepOutOfRange, UpperMismatch
 
 if TYPE_CHECKING:
@@ -26,6 +25,7 @@ _ADDED_BYTES = 1 << 26
 """So much is added up at once."""
 _SINK_HOLD = "sink"
 """Rows that the sink of an output does not have durably."""
+_LAST_HOLD = "last"
 TIMES = weighted(pa.schema([pa.field("time", pa.uint64())]))
 """The schema of the times of steps: a step without its own time has no row."""
 
@@ -42,6 +42,40 @@ class Dating:
 
     times: str
     outputs: tuple[str, ...]
+
+
+class NetRows:
+    """The sum of all steps below ``step``. A shard whose times are steps, and which can be read at the last one."""
+
+    def __init__(self, store: Store, shard: Shard) -> None:
+        self._store = store
+        self._shard = shard
+
+    @classmethod
+    async def open(cls, store: Store, name: str, schema: pa.Schema) -> Self:
+        """Open it, made if it is not there, of no steps then. Raises SchemaMismatch."""
+        return cls(store, await store.create_shard(name, schema, keeps="contents"))
+
+    @property
+    def step(self) -> int:
+        """The step that comes next."""
+        return self._shard.upper
+
+    async def rows(self) -> Sequence[pa.RecordBatch]:
+        """Every row once, with the sum of its weights."""
+        if not self.step:
+            return []
+        batches: Sequence[pa.RecordBatch] = (await self._shard.snapshot(self.step - 1)).to_batches()
+        return batches
+
+    async def add(self, updates: Sequence[Update], until: int) -> None:
+        """Add the next steps, up to but not including ``until``. Raises LogTaken if another process has added some."""
+        part = self._shard.part(updates, self.step, until, holds={_LAST_HOLD: until - 1})
+        try:
+            await self._store.append([part])
+        except UpperMismatch as error:
+            raise LogTaken(self._shard.name) from error
+        self._shard.compact_soon()
 
 
 class OutputLog:

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
-from nebuli.dataflow.zset import weighted
+from nebuli.dataflow.zset import added, weighted
 from nebuli.store.errors import BeyondEnd, LogTaken, StepOutOfRange, Unclear, UpperMismatch
 
 from . import addresses
 from .addresses import NOTHING, Addresses
-from .zset_sums import added
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from nebuli.steps.logs.log_positions import SinkPositions
-    from nebuli.steps.logs.output_log import OutputLog
-    from nebuli.steps.logs.zset_sums import NetRows
+    from nebuli.steps.logs.output_log import NetRows, OutputLog
     from nebuli.store.shards.shard import Span
     from topology import SinkConnector
 

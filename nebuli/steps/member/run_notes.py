@@ -14,7 +14,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from nebuli.steps.logs.zset_sums import added
+from nebuli.dataflow.zset import added
 from nebuli.store.errors import NoteDamaged
 from nebuli.store.notes import Notes, sealed, unsealed
 

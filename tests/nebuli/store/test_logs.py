@@ -13,11 +13,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from nebuli.dataflow.zset import weighted
+from nebuli.dataflow.zset import digest, weighted
 from nebuli.steps.logs import producers
 from nebuli.steps.logs.input_log import InputLog
 from nebuli.steps.logs.output_log import Dating, OutputLog, time_row
-from nebuli.steps.logs.zset_sums import digest
 from nebuli.store import Store
 from nebuli.store.errors import (
     LogTaken,

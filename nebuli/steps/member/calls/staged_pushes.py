@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from nebuli.steps.logs.zset_sums import added
+from nebuli.dataflow.zset import added
 from nebuli.steps.member.calls import call_messages as ask
 from nebuli.store.errors import SequencePassed, StagedLost, StagingFull, StorageError
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from nebuli.dataflow import SteppedCircuit
 from nebuli.dataflow.steps.saved_runs import Saved, decoded
+from nebuli.dataflow.zset import added
 from nebuli.steps.errors import SourcesGone
 from nebuli.steps.logs.input_log import InputLog
 from nebuli.steps.logs.log_positions import LogPosition, SinkPosition
 from nebuli.steps.logs.producers import SCHEMA as PRODUCERS
-from nebuli.steps.logs.zset_sums import added
 from nebuli.steps.member.member_store import LOG, own_output_log
 from nebuli.steps.member.saved_state import SavedState
 from nebuli.steps.member.scaling import handover_messages as say
