@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Self
 
 from nebuli.dataflow.zset import added, digest
 from nebuli.steps.logs import producers
-from nebuli.steps.logs.addresses import NOTHING
-from nebuli.steps.logs.log_positions import LogPosition
 from nebuli.steps.logs.producers import Producers
-from nebuli.steps.logs.remap import HandleLog, Remap
+from nebuli.steps.logs.remap import NOTHING, HandleLog, LogPosition, Remap
 from nebuli.store.errors import LogTaken, StorageError, StoreClosed, UpperMismatch
 from nebuli.store.staging import Staging
 
@@ -25,9 +23,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from nebuli.steps.logs.addresses import Address, Passage
     from nebuli.steps.logs.producers import Sent
-    from nebuli.steps.logs.remap import Offsets
+    from nebuli.steps.logs.remap import Address, Offsets, Passage
     from nebuli.store.shards.access import NewPart
     from nebuli.store.shards.shard import Shard
     from nebuli.store.store import Store

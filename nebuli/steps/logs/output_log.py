@@ -1,4 +1,7 @@
-"""The output of a member, step by step, as consumers read it: each step once, however often it is produced."""
+"""The output of a member, step by step, as consumers read it: each step once, however often it is produced.
+
+Also how far the sink of an output has it: a position or, for one that is written as a whole, the sum of steps.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,6 @@ from typing import TYPE_CHECKING, Self
 import pyarrow as pa
 
 from nebuli.dataflow.zset import added, consolidate, digest, weighted
-from nebuli.steps.logs.log_positions import SinkPositions
 from nebuli.store.errors import LogTaken, OutputDiffers, SinceMismatch, StepOutOfRange, UpperMismatch
 
 if TYPE_CHECKING:
@@ -26,6 +28,9 @@ _ADDED_BYTES = 1 << 26
 _SINK_HOLD = "sink"
 """Rows that the sink of an output does not have durably."""
 _LAST_HOLD = "last"
+_POSITIONS = weighted(
+    pa.schema([("step", pa.int64()), ("kind", pa.string()), ("position", pa.string()), ("rows", pa.uint64())])
+)
 TIMES = weighted(pa.schema([pa.field("time", pa.uint64())]))
 """The schema of the times of steps: a step without its own time has no row."""
 
@@ -42,6 +47,53 @@ class Dating:
 
     times: str
     outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SinkPosition:
+    """A sink of this ``kind`` has all steps below ``step``: ``text`` is where it is then, in its own words.
+
+    ``rows`` is how many rows these steps have given out.
+    """
+
+    step: int
+    kind: str
+    text: str
+    rows: int
+
+
+class SinkPositions:
+    """The last position of one sink. A shard, whose times are the numbers of the positions that there were."""
+
+    def __init__(self, store: Store, shard: Shard) -> None:
+        self._store = store
+        self._shard = shard
+
+    @classmethod
+    async def open(cls, store: Store, name: str) -> Self:
+        """Open it, made if it is not there."""
+        return cls(store, await store.create_shard(name, _POSITIONS, keeps="updates"))
+
+    async def last(self) -> SinkPosition | None:
+        """Return the last stored position; None if there is none."""
+        upper = self._shard.upper
+        if not upper:
+            return None
+        ((_, rows),) = await self._shard.read(upper - 1, upper)
+        return SinkPosition(*(column[0].as_py() for column in rows.columns[:4]))
+
+    async def keep(self, position: SinkPosition) -> None:
+        """Keep a position, durably, instead of the one before. Raises LogTaken if another process has kept one."""
+        upper = self._shard.upper
+        row = [[position.step], [position.kind], [position.text], [position.rows], [1]]
+        arrays = [pa.array(values, field.type) for values, field in zip(row, _POSITIONS, strict=True)]
+        rows = pa.record_batch(arrays, schema=_POSITIONS)
+        try:
+            await self._store.append(
+                [self._shard.part([(upper, rows)], upper, upper + 1, holds={_LAST_HOLD: upper})]
+            )
+        except UpperMismatch as error:
+            raise LogTaken(self._shard.name) from error
 
 
 class NetRows:

@@ -18,7 +18,7 @@ from nebuli.connectors.provider import output_of, sink_over
 from nebuli.connectors.sinks.outputs import Nothing
 from nebuli.dataflow import DataflowError
 from nebuli.dataflow.zset import weights_of
-from nebuli.steps.logs.log_positions import SinkPosition
+from nebuli.steps.logs.output_log import SinkPosition
 from nebuli.store.errors import BeyondEnd, StorageError
 
 if TYPE_CHECKING:
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from nebuli.steps.logs.log_positions import SinkPositions
-    from nebuli.steps.logs.output_log import NetRows, OutputLog
+    from nebuli.steps.logs.output_log import NetRows, OutputLog, SinkPositions
     from nebuli.store.shards.shard import Span
     from topology import SinkConnector
 

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from nebuli.steps.logs import producers
-from nebuli.steps.logs.addresses import Address, Passage
 from nebuli.steps.logs.input_log import InputLog
+from nebuli.steps.logs.remap import Address, Passage
 from nebuli.store import Store
 from nebuli.store.errors import LogTaken, SequenceReused, StepOutOfRange, StoreFailed, StoreFull, Unclear
 from nebuli.store.shards.ledger import _PAUSES_S

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from nebuli.connectors.endpoints import DatedSource, Rereadable, Source
 from nebuli.connectors.errors import InputChanged
 from nebuli.connectors.provider import source_of
-from nebuli.steps.logs.addresses import Address, Passage
+from nebuli.steps.logs.remap import Address, Passage
 from nebuli.steps.member.inputs.polled_source import PolledSource
 from nebuli.steps.member.inputs.row_positions import RowPositions, checksum
 from nebuli.store.errors import LogTaken

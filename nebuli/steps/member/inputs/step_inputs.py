@@ -14,7 +14,7 @@ from nebuli.dataflow.steps.origins import SourceRows
 from nebuli.dataflow.steps.trial import Trial
 from nebuli.dataflow.zset import added
 from nebuli.durable_files import sync_directory
-from nebuli.steps.logs.addresses import NOTHING, Address, Passage
+from nebuli.steps.logs.remap import NOTHING, Address, Passage
 from nebuli.store.errors import LogTaken
 from placement.stepped_plan import TIME
 

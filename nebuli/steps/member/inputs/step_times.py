@@ -7,7 +7,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from nebuli.steps.logs.addresses import Address, Passage
+from nebuli.steps.logs.remap import Address, Passage
 from nebuli.steps.member.inputs.replayable_source import ReplayableSource
 from placement.stepped_plan import TIME
 

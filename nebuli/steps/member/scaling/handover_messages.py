@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from nebuli.steps.logs.addresses import Address
+from nebuli.steps.logs.remap import Address
 from nebuli.steps.protocol.messages import Vocabulary, number, packed, read
 
 if TYPE_CHECKING:

@@ -16,8 +16,9 @@ from nebuli.dataflow.steps.saved_runs import Saved, decoded
 from nebuli.dataflow.zset import added
 from nebuli.steps.errors import SourcesGone
 from nebuli.steps.logs.input_log import InputLog
-from nebuli.steps.logs.log_positions import LogPosition, SinkPosition
+from nebuli.steps.logs.output_log import SinkPosition
 from nebuli.steps.logs.producers import SCHEMA as PRODUCERS
+from nebuli.steps.logs.remap import LogPosition
 from nebuli.steps.member.member_store import LOG, own_output_log
 from nebuli.steps.member.saved_state import SavedState
 from nebuli.steps.member.scaling import handover_messages as say
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
 
     from nebuli.dataflow.steps.resharding import Counting, Numbers
     from nebuli.dataflow.steps.saved_runs import Key, Tables
-    from nebuli.steps.logs.addresses import Address
     from nebuli.steps.logs.output_log import OutputLog
+    from nebuli.steps.logs.remap import Address
     from nebuli.steps.member.member_order import MemberOrder
     from nebuli.steps.member.scaling.layout import Takeover
     from nebuli.store.store_url import StorePlace

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from nebuli.dataflow.steps.saved_runs import encoded
-from nebuli.steps.logs.log_positions import LogPosition
+from nebuli.steps.logs.remap import LogPosition
 from nebuli.steps.member.scaling import handover_messages as say
 from nebuli.steps.member.scaling.layout import channel
 from netchannel import BufferPolicy, FaultPolicy, NetChannelError

@@ -15,8 +15,7 @@ from nebuli import Collections
 from nebuli.connectors.errors import OutputChanged, OutputError, OutputForgotten, OutputGone
 from nebuli.connectors.sinks.modes import AppendSink
 from nebuli.dataflow.zset import weighted
-from nebuli.steps.logs.log_positions import SinkPosition
-from nebuli.steps.logs.output_log import OutputLog
+from nebuli.steps.logs.output_log import OutputLog, SinkPosition
 from nebuli.steps.member import delivery as module
 from nebuli.steps.member.delivery import Delivery
 from nebuli.store import Store

@@ -19,8 +19,8 @@ from nebuli.connectors.errors import InputError
 from nebuli.connectors.sources import csv_source, generator_source, parquet_source
 from nebuli.dataflow import zset
 from nebuli.dataflow.types import arrow_schema
-from nebuli.steps.logs.addresses import Address
 from nebuli.steps.logs.input_log import InputLog
+from nebuli.steps.logs.remap import Address
 from nebuli.steps.member.inputs.replayable_source import ReplayableSource
 from nebuli.steps.member.inputs.step_inputs import LeftOutRows, ReplayableSources, StepInputs
 from nebuli.store import Store
