@@ -1,4 +1,4 @@
-"""Keys as numbers: codes of texts that come again, hashes of rows, and where among sorted ones a hash lies."""
+"""Keys as numbers: codes of repeated texts, bits of values, hashes of rows, and where among sorted ones a hash lies."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-
-from .buffers import float_bits, text_buffers
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
@@ -159,6 +157,21 @@ def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     values *= _FACTORS[1]
     values ^= np.right_shift(values, _SHIFTS[2], out=shifted)
     return values
+
+
+def text_buffers(column: Any) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """Return where the strings of a column begin and, after the last, end; and the bytes to which this refers.
+
+    The column must not be empty: it may then have no buffers.
+    """
+    _, offsets, data = column.buffers()
+    places = np.frombuffer(offsets, dtype=np.int32)[column.offset :][: len(column) + 1]
+    return places.astype(np.int64), np.frombuffer(data or b"", dtype=np.uint8)
+
+
+def float_bits(values: NDArray[np.float64]) -> NDArray[np.uint64]:
+    """The bits of floats, the same for equal ones: there is one NaN, and -0.0 is 0.0."""
+    return np.where(np.isnan(values), np.nan, values + 0.0).view(np.uint64)
 
 
 def _bits(column: Any) -> NDArray[np.uint64]:

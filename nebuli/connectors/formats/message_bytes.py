@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nebuli.dataflow.buffers import text_buffers
+from nebuli.dataflow.hashing import text_buffers
 
 if TYPE_CHECKING:
     from typing import Self

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nebuli.dataflow import hashing
-from nebuli.dataflow.buffers import float_bits, text_buffers
 from nebuli.dataflow.errors import DataflowError
+from nebuli.dataflow.hashing import float_bits, text_buffers
 from nebuli.dataflow.rows import equal_values, group_rows, with_one_zero
 from nebuli.dataflow.state import KeyedState, Run, ordered
 from nebuli.dataflow.zset import WEIGHT, weights_of

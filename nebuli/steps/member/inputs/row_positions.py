@@ -11,7 +11,7 @@ import xxhash
 
 from nebuli.connectors.endpoints import Signal, Skipping, Source
 from nebuli.connectors.errors import InputReplaced
-from nebuli.dataflow.buffers import text_buffers
+from nebuli.dataflow.hashing import text_buffers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
