@@ -97,14 +97,13 @@ class Member:
         self._state = state
         self.readings = readings
         """Its sources that can be read again."""
-        self._inputs = StepInputs(log, readings, LeftOutRows(plan, left_out))
+        self.step_inputs = StepInputs(log, readings, LeftOutRows(plan, left_out))
+        """The input of its steps, and the room for more."""
         self._max_state_bytes = max_state_bytes
         self._fails_late = fails_late
         self._keep_output_bytes = keep_output_bytes
         self._keep_contents_bytes = keep_contents_bytes
         self._circuit = self._new_circuit()
-        self.held: set[str] = set()
-        """The inputs for which nothing is taken."""
         self.pins = Pins(self._circuit.tables, self._contents)
         """The contents of its inputs and outputs that are held for readers."""
         self._following = MemberMachine(plan.members, incarnation, self._circuit.fingerprint, self.address)
@@ -132,8 +131,6 @@ class Member:
         """Set while it is stopped: its last version is made, and no epoch has begun after it."""
         self.dismissed = asyncio.Event()
         """Set once all members have stopped, and nothing is wanted of this one any more."""
-        self.taken = asyncio.Event()
-        """Set whenever a step has taken its input; the waiting task clears it."""
 
     def _new_circuit(self) -> SteppedCircuit:
         return SteppedCircuit(
@@ -169,7 +166,7 @@ class Member:
     @property
     def waiting_rows(self) -> int:
         """How many rows have come in and count for no step yet."""
-        return self._log.waiting_rows() + self.readings.waiting_rows
+        return self.step_inputs.waiting_rows
 
     async def is_saved(self) -> bool:
         """True if its newest version has all steps of its log."""
@@ -313,7 +310,7 @@ class Member:
             raise BeyondEnd(
                 f"the checkpoint of member {self.number}", found[-1].step, f"input log {log.name}", log.last
             )
-        self._inputs.check_whose()
+        self.step_inputs.check_whose()
         self._happen(do.Found(epoch, found, log.first, log.last, await log.ends()))
 
     async def _work(self, task: do.Task) -> None:
@@ -353,9 +350,8 @@ class Member:
     # -- steps
 
     async def _step(self, step: int, *, replayed: bool, ended: bool) -> None:
-        inputs, sources = await self._inputs.of(step, replayed=replayed, ended=ended)
-        self.taken.set()
-        closes = ended and not self._inputs.keeps_time_open(step)
+        inputs, sources = await self.step_inputs.of(step, replayed=replayed, ended=ended)
+        closes = ended and not self.step_inputs.keeps_time_open(step)
         try:
             outputs = await self._exchanged(step, self._circuit.step(inputs, sources, ended=closes))
             if self._outputs is not None and step >= self._outputs.last:  # before they are there for good
@@ -373,7 +369,7 @@ class Member:
         if self._outputs is not None:
             if TIME in self._outputs.schemas:
                 outputs = {**outputs, TIME: time_row(await self.readings.time(step))}
-            if step < self._outputs.last and self._inputs.leaves_out(step) and closes == ended:
+            if step < self._outputs.last and self.step_inputs.leaves_out(step) and closes == ended:
                 return  # what came of the rows that are left out stays there, and the run names the output
             await self._put_out(step, outputs, stays_open=closes != ended)
 

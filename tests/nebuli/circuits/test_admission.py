@@ -17,7 +17,7 @@ from nebuli import circuits
 from nebuli.circuits import Circuit
 from nebuli.circuits.admission import Room
 from nebuli.circuits.push_limit import MESSAGE_BYTES
-from nebuli.steps.member.inputs.feeds import WAITING_ROWS
+from nebuli.steps.member.inputs.step_inputs import WAITING_ROWS
 from tests.nebuli.circuits.conftest import Rows, batch, read_until
 from tests.support.waiting import until_async
 

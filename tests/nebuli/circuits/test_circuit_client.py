@@ -16,7 +16,7 @@ import nebuli.blocking
 from nebuli import circuits
 from nebuli.circuits import Circuit
 from nebuli.rpc.trust import Trust
-from nebuli.steps.member.inputs.feeds import WAITING_ROWS
+from nebuli.steps.member.inputs.step_inputs import WAITING_ROWS
 from netchannel import Tls
 from tests.nebuli.circuits.conftest import (
     HANDLES,

@@ -16,7 +16,6 @@ from nebuli.steps.member.calls.output_pieces import OutputPieces
 from nebuli.steps.member.calls.pinned_rows import pinned
 from nebuli.steps.member.calls.staged_pushes import StagedPushes
 from nebuli.steps.member.calls.view_keys import looked_up
-from nebuli.steps.member.inputs.feeds import room
 from nebuli.steps.member.scaling.handover_sender import HandoverSender, NotBetweenSteps
 from nebuli.steps.member.scaling.layout import Layout
 from nebuli.steps.protocol.errors import MalformedMessage
@@ -174,7 +173,7 @@ class CallInbox:
     async def _has_room(self, handle: str, within_s: float) -> ask.Full | None:
         try:
             async with asyncio.timeout(within_s):
-                await room(self._member, handle)
+                await self._member.step_inputs.room(handle)
         except TimeoutError:
             return ask.Full(self._member.waiting_rows)
         return None

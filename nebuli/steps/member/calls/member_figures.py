@@ -37,11 +37,10 @@ async def inspected(
     """Return a member's answer."""
     match asked:
         case ask.Hold(handle):
-            member.held.add(handle)
+            member.step_inputs.held.add(handle)
             return ask.Noted()
         case ask.LetGo(handle):
-            member.held.discard(handle)
-            member.taken.set()
+            member.step_inputs.let_go(handle)
             return ask.Noted()
         case ask.AskFigures():
             return ask.Figures(json.dumps(_figures(member)))
@@ -59,7 +58,7 @@ def _figures(member: Member) -> dict[str, Any]:
         "step": member.step,
         "state": type(member.state).__name__.lower(),
         "waiting_rows": member.waiting_rows,
-        "paused_inputs": sorted(member.held),
+        "paused_inputs": sorted(member.step_inputs.held),
         "resident_bytes": _resident_bytes(),
         "arrow_bytes": pa.total_allocated_bytes(),
         "cpu_seconds": round(used.ru_utime + used.ru_stime, 3),

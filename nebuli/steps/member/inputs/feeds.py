@@ -17,31 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nebuli.connectors.endpoints import Source
-    from nebuli.steps.member.inputs.replayable_source import ReplayableSource
     from nebuli.steps.member.member import Member
     from placement.stepped_plan import Feed
 
 _log = logging.getLogger("nebuli.steps.member")
 _LASTING = StoreFull | StoreFailed | Damaged
 """Errors of the log which a new process of the member would have, too."""
-WAITING_ROWS = 1 << 18
-"""Sources are not read on, and pushes not taken, while so many rows have come in and are in no step yet."""
-WAITING_BYTES = 1 << 26
-"""The same for the bytes of those that are kept in memory."""
-
-
-async def room(member: Member, handle: str, reading: ReplayableSource | None = None) -> None:
-    """Wait until the member takes more rows for an input: without a deadline, as that may be paused, or the circuit.
-
-    Where steps wait for a ``reading``, what fills the room is not taken before that has read on.
-    """
-    while handle in member.held or (_is_full(member) and not (reading is not None and reading.is_waited_for)):
-        member.taken.clear()
-        await member.taken.wait()
-
-
-def _is_full(member: Member) -> bool:
-    return member.waiting_rows >= WAITING_ROWS or member.readings.waiting_bytes >= WAITING_BYTES
 
 
 async def feed_all(member: Member, feeds: Sequence[Feed], *, external: bool) -> None:
@@ -55,7 +36,7 @@ async def feed_all(member: Member, feeds: Sequence[Feed], *, external: bool) -> 
     try:
         async with asyncio.TaskGroup() as group:
             for reading in member.readings:
-                has_room = partial(room, member, reading.feed.input, reading)
+                has_room = partial(member.step_inputs.room, reading.feed.input, reading)
                 group.create_task(reading.read(has_room, member.arrived))
             for feed in logged:
                 group.create_task(_log_all(member, feed, threads))
@@ -87,7 +68,7 @@ async def _log_all(member: Member, feed: Feed, threads: ThreadPoolExecutor) -> N
         while (rows := await source.next()) is not None:
             if not rows.num_rows:
                 continue
-            await room(member, feed.input)
+            await member.step_inputs.room(feed.input)
             await log.push(feed.input, rows, producer=name, sequence=log.next_sequence(name))
             member.arrived(rows.num_rows)
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
 
 
 _NONE = Passage(Address(), Address(), 0)
+WAITING_ROWS = 1 << 18
+"""Sources are not read on, and pushes not taken, while so many rows have come in and are in no step yet."""
+WAITING_BYTES = 1 << 26
+"""The same for the bytes of those that are kept in memory."""
 
 
 class ReplayableSources:
@@ -246,6 +251,32 @@ class StepInputs:
         self._left_out = left_out
         self._readings = readings
         self._last = log.last
+        self._taken = asyncio.Event()
+        self.held: set[str] = set()
+        """The inputs for which nothing is taken."""
+
+    @property
+    def waiting_rows(self) -> int:
+        """How many rows have come in and count for no step yet."""
+        return self._log.waiting_rows() + self._readings.waiting_rows
+
+    async def room(self, input_: str, reading: ReplayableSource | None = None) -> None:
+        """Wait until more rows are taken for an input: without a deadline, as that may be paused, or the circuit.
+
+        Where steps wait for a ``reading``, what fills the room is not taken before that has read on.
+        """
+        while input_ in self.held or (self._is_full and not (reading is not None and reading.is_waited_for)):
+            self._taken.clear()
+            await self._taken.wait()
+
+    @property
+    def _is_full(self) -> bool:
+        return self.waiting_rows >= WAITING_ROWS or self._readings.waiting_bytes >= WAITING_BYTES
+
+    def let_go(self, input_: str) -> None:
+        """Take rows for an input again."""
+        self.held.discard(input_)
+        self._taken.set()
 
     def leaves_out(self, step: int) -> bool:
         """True if rows are left out of a step."""
@@ -282,6 +313,7 @@ class StepInputs:
         if step in self._left_out:
             inputs = {key: self._left_out.kept(step, key, rows) for key, rows in inputs.items()}
             sources = {key: self._kept(step, key, rows) for key, rows in sources.items()}
+        self._taken.set()
         return inputs, sources
 
     def _kept(self, step: int, input_: str, sources: Mapping[str, SourceRows]) -> Mapping[str, SourceRows]:

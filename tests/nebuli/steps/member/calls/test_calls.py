@@ -16,7 +16,7 @@ from nebuli.steps.logs.output_log import OutputLog
 from nebuli.steps.member.calls import call_messages as ask
 from nebuli.steps.member.calls.call_inbox import CallInbox
 from nebuli.steps.member.calls.output_pieces import PIECE_BYTES, OutputPieces
-from nebuli.steps.member.inputs.feeds import WAITING_ROWS
+from nebuli.steps.member.inputs.step_inputs import WAITING_ROWS
 from nebuli.steps.member.scaling.handover_sender import NotBetweenSteps
 from nebuli.steps.member.scaling.layout import Layout
 from nebuli.store import Store

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -15,11 +14,11 @@ from nebuli import Collections
 from nebuli.dataflow import zset
 from nebuli.dataflow.types import arrow_schema
 from nebuli.steps.logs.input_log import InputLog
-from nebuli.steps.member.inputs import feeds
-from nebuli.steps.member.inputs.step_inputs import ReplayableSources
+from nebuli.steps.member.inputs import step_inputs
+from nebuli.steps.member.inputs.step_inputs import LeftOutRows, ReplayableSources, StepInputs
 from nebuli.store import Store
 from placement.plan import BoundSource
-from placement.stepped_plan import TIME, Feed
+from placement.stepped_plan import TIME, Feed, SteppedPlan
 from topology import SOURCES, Column, DataType
 
 COLUMNS = (Column(name="n", type=DataType.INT64),)
@@ -37,7 +36,7 @@ async def test_what_begins_earlier_is_read_up_to_where_the_last_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many rows that are, and though there is room for few: none is taken before all are there."""
-    monkeypatch.setattr(feeds, "WAITING_ROWS", 5)
+    monkeypatch.setattr(step_inputs, "WAITING_ROWS", 5)
     async with Collections(tmp_path / "store", tick_s=0.05) as collections:
         for name in ("early", "late"):
             await collections.create(name, pa.schema([("n", pa.int64())]))
@@ -53,11 +52,9 @@ async def test_what_begins_earlier_is_read_up_to_where_the_last_begins(
             asyncio.timeout(30),
         ):
             arrived = asyncio.Event()
-            member = Limited(readings)
+            inputs = StepInputs(log, readings, LeftOutRows(SteppedPlan(name="q", operators=())))
             reading = [
-                asyncio.create_task(
-                    each.read(partial(feeds.room, member, "in", each), lambda _: arrived.set())
-                )
+                asyncio.create_task(each.read(partial(inputs.room, "in", each), lambda _: arrived.set()))
                 for each in readings
             ]
             await arrived.wait()
@@ -67,14 +64,3 @@ async def test_what_begins_earlier_is_read_up_to_where_the_last_begins(
             await asyncio.gather(*reading, return_exceptions=True)
     assert int(passages[TIME].until.position) >= last
     assert {name: each.rows for name, each in passages.items()} == {TIME: 0, "in/early": ROWS, "in/late": 1}
-
-
-class Limited(SimpleNamespace):
-    """What `feeds.room` asks of a member; no step takes anything."""
-
-    def __init__(self, readings: ReplayableSources) -> None:
-        super().__init__(held=(), readings=readings, taken=asyncio.Event())
-
-    @property
-    def waiting_rows(self) -> int:
-        return int(self.readings.waiting_rows)
