@@ -1,4 +1,4 @@
-"""Operators in their places in a circuit: what each computes, what it may keep, and what went through it."""
+"""Operators of a plan in their places in a circuit: what each computes, what it may keep, and what went through it."""
 
 from __future__ import annotations
 
@@ -7,21 +7,47 @@ from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
+from nebuli.dataflow.aggregates.aggregate import Aggregate
 from nebuli.dataflow.errors import DataflowError, StateTooLarge
-from nebuli.dataflow.fragment_runner import output_columns, own_bound, running
+from nebuli.dataflow.joins.outer_join import join_of
+from nebuli.dataflow.operators import Filter, Operator, PassThrough, Project
 from nebuli.dataflow.types import arrow_schema
 from nebuli.dataflow.window import Window, Windows
 from nebuli.dataflow.zset import weighted
+from placement.checking.schemas import output_schema
+from placement.plan import (
+    AggregateOperator,
+    BoundSource,
+    DistinctOperator,
+    FilterOperator,
+    JoinOperator,
+    MergerOperator,
+    NetworkSink,
+    NetworkSource,
+    ProjectOperator,
+    SharderOperator,
+    WindowOperator,
+)
 from placement.sql.typing_rules import MOMENTS
+from placement.stepped_plan import (
+    AlignOperator,
+    ExchangeOperator,
+    GatherOperator,
+    InputOperator,
+    LateOperator,
+    ShardOperator,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from nebuli.dataflow.fragment_runner import PlanOperator
-    from nebuli.dataflow.operators import Operator
     from nebuli.dataflow.progress import Origin
-    from placement.plan import Closing
+    from placement.checking.schemas import Fault
+    from placement.plan import Closing, FragmentOperator
+    from placement.stepped_plan import StepOperator
     from topology.schema import Schema
+
+    PlanOperator = FragmentOperator | StepOperator
 
 _OF_ROWS = (pa.ArrowInvalid, pa.ArrowCapacityError, ArithmeticError)
 """Raised by Arrow and Python for values that an operator does not expect: rows are the reason, and not a mistake."""
@@ -70,10 +96,10 @@ class OperatorNode:
 
         ``only_grows``: its input retracts no row.
         """
-        columns = output_columns(operator, inputs)
+        columns = _output_columns(operator, inputs)
         windows = None if closing is None else Windows(closing)
         placed = running(operator, inputs, columns, windows, only_grows=only_grows)
-        return cls(operator.id, operator, placed, columns, own_bound(operator) or max_state_bytes)
+        return cls(operator.id, operator, placed, columns, _own_bound(operator) or max_state_bytes)
 
     @property
     def schema(self) -> pa.Schema:
@@ -111,6 +137,67 @@ class OperatorNode:
         return OperatorStatistics(
             self.rows_in, self.rows_out, self.state_bytes, operator.late_rows, without_time
         )
+
+
+def _output_columns(operator: PlanOperator, inputs: Sequence[Schema]) -> Schema:
+    """Return the output columns of an operator; ``DataflowError`` if it cannot work on these inputs."""
+    match operator:
+        case BoundSource() | NetworkSource() | InputOperator():
+            return operator.columns
+        case (
+            NetworkSink()
+            | SharderOperator()
+            | MergerOperator()
+            | ExchangeOperator()
+            | ShardOperator()
+            | GatherOperator()
+            | AlignOperator()
+            | LateOperator()
+        ):
+            return inputs[0]
+    faults: list[Fault] = []
+    columns = output_schema(operator, inputs, faults)
+    if faults:
+        raise DataflowError("; ".join(message for _, message in faults), operator.id)
+    return columns
+
+
+def running(  # noqa: PLR0911 - one per kind
+    operator: PlanOperator,
+    inputs: Sequence[Schema],
+    output: Schema,
+    windows: Windows | None,
+    *,
+    only_grows: bool = False,
+) -> Operator:
+    """The operator, ready to run; with ``windows`` it is done with each when it is over.
+
+    ``only_grows``: its input retracts no row.
+    """
+    match operator:
+        case FilterOperator():
+            return Filter(operator.predicate, inputs[0])
+        case ProjectOperator():
+            return Project(operator.columns, inputs[0], output)
+        case JoinOperator():
+            return join_of(operator, inputs, output, windows)
+        case AggregateOperator():
+            return Aggregate(
+                operator.by, operator.aggregates, inputs[0], output, windows, only_grows=only_grows
+            )
+        case DistinctOperator():
+            return Aggregate([column.name for column in output], {}, inputs[0], output, windows)
+        case WindowOperator():
+            return Window(operator, output)
+    return PassThrough()
+
+
+def _own_bound(operator: PlanOperator) -> int | None:
+    """Return the bound of an operator's state in the plan."""
+    match operator:
+        case JoinOperator() | AggregateOperator() | DistinctOperator():
+            return operator.max_state_bytes
+    return None
 
 
 def check_event_time(nodes: Mapping[str, OperatorNode], operator: str, name: str) -> None:

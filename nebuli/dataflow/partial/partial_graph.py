@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from nebuli.dataflow.aggregates.aggregate import Aggregate
 from nebuli.dataflow.errors import DataflowError, StateTooLarge
-from nebuli.dataflow.fragment_runner import running
 from nebuli.dataflow.joins.outer_join import join_of
 from nebuli.dataflow.operators import PassThrough
 from nebuli.dataflow.partial.base_and_view import BaseNode, ViewNode
@@ -21,6 +20,7 @@ from nebuli.dataflow.partial.key_sets import batch_of, distinct, from_tuples
 from nebuli.dataflow.partial.shard_nodes import MergerNode, SharderNode
 from nebuli.dataflow.partial.traffic import Ask, Data, Eviction, Filled, Send, Upquery
 from nebuli.dataflow.partial.union_node import UnionNode
+from nebuli.dataflow.placed_operators import running
 from nebuli.dataflow.types import arrow_schema
 from nebuli.dataflow.zset import empty, weighted
 from nebuli.limits import DEFAULT_MAX_STATE_BYTES
