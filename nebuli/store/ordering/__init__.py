@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from xxhash import xxh3_64_intdigest
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Bell", "Change", "Entry", "Lock", "Ordering"]
+__all__ = ["Bell", "Change", "Entry", "Lock", "Ordering", "checksum"]
+
+_SIGNED = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,12 @@ class Change:
     key: str
     expected: int
     data: bytes
+
+
+def checksum(key: str, sequence: int, data: bytes) -> int:
+    """Return the checksum of an entry's contents and of its place; signed, as the integers of databases are."""
+    value = xxh3_64_intdigest(data, seed=xxh3_64_intdigest(f"{key}\0{sequence}".encode()))
+    return value - (value >= _SIGNED) * (1 << 64)
 
 
 class Bell(Protocol):

@@ -28,8 +28,7 @@ from nebuli.store.errors import (
 )
 from nebuli.store.names import file_name
 
-from . import Entry
-from .entry_checksum import checksum
+from . import Entry, checksum
 from .postgres_connection import ANSWER_S, BoundedConnection, PostgresBell, connected, is_away, said
 
 if TYPE_CHECKING:

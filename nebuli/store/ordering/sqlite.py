@@ -31,8 +31,7 @@ from nebuli.store.errors import (
 )
 from nebuli.store.names import file_name
 
-from . import Entry
-from .entry_checksum import checksum
+from . import Entry, checksum
 from .noted_ends import NotedEnds, hash_of
 
 if TYPE_CHECKING:
