@@ -18,8 +18,7 @@ import pyarrow.csv
 
 from nebuli.connectors.endpoints import Signal, Source
 from nebuli.connectors.errors import InputError, shown_names, unreadable
-from nebuli.connectors.formats.csv_lines import CsvComplaint
-from nebuli.connectors.formats.csv_quotes import NEVER_CLOSED, Quotes, null_groups
+from nebuli.connectors.formats.csv_lines import NEVER_CLOSED, CsvComplaint, Quotes, null_groups
 from nebuli.connectors.formats.file_kinds import kind_of_file, size_of
 from nebuli.connectors.formats.instants import ZONE, TimestampInvalid, instants_or_nulls
 from nebuli.dataflow import zset

@@ -12,8 +12,7 @@ import numpy as np
 
 from nebuli.connectors.endpoints import Signal, Source
 from nebuli.connectors.errors import FragmentError, InputError, RowInvalid
-from nebuli.connectors.formats.csv_lines import CsvLines
-from nebuli.connectors.formats.csv_quotes import NEVER_CLOSED, Quotes
+from nebuli.connectors.formats.csv_lines import NEVER_CLOSED, CsvLines, Quotes
 from nebuli.connectors.formats.json_objects import Constant, JsonRows
 from nebuli.connectors.formats.message_bytes import MessageBytes
 from nebuli.dataflow import zset

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from nebuli.connectors.errors import short
-from nebuli.connectors.formats.csv_quotes import Quotes, null_groups
+from nebuli.connectors.formats.csv_lines import Quotes, null_groups
 from nebuli.connectors.formats.instants import TimestampInvalid, instants, instants_or_nulls, wrong_value
 from nebuli.connectors.formats.message_bytes import LINE_FEED, RETURN, UTF8_MARK, MessageBytes, has
 from nebuli.dataflow import zset

@@ -9,7 +9,7 @@ import pyarrow.csv
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nebuli.connectors.formats.csv_quotes import Quotes, row_ends
+from nebuli.connectors.formats.csv_lines import Quotes, row_ends
 
 TEXTS = st.lists(
     st.sampled_from(['"', '""', ",", "\n", "\r", "\r\n", "a", '"a"', "\ufeff"]), max_size=12
