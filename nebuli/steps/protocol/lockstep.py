@@ -24,7 +24,7 @@ other way back into step, so this one is always tried. A coordinator that is sta
 
 *Stopping.* All members pause, report the same step, and commit there; this is pause and stop as the members' states
 have them (`member_states.py`). Where rows that are logged are to be stepped first, steps take them between two such
-pauses. *Dismissing.* Once all have, and that is recorded, they may go (`dismissal.py`).
+pauses. *Dismissing.* Once all have, and that is recorded, they may go (`lockstep_parts.py`).
 """
 
 from __future__ import annotations
