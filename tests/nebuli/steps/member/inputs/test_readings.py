@@ -16,7 +16,7 @@ import pyarrow.parquet
 import pytest
 
 from nebuli.connectors.errors import InputError
-from nebuli.connectors.sources import csv_source, generator_source, parquet_source
+from nebuli.connectors.sources import csv_source, generator_source, row_groups
 from nebuli.dataflow import zset
 from nebuli.dataflow.types import arrow_schema
 from nebuli.steps.logs.input_log import InputLog
@@ -43,7 +43,7 @@ _NOTHING_LEFT_OUT = LeftOutRows(SteppedPlan.model_construct())
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(csv_source, "_BLOCK_BYTES", 32)
-    monkeypatch.setattr(parquet_source, "_BATCH_ROWS", 9)
+    monkeypatch.setattr(row_groups, "_BATCH_ROWS", 9)
     monkeypatch.setattr(generator_source, "_BATCH_ROWS", 7)
 
 
