@@ -26,4 +26,4 @@ class _WithoutPandas(MetaPathFinder):
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
         """Raise for pandas; else pass over."""
         if name == "pandas" and not (SOURCES.packages or SINKS.packages):
-            raise ModuleNotFoundError("this process uses no pandas of its own", name=name)
+            raise ModuleNotFoundError("pandas is hidden in this process, so that it starts faster", name=name)

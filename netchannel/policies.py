@@ -84,8 +84,8 @@ class BufferPolicy:
             )
         if self.max_disk_bytes is not None and self.directory is None and self.when_full != "spill":
             raise ValueError(
-                f"max_disk_bytes={self.max_disk_bytes} bounds files, but this buffer has no files: give a directory, "
-                f"or when_full='spill'"
+                f"max_disk_bytes={self.max_disk_bytes} limits the size of files, but this buffer has no files: "
+                f"give a directory, or when_full='spill'"
             )
 
 
@@ -110,8 +110,8 @@ class FaultPolicy:
             raise ValueError(f"on_failure is {self.on_failure!r}: expected 'fail' or 'wait'")
         if self.on_failure == "wait" and self.retry in ("forever", 0):
             raise ValueError(
-                f"on_failure='wait' cannot be combined with retry={self.retry!r}: expected seconds above 0, after "
-                "which a warning reports that the channel still waits"
+                f"on_failure='wait' cannot be combined with retry={self.retry!r}: expected a number of seconds "
+                f"above 0, after which a warning reports that the channel still waits"
             )
 
 

@@ -197,8 +197,8 @@ class ChannelCollector:
         self._servers = [(_side(server), server) for server in servers]
         if len(self._servers) != len({side.prefix for side, _ in self._servers}):
             raise TypeError(
-                f"{len(servers)} servers, two of the same kind: give one sender, one receiver or both, "
-                f"and further servers to a ChannelCollector of another registry"
+                f"{len(servers)} servers, two of the same kind: give at most one sender and one receiver, and give "
+                f"further servers to a ChannelCollector of another registry"
             )
 
     def describe(self) -> Iterator[Family]:

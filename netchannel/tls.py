@@ -48,7 +48,7 @@ class Tls:
         if self.server_name is not None and not isinstance(self.server_name, str):
             raise TypeError(f"server_name is {self.server_name!r}: expected a host name, or None")
         if self.server_name == "":
-            raise ValueError("server_name is empty: give None for the host that is dialed")
+            raise ValueError("server_name is empty: give None to use the name of the host that is dialed")
 
 
 class Expiry(NamedTuple):

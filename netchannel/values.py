@@ -178,8 +178,8 @@ def check_channel_id(channel_id: str) -> str:
         )
     if not is_channel_id(channel_id):
         raise ValueError(
-            f"the channel id {channel_id[:60]!r} has {len(channel_id)} characters: expected 1 to 255 bytes of "
-            f"printable UTF-8"
+            f"the channel id {channel_id[:60]!r} of {len(channel_id)} characters is invalid: expected 1 to 255 bytes "
+            f"of printable UTF-8"
         )
     return channel_id
 

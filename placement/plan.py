@@ -221,8 +221,8 @@ class WindowOperator(UnaryOperator):
             )
         if size > slide * MAX_WINDOWS_PER_ROW:
             raise ValueError(
-                f"a row would be in {-(-size // slide):,} windows: expected a slide of at least a "
-                f"{MAX_WINDOWS_PER_ROW:,}th of size {self.size}, got {self.slide}"
+                f"a row would be in {-(-size // slide):,} windows, and the limit is {MAX_WINDOWS_PER_ROW:,}: "
+                f"expected a slide of at least 1/{MAX_WINDOWS_PER_ROW:,} of size {self.size}, got {self.slide}"
             )
         return self
 

@@ -266,7 +266,7 @@ def _check_place(options: Mapping[str, str]) -> None:
             f"not pass them to readers. Instead of CREATE TABLE use a temporary view, {_VIEW}"
         )
     if "stopatend" in names:
-        raise OptionError(f"the data source netchannel has no option stopAtEnd: {_STOP}")
+        raise OptionError(f"the data source 'netchannel' has no option 'stopAtEnd': {_STOP}")
 
 
 def _connection(given: dict[str, Any], options: Mapping[str, str]) -> Connection:
@@ -290,15 +290,15 @@ def _where(given: dict[str, Any], options: Mapping[str, str]) -> tuple[tuple[str
     endpoints, channels = given["endpoint"], given["channels"]
     if given["channel"] is not None:
         if channels is not None:
-            raise OptionError("give the option channel or channels, not both")
+            raise OptionError("give the option 'channel' or 'channels', not both")
         channels = (given["channel"],)
     if path is not None:
         if endpoints is not None or channels is not None:
-            raise OptionError(f"give the URL {path} or the options endpoint and channels, not both")
+            raise OptionError(f"give the URL {path} or the options 'endpoint' and 'channels', not both")
         endpoints, channels = _from_url(path)
     if not endpoints:
         raise OptionError(
-            "the data source netchannel needs the option endpoint, the host:port of a server that keeps the "
+            "the data source 'netchannel' needs the option 'endpoint', the host:port of a server that keeps the "
             "channels, or a URL as path: netchannel://host:port/channel1,channel2"
             + (
                 f". A table of Spark's catalog has no options: use a temporary view, {_VIEW}"
@@ -308,7 +308,8 @@ def _where(given: dict[str, Any], options: Mapping[str, str]) -> tuple[tuple[str
         )
     if not channels:
         raise OptionError(
-            f"the data source netchannel needs the option channels, the ids of channels at {', '.join(endpoints)}"
+            f"the data source 'netchannel' needs the option 'channels', with the ids of channels at "
+            f"{', '.join(endpoints)}"
         )
     return endpoints, channels
 
@@ -339,19 +340,19 @@ def _sources(endpoints: tuple[str, ...], channels: tuple[str, ...], *, whole: bo
         for channel, endpoint in places
     ]
     if len(set(sources)) != len(sources):
-        raise OptionError("the option channels contains a channel twice")
+        raise OptionError("the option 'channels' contains a channel twice")
     return tuple(sorted(sources))
 
 
 def _check_offsets(name: str, offsets: str | dict[str, Offset], sources: tuple[Source, ...]) -> None:
     if isinstance(offsets, str):
         if name == "endingOffsets" and offsets != "latest":
-            raise OptionError(f"the option endingOffsets takes latest or JSON, not {offsets!r}")
+            raise OptionError(f"the option 'endingOffsets' takes 'latest' or JSON, not {offsets!r}")
         return
     keys = [source.key for source in sources]
     unknown = sorted(set(offsets) - set(keys))
     if unknown:
         raise OptionError(
-            f"the option {name} names {unknown[0]!r}, which is not one of the channels to read: "
+            f"the option {name!r} names channel {unknown[0]!r}, which is not one of the channels to read: "
             f"{', '.join(keys)}"
         )

@@ -192,9 +192,9 @@ class Normaliser:
         indices = [self._find(schema, field) for field in self._target]
         if self._whole and (added := [field for field in schema if field.name not in self._target.names]):
             raise SchemaConflict(
-                f"the column {added[0].name!r}, {added[0].type}, did not exist when the query got its "
-                f"schema ({', '.join(self._target.names)}) and would be lost: load() again to read it too, or name "
-                f"the columns to read with .schema(...)"
+                f"the column {added[0].name!r} of type {added[0].type} would be lost, because it did not exist when "
+                f"the query got its schema ({', '.join(self._target.names)}): call load() again to read this column "
+                f"too, or name the columns to read with .schema(...)"
             )
         return indices
 

@@ -216,9 +216,9 @@ class Connectors(Generic[C]):
         if not is_one or _name_of(connector) != name or not hasattr(connector, "implementation"):
             del self.packages[name]
             raise ConnectorUnusable(
-                f"{what} comes from package {package}, whose entry point {found[0].value} is not a "
-                f"{self._base.__name__} with an implementation and type: Literal[{name!r}]; report this to "
-                f"its author"
+                f"{what} comes from package {package}, but its entry point {found[0].value} is not a subclass of "
+                f"{self._base.__name__} with the attribute 'implementation' and the field type: Literal[{name!r}]; "
+                f"report this to the author of the package"
             )
         self.known[name] = connector
         self._adapter = None

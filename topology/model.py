@@ -76,7 +76,7 @@ def _check_data_ports(ports: str) -> str:
     low, dash, high = ports.partition("-")
     is_range = dash and low.isdecimal() and high.isdecimal() and 0 < int(low) <= int(high) < 1 << 16
     if not (is_range or ports == "ephemeral"):
-        raise ValueError(f"expected ephemeral, or a range such as 40000-40999, as data_ports, got {ports!r}")
+        raise ValueError(f"data_ports is {ports!r}: expected 'ephemeral' or a range such as '40000-40999'")
     return ports
 
 

@@ -48,13 +48,13 @@ class BufferSettings(_AsGiven):
     def _goes_together(self) -> BufferSettings:
         if self.directory is not None and self.when_full in ("drop_oldest", "spill"):
             raise ValueError(
-                f"when_full {self.when_full} cannot be combined with directory {self.directory}, which keeps all "
-                f"messages on disk; expected when_full block or fail, or no directory"
+                f"when_full '{self.when_full}' cannot be combined with directory {self.directory}, which keeps "
+                f"all messages on disk: use when_full 'block' or 'fail', or omit directory"
             )
         if self.max_disk_bytes is not None and self.directory is None and self.when_full != "spill":
             raise ValueError(
-                f"max_disk_bytes {self.max_disk_bytes} bounds files, but this buffer has no files; add "
-                f"directory, or when_full spill"
+                f"max_disk_bytes {self.max_disk_bytes} limits the size of files, but this buffer has no files: "
+                f"give a directory, or when_full 'spill'"
             )
         return self
 
@@ -65,7 +65,7 @@ def _check_retry(value: Any) -> Any:
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf:
         return value
     shown = repr(value) if isinstance(value, str | int | float) else "another type of value"
-    raise ValueError(f"expected 'forever', or a number of seconds from 0, as retry, got {shown}")
+    raise ValueError(f"retry must be 'forever' or a number of seconds (0 or more), got {shown}")
 
 
 _Seconds = Annotated[float, Field(ge=0)]
@@ -84,8 +84,9 @@ class FaultSettings(_AsGiven):
     def _goes_together(self) -> FaultSettings:
         if self.on_failure == "wait" and self.retry in ("forever", 0):
             raise ValueError(
-                f"on_failure wait cannot be combined with retry {self.retry}: retry is then the time until a warning "
-                f"that the channel still waits; expected seconds above 0 as retry, or no on_failure"
+                f"on_failure 'wait' cannot be combined with retry {self.retry}: with 'wait', retry is the time "
+                f"until a warning reports that the channel still waits; expected more than 0 seconds as retry, or "
+                f"no on_failure"
             )
         return self
 

@@ -123,9 +123,8 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has n
             await refuse(
                 context,
                 InputFull(
-                    f"pushes of {self.room.taken} bytes wait here already, the limit is "
-                    f"{self.room.max_bytes}, and none of them was processed in time: nothing of "
-                    f"this push was kept; start the circuit if it is paused, let fewer producers "
-                    f"push at once, and send this push again"
+                    f"{self.room.taken} of at most {self.room.max_bytes} bytes of pushes already wait here, and "
+                    f"none of them was processed in time: nothing of this push was kept; start the circuit if it "
+                    f"is paused, or let fewer producers push at once; then send this push again"
                 ),
             )

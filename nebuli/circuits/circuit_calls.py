@@ -208,7 +208,7 @@ class CircuitCalls:
         if self.run.calls.closed:
             raise CircuitShutDown(
                 "the circuit was shut down: nothing of this push was kept; run its query again with the same state, "
-                "and send it again"
+                "and send the push again"
             )
 
     # -- rows out
@@ -325,29 +325,29 @@ def _step_of(answer: ask.Answer, handle: str, producer: str, sequence: int) -> i
             )
         case ask.Reused(expected):
             raise SequenceReused(
-                f"{who}, but this number was kept with other rows; its next is {expected}: use each "
+                f"{who}, but this number already belongs to other rows; its next is {expected}: use each "
                 f"number for one set of rows",
                 expected,
             )
         case ask.Passed(expected):
             raise SequencePassed(
-                f"{who}, but its next is {expected}: only the last number of staged rows may be "
+                f"{who}, but its next is {expected}: if rows are staged, only the last number may be "
                 f"repeated; nothing of this push was kept",
                 expected,
             )
         case ask.Lost(piece):
             raise StagedLost(
-                f"{who}, whose piece {piece[:200]!r} is no longer staged: the members have "
-                f"changed since, or the piece was too old; nothing was logged; stage all rows of "
+                f"{who}, but its piece {piece[:200]!r} is no longer staged, because the members have "
+                f"changed since, or because the piece was too old; nothing was logged; stage all rows of "
                 f"this number again"
             )
         case ask.TooLarge(size, most):
             raise CircuitFailed(
-                f"{who}, for which {size} bytes are staged, but at most {most} can be pushed at "
-                f"once: nothing was logged; give each number fewer rows. A Spark query repeats "
-                f"the same batch from its checkpoint, so it cannot continue with this checkpoint: "
-                f"limit its batches (maxFilesPerTrigger, maxBytesPerTrigger or the option of its "
-                f"source), and start a new checkpoint at the first rows that it has not written yet"
+                f"{who}, with {size} staged bytes, but at most {most} bytes can be pushed at once: "
+                f"nothing was logged; give each number fewer rows. A Spark query repeats the same batch "
+                f"from its checkpoint, so it cannot continue with this checkpoint. Limit its batches "
+                f"(maxFilesPerTrigger, maxBytesPerTrigger or the option of its source), and start a new "
+                f"checkpoint at the first rows that the query has not written yet"
             )
         case ask.Full(waiting):
             raise InputFull(

@@ -362,13 +362,13 @@ class Circuit:
                 )
             case grpc.StatusCode.UNIMPLEMENTED:
                 return CircuitFailed(
-                    f"the server at {self.address} is not a circuit of this version: give the address that "
-                    f"'nebuli run --stepped --serve' or 'nebuli status' prints"
+                    f"the server at {self.address} is not a circuit, or has another version: give the address "
+                    f"that 'nebuli run --stepped --serve' or 'nebuli status' prints"
                 )
             case grpc.StatusCode.DEADLINE_EXCEEDED:
                 return CircuitUnreachable(
                     f"{where} did not answer within {self._deadline_s:g} s, and may have executed the call: "
-                    f"check its status, and repeat a push with the same number; {self._advice}"
+                    f"check its status; if the call was a push, repeat it with the same number; {self._advice}"
                 )
             case grpc.StatusCode.NOT_FOUND:
                 return CircuitFailed(f"{where}: {error.details()}")

@@ -143,8 +143,8 @@ def _contents(
     """
     if any(part is None for part in parts):
         raise ContentsUnknown(
-            f"the contents of {name} are not known: they had become too large to be kept (--max-state-bytes "
-            f"sets the limit), or were not kept when the circuit began; read the output from a step, or "
+            f"the contents of {name} are not known: they became too large to be kept (--max-state-bytes sets "
+            f"the limit), or the state was created without them; read the output from a step, or "
             f"start with a new --state"
         )
     batches = [batch for part in parts for batch in part or () if batch.num_rows]

@@ -39,7 +39,7 @@ _COMMANDS = {
     "stop": ("queries", "Stop a query and wait until it has ended."),
     "top": ("top", "Show the channels and views of queries, live."),
     "unregister": ("queries", "Remove a query from its workers."),
-    "validate": ("validate", "Check a topology, and a query against it."),
+    "validate": ("validate", "Check a topology, and a query for this topology."),
     "view": ("groups.view_commands", "Read, watch and add views of running queries."),
     "watch": ("watch", "Watch a query to its end and handle lost nodes."),
     "worker": ("worker", "Run one node of a topology."),

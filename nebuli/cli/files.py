@@ -189,8 +189,8 @@ def endpoints(file: str, topology: Topology, used: Iterable[str]) -> list[Endpoi
     nodes = [known[address] for address in used]
     if silent := [node.address for node in nodes if node.grpc is None]:
         raise click.ClickException(
-            f"{file}: {', '.join(silent)} {'has' if len(silent) == 1 else 'have'} no grpc address, at which workers "
-            f"accept queries: add grpc: host:port"
+            f"{file}: {', '.join(silent)} {'has' if len(silent) == 1 else 'have'} no grpc address, at which a "
+            f"worker accepts queries: add 'grpc: host:port'"
         )
     directory = Path(file).resolve().parent
     return [

@@ -21,15 +21,17 @@ engine_option = click.option(
 
 
 seed_option = click.option(
-    "--seed", default=0, show_default=True, help="Seed that chooses among equally short paths."
+    "--seed", default=0, show_default=True, help="Seed of the choice among equally short paths."
 )
 strategy_option = click.option(
     "--strategy",
     type=click.Choice(["bottom-up", "optimal"]),
     default="bottom-up",
     show_default=True,
-    help="Placement strategy: bottom-up, a rule that falls back to optimal if it finds no free slot; or optimal, which "
-    "causes the least traffic over links.",
+    help=(
+        "Placement strategy. 'bottom-up' follows a rule, and falls back to 'optimal' if it finds no free "
+        "slot; 'optimal' causes the least traffic over links."
+    ),
 )
 
 

@@ -23,7 +23,7 @@ inline_option = click.option(
     "-e",
     "--statement",
     metavar="STATEMENT",
-    help="The query itself, as a statement in SQL, instead of QUERY.",
+    help="SQL statement of the query, instead of the file QUERY.",
 )
 
 

@@ -95,8 +95,8 @@ class InputChanged(InputError):
             "these rows are different" if found == until - first else f"the source has only {found:,} of them"
         )
         super().__init__(
-            f"{reads}: {until - first:,} rows from row {first + 1:,} on are needed again, to "
-            f"repeat steps, but now {has}: the source was changed since; restore it, or start from "
+            f"{reads}: to repeat steps, the query reads {until - first:,} rows again, from row {first + 1:,} "
+            f"on, but now {has}: the source was changed after it was first read; restore it, or start from "
             f"scratch with another state folder"
         )
 
@@ -105,11 +105,11 @@ class InputReplaced(InputError):
     """A source to resume is not the one whose rows were read."""
 
     def __init__(self, reads: str, rows: int, found: int) -> None:
-        has = f"the source has {found:,}" if found < rows else "the last of them differ"
+        has = f"the source has only {found:,}" if found < rows else "the last of them differ"
         super().__init__(
-            f"{reads}: its first {rows:,} rows are in steps, but now {has}: the source was "
-            f"replaced or rewritten since; restore it, with new rows at its end, or start from "
-            f"scratch with another state folder"
+            f"{reads}: steps already contain its first {rows:,} rows, but now {has}: the source was replaced "
+            f"or rewritten; restore it, with new rows only at its end, or start from scratch with another "
+            f"state folder"
         )
 
 
@@ -163,9 +163,9 @@ class OutputForgotten(OutputError):
     def __init__(self, output: str, kind: str, first: int) -> None:
         self.first = first
         super().__init__(
-            f"the sink of {output} ({kind}) has to be written from step 0, but steps below "
-            f"{first:,} are no longer kept, because the previous sink has written them: give the "
-            f"sink its previous type and mode, or start from scratch with another state folder"
+            f"the sink of {output} ({kind}) must be written from step 0 on, but steps below {first:,} are no "
+            f"longer kept, because the previous sink has written them: give the sink its previous type and "
+            f"mode, or start from scratch with another state folder"
         )
 
 
@@ -175,7 +175,7 @@ class RowsLate(FragmentError):
     def __init__(self, late: Mapping[str, int]) -> None:
         where = ", ".join(f"{rows:,} at operator {id_}" for id_, rows in late.items())
         super().__init__(
-            f"rows arrived after their window had closed: {where}; --late fail makes the query "
+            f"rows arrived after their window had closed: {where}; with --late fail, late rows make the query "
             f"fail: give the window more lateness, or use --late warn"
         )
 
@@ -186,8 +186,8 @@ class RowsWithoutTime(FragmentError):
     def __init__(self, rows: Mapping[str, int], times: Mapping[str, str]) -> None:
         where = ", ".join(without_time(count, times[id_], id_) for id_, count in rows.items())
         super().__init__(
-            f"rows without a time belong to no window: {where}; --late fail makes the query fail: "
-            f"{fill_in_times(times[id_] for id_ in rows)}, or use --late warn"
+            f"rows without a time belong to no window: {where}; with --late fail, such rows make the query "
+            f"fail: {fill_in_times(times[id_] for id_ in rows)}, or use --late warn"
         )
 
 

@@ -120,7 +120,11 @@ class PartSource:
                 else:
                     await self._put(PartMessage(message.batch, message.note))
         except netchannel.EndOfChannel:
-            await self._put(UpstreamFailed(f"its input {id_} has ended, but a query with views must not end"))
+            await self._put(
+                UpstreamFailed(
+                    f"its input {id_} has ended, but the inputs of a query with views must not end"
+                )
+            )
         except netchannel.ChannelFailed as error:
             await self._put(UpstreamFailed(f"its input {id_} failed: {error.said}", error.said))
         except netchannel.NetChannelError as error:

@@ -112,9 +112,9 @@ def _check_dated(plan: SteppedPlan, topology: Topology) -> None:
         raise InvalidQuery(
             [
                 Mistake(
-                    f"one member sets the time of each step, so it reads and writes all "
-                    f"collections of a query in steps; this query's collections are at several "
-                    f"nodes: {found}; attach them to one node"
+                    f"all collections of a query in steps must be at one node, because one member sets the "
+                    f"time of each step, and reads and writes all of them; this query's collections are at "
+                    f"several nodes: {found}; attach them to one node"
                 )
             ]
         )

@@ -72,9 +72,9 @@ class CircuitChanged(StateUnusable):
         self.saved = saved
         self.running = running
         super().__init__(
-            f"the saved state is from a circuit with the fingerprint {saved}, but this one has {running}: "
-            "continue with the query and the number of members that it was saved with; or start from "
-            "scratch, without that state"
+            f"the saved state is from a circuit with the fingerprint {saved}, but this circuit has the "
+            f"fingerprint {running}: continue with the query and the number of members of the saved state; "
+            "or start from scratch, without that state"
         )
 
 

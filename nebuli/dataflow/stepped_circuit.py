@@ -242,7 +242,7 @@ class SteppedCircuit:
         ``StateDamaged``.
         """
         if self._used:
-            raise DataflowError("this circuit has begun a step: load the state into another one")
+            raise DataflowError("this circuit has begun a step: load the state into a new circuit")
         if not tables:
             return
         self._used = self._unfinished = True
@@ -257,7 +257,7 @@ class SteppedCircuit:
             )
         unknown = tables.keys() - self._stateful.keys() - {CIRCUIT}
         for table in unknown - self.inputs.keys() - self.outputs.keys():
-            raise StateDamaged(table, "manifest", "no operator of the circuit has such a table")
+            raise StateDamaged(table, "manifest", "the circuit has no operator with this table")
         for id_, node in self._stateful.items():
             if isinstance(node.operator, Contents) and id_ not in tables and id_ not in self.views:
                 node.operator.forget()  # it was not requested, when the state began
@@ -317,7 +317,7 @@ class SteppedCircuit:
 
     def _check_finished(self) -> None:
         if self._unfinished:
-            raise DataflowError("this circuit has not finished a step: load its state into another one")
+            raise DataflowError("a step of this circuit is not finished: load its state into a new circuit")
 
     def _arrived(
         self,

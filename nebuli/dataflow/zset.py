@@ -35,7 +35,9 @@ _WEIGHT_FIELD = pa.field(WEIGHT, pa.int64())
 def weighted(schema: pa.Schema) -> pa.Schema:
     """The schema of Z-sets whose rows have ``schema``."""
     if schema.get_field_index(WEIGHT) != -1:
-        raise DataflowError(f"a column cannot be named {WEIGHT}: that is the weight's name")
+        raise DataflowError(
+            f"a column cannot be named {WEIGHT}: this name is reserved for the weights of rows"
+        )
     return schema.append(_WEIGHT_FIELD)
 
 

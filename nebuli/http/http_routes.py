@@ -348,7 +348,7 @@ class _Endpoints:
                 "not_all_members",
                 f"{len(missing)} of {len(members)} members have not executed the request: "
                 f"{', '.join(map(str, missing))}",
-                "'members' has the answer of each member; repeat the request: members that have "
+                "'members' contains the answer of each member; repeat the request: members that have already "
                 "executed it ignore it",
                 members=members,
             )

@@ -71,7 +71,7 @@ def rows_of_lines(data: bytes, schema: pa.Schema) -> pa.RecordBatch:
         ]
     except (pa.ArrowException, OSError, ValueError) as error:
         raise WrongRows(
-            f"expected in each line a JSON object with the columns {', '.join(schema.names[:-1])}: {error}; "
+            f"expected a JSON object with the columns {', '.join(schema.names[:-1])} in each line: {error}; "
             f"nothing was kept"
         ) from error
     rows = pa.Table.from_arrays(columns, schema=schema).combine_chunks()

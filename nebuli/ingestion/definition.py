@@ -265,10 +265,13 @@ class Definition(Model):
         if "Collection" in (kind if metadata is not None else "", getattr(metadata, "type", "")):
             raise _wrong(
                 ("envelope", "metadata"),
-                "metadata cannot be added to a collection or read from one; expected another origin",
+                "with 'metadata', neither the changes nor the metadata can come from a collection; "
+                "expected another origin",
             )
         if self.raw and kind == "Collection":
-            raise _wrong(("raw",), "a collection already keeps its rows; expected no 'raw'")
+            raise _wrong(
+                ("raw",), "the origin is a collection, which already keeps its rows; expected no 'raw'"
+            )
         return self
 
     @model_validator(mode="after")
@@ -278,7 +281,7 @@ class Definition(Model):
         if self.format is not None or not isinstance(self.envelope, DebeziumEnvelope):
             at = ("envelope",) if self.format is None else ("format",)
             raise _wrong(
-                at, "a Postgres source reads changes; expected no 'format', and the envelope debezium"
+                at, "a Postgres source reads changes; expected the envelope 'debezium', and no 'format'"
             )
         if (self.envelope.transactions is not None) != self.origin.two_phase:
             raise _wrong(
@@ -293,7 +296,7 @@ class Definition(Model):
         if self.on_error == "collect" and self._has_transactions:
             raise _wrong(
                 ("on_error",),
-                "a transaction without one of its messages would never be complete; expected "
+                "a transaction that lacks one of its messages would never be complete; expected "
                 "on_error: wait, or no 'on_error'",
             )
         return self

@@ -360,7 +360,7 @@ async def ensure(collections: Collections, entry: Entry) -> None:
             continue
         if not found.schema.equals(schema):
             raise SourceUnusable(
-                f"collection {name} has other columns than version {entry.version} of source "
+                f"the columns of collection {name} differ from those that version {entry.version} of source "
                 f"{entry.name} writes: the columns of a source cannot change; create another source"
             )
         with suppress(RenditionRefused):  # another instance was first

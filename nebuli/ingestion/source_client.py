@@ -503,9 +503,9 @@ def _check_carries(definition: Definition, schema: pa.Schema) -> None:
     if definition.format is None or PAYLOAD in schema.names:
         return
     raise SourceRefused(
-        f"source {definition.name} decodes {definition.format.type}, but the collection that it "
-        f"reads has the columns {', '.join(schema.names)}, and no bytes column {PAYLOAD}: "
-        f"leave out the 'format', or read another collection"
+        f"source {definition.name} has the format {definition.format.type}, but the collection that it reads "
+        f"has the columns {', '.join(schema.names)}, and no bytes column {PAYLOAD} to decode: leave out the "
+        f"'format', or read another collection"
     )
 
 
@@ -518,12 +518,12 @@ def _check_rebuilt(entry: Entry, new: Definition) -> None:
         different.append("metadata")
     if different:
         raise SourceRefused(
-            f"the definition has another {different[0]!r} than source {entry.name}, whose origin "
-            f"and columns cannot change; create another source"
+            f"the definition has another {different[0]!r} than source {entry.name}, and this part of a source "
+            f"cannot change; create another source"
         )
     for each in (entry, again):
         if not each.can_be_rebuilt:
             raise SourceRefused(
-                f"source {entry.name} keeps no raw messages, and {each.passing_sources[0]} may "
-                f"no longer have all messages: create the source with raw: true"
+                f"source {entry.name} cannot be rebuilt: it keeps no raw messages, and "
+                f"{each.passing_sources[0]} may no longer have all messages; create the source with 'raw: true'"
             )

@@ -222,7 +222,7 @@ class HostedFragment:
     async def succeed(self, succession: Succession) -> int:
         """Have this coordinator continue with other members; returns their first step. Raises NotSucceeded."""
         if self._control is None or self.status.state is not FragmentState.RUNNING:
-            raise NotSucceeded(f"fragment {self.fragment.id} does not run: its members are unchanged")
+            raise NotSucceeded(f"fragment {self.fragment.id} is not running: its members are unchanged")
         end: SuccessionEnd | None = await self._answer(
             self._control, lambda number: Succeed(number, succession)
         )
@@ -250,8 +250,8 @@ class HostedFragment:
             return
         if index != len(here.added):
             raise NotAdded(
-                f"fragment {here.id} has {len(here.added)} additions, but this command expected {index}: "
-                f"another command has added a view; try again"
+                f"fragment {here.id} has {len(here.added)} additions of views, but this command expected {index}: "
+                f"another command has added a view meanwhile; try again"
             )
         if self.status.state.is_final:
             raise NotAdded(f"fragment {here.id} is {self.status.state} already")

@@ -95,7 +95,7 @@ class Records:
         path = f"{self._place}/{name}"
         if isinstance(error, ValidationError) and (lacking := unusable(error)):
             return StateUnusable(
-                f"{path} is a fragment's record, and its connector is not available: {lacking}; install its "
+                f"{path} is the record of a fragment whose connector is not available: {lacking}; install its "
                 f"package, and start the worker again"
             )
         if not name.removesuffix(_ENDING).isdecimal():

@@ -319,7 +319,9 @@ class WorkerNode:
         try:
             await asyncio.to_thread(Store.remove, place)
         except (StorageError, OSError) as error:
-            _log.warning("the state of fragment %s stays at %s: %s", what, place, error)
+            _log.warning(
+                "the state of fragment %s cannot be deleted, and stays at %s: %s", what, place, error
+            )
 
     def _place(self, id_: str, fragment: AnyFragment) -> StorePlace | None:
         """Where a fragment keeps what it has, if it is one of a query in steps."""

@@ -157,7 +157,7 @@ class Rendezvous:
             assert self._over is not None
             raise self._over from None
         except (netchannel.NetChannelError, OSError) as error:
-            raise FragmentError(f"state kept for Spark: {error}") from error
+            raise FragmentError(f"the channels to and from Spark have failed: {error}") from error
 
     async def _receive(self, channel: netchannel.ReceiverChannel) -> None:
         try:

@@ -24,7 +24,7 @@
     ├── SparkRefuses       no session of Spark is available
     ├── HomeUnfit          members cannot live where they are to
     ├── StateOfAnother     the state folder belongs to another query, to other sources, or to other members
-    ├── StateInUse         another process runs from the state folder
+    ├── StateInUse         another process is using the state folder
     ├── StateGone          the state of a member is missing from the state folder
     ├── NotScaled          other members do not take the place of the current ones
     ├── TakeoverLost       a member that was to be one of these has not received all
@@ -161,13 +161,14 @@ class StepFailed(Exception):
         elif closes:
             super().__init__(
                 f"step {step} of {of} cannot be computed: {why}. This step closes windows. To "
-                f"keep these windows open, run the query again with --skip-step {step} (nebuli run, "
-                f"nebuli start) and with rows that correct the result; then run it with --close"
+                f"keep these windows open, run the query again with --skip-step {step} (an option of nebuli run "
+                f"and nebuli start), and add rows that correct the result; then run the query with --close"
             )
         else:
             super().__init__(
-                f"step {step} of {of} cannot be computed: {why}. To continue without the rows that fail, which are "
-                f"put into a file, run the query again with --skip-step {step} (nebuli run, nebuli start)"
+                f"step {step} of {of} cannot be computed: {why}. To continue without the rows that fail, run the query "
+                f"again with --skip-step {step} (an option of nebuli run and nebuli start), which writes these rows to "
+                f"a file"
             )
 
 
@@ -227,7 +228,7 @@ class SparkRefuses(MembersFailed):
     def __init__(self, master: str, why: str) -> None:
         super().__init__(
             f"there is no session of Spark at {master}: {why}. Check that the cluster runs, and "
-            f"that the master's address is the one that the master shows; then run the query again"
+            f"that the master shows this address as its own; then run the query again"
         )
 
 
@@ -242,16 +243,16 @@ class StateOfAnother(MembersFailed):
         self.what = what
         super().__init__(
             f"the state in {folder} is that of another {what}: {difference}. Run the query as "
-            f"before, or give another --state, where the query starts from scratch"
+            f"before, or start it from scratch with another --state"
         )
 
 
 class StateInUse(MembersFailed):
-    """Another process runs from the state; ``which`` shows how to find it."""
+    """Another process is using the state; ``which`` shows how to find it."""
 
     def __init__(self, place: str, which: str) -> None:
         super().__init__(
-            f"another process runs from the state in {place} ({which}): end that process first, "
+            f"another process is using the state in {place} ({which}): end that process first, "
             f"or give another --state"
         )
 
@@ -264,8 +265,8 @@ class StateGone(MembersFailed):
 
     def __init__(self, folder: str, whose: str, rest: str, restart: str) -> None:
         super().__init__(
-            f"{folder}, with the state of {whose}, is missing or empty, but {rest} is there: nothing was "
-            f"opened. Restore it from a copy, or {restart}, so that the query starts from scratch"
+            f"{folder} must contain the state of {whose}, but is missing or empty, although {rest} exists: nothing "
+            f"was opened. Restore it from a copy, or {restart}, so that the query starts from scratch"
         )
 
 
@@ -296,9 +297,9 @@ class SourcesGone(MembersFailed):
     def __init__(self, member: int, sources: Sequence[str]) -> None:
         more = f", and {len(sources) - _NAMED} more" if len(sources) > _NAMED else ""
         super().__init__(
-            f"files that were read are gone: member {member}, which should continue to read them, "
-            f"does not find {', '.join(sources[:_NAMED])}{more} (each shown as its pattern's name "
-            f"and a digest of its path): put these files back"
+            f"files that were read are gone: member {member} must continue to read them, but does not find "
+            f"{', '.join(sources[:_NAMED])}{more} (each file is shown as its pattern's name and a digest of "
+            f"its path): put these files back"
         )
 
 
@@ -321,8 +322,8 @@ class WindowsWritten(StepNotSkipped):
             step,
             f"windows that this step closes cannot stay open, because they are already written to "
             f"{', '.join(outputs)}, and would be written twice. Correct the rows, and run the "
-            f"query from scratch: with another --state and new files for its sinks, or unregister "
-            f"it and start it from its files",
+            f"query from scratch: with nebuli run, give another --state and new files for its sinks; a "
+            f"registered query must be unregistered, and started from its files",
         )
 
 
@@ -354,7 +355,7 @@ class ClaimDamaged(MembersFailed):
     def __init__(self, file: str, why: str) -> None:
         super().__init__(
             f"{file} does not identify the query of this state: {why}. Restore the folder from a copy, or "
-            f"give another --state, where the query starts from scratch"
+            f"start the query from scratch with another --state"
         )
 
 

@@ -81,8 +81,8 @@ class StoreReadOnly(StoreUnusable):
 
     def __init__(self, where: str, cause: object) -> None:
         super().__init__(
-            f"{where} cannot be written ({cause}): readers, too, write their holds there; mount it writable, "
-            f"and give this user write permission for the folder and its files, or read a copy of it"
+            f"{where} cannot be written ({cause}): readers must also write their holds there; mount it "
+            f"writable, and give this user write permission for the folder and its files, or read a copy of it"
         )
 
 
@@ -99,8 +99,8 @@ class StoreBusy(StorageError):
     def __init__(self, where: str, waited_s: float) -> None:
         self.waited_s = waited_s
         super().__init__(
-            f"{where} was locked by other processes for {waited_s:g} s: try again; if it stays "
-            f"locked, a process that has it open is suspended: fuser {where} names that process"
+            f"{where} was locked by other processes for {waited_s:g} s: try again; if it stays locked, one of "
+            f"the processes that 'fuser {where}' lists is suspended"
         )
 
 
@@ -118,7 +118,9 @@ class StoreFailed(StorageError):
     """The system refused to do it; nothing happened."""
 
     def __init__(self, where: str, doing: str, cause: object) -> None:
-        super().__init__(f"{doing} {where} failed: {cause}; nothing happened: check the disk, and try again")
+        super().__init__(
+            f"{doing} {where} failed: {cause}; nothing was changed: check the disk, and try again"
+        )
 
 
 class StoreAway(StoreFailed):
@@ -128,8 +130,8 @@ class StoreAway(StoreFailed):
         self.waited_s = waited_s
         StorageError.__init__(
             self,
-            f"{where} did not answer for {waited_s:.3g} s ({cause}); nothing happened: make it "
-            f"available again, and start again to continue",
+            f"{where} did not answer for {waited_s:.3g} s ({cause}); nothing was changed: make it available "
+            f"again, then start again to continue",
         )
 
 
@@ -176,8 +178,8 @@ class EntriesMissing(Damaged):
 
     def __init__(self, where: str, key: str, last: int, found: int) -> None:
         super().__init__(
-            f"{where} is damaged: {key} ends with entry {last}, but only {found} entries "
-            f"up to that one can be found; restore the store's folder from a copy"
+            f"{where} is damaged: the last entry of {key} is {last}, but only {found} of the entries up to it "
+            f"exist; restore the store's folder from a copy"
         )
 
 
@@ -211,8 +213,8 @@ class BlobDamaged(Damaged):
         self.found = found
         super().__init__(
             f"blob {blob} of {owner} is damaged: its checksum is {found:016x}, but it was written with "
-            f"{expected:016x}; restore this file from any copy of the store's folder that has it: blobs never "
-            "change"
+            f"{expected:016x}; restore its file from any copy of the store's folder that contains it, because "
+            f"blobs never change"
         )
 
 
@@ -224,8 +226,8 @@ class BlobMissing(Damaged):
         self.blob = blob
         self.expected = expected
         super().__init__(
-            f"blob {blob} of {owner}, which was written with the checksum {expected:016x}, is missing; "
-            "restore this file from any copy of the store's folder that has it: blobs never change"
+            f"blob {blob} of {owner}, which was written with the checksum {expected:016x}, is missing; restore "
+            f"its file from any copy of the store's folder that contains it, because blobs never change"
         )
 
 
@@ -265,9 +267,11 @@ class UpperMismatch(StorageError):
         self.found = found
         super().__init__(
             what
-            or f"the upper of shard {shard} was expected to be {expected}, but is {found}: another "
-            f"append was first; read its rows, and append from {found} if there is still "
-            f"something to append"
+            or (
+                f"the upper of shard {shard} was expected to be {expected}, but is {found}: another writer "
+                f"appended first; read its rows, and append from {found} on if there is still something to "
+                f"append"
+            )
         )
 
 
@@ -279,7 +283,8 @@ class ShardFinished(UpperMismatch):
             shard,
             expected,
             FINISHED,
-            f"shard {shard} is finished, so nothing can be appended to it; its upper was expected to be {expected}",
+            f"shard {shard} is finished, so nothing can be appended to it; the append expected its upper to be "
+            f"{expected}",
         )
 
 
@@ -291,8 +296,8 @@ class SinceMismatch(StorageError):
         self.asked = asked
         self.since = since
         super().__init__(
-            f"shard {shard} cannot be read at time {asked} any more, because its since is "
-            f"{since}: read from {since} on, and keep a hold as long as you read"
+            f"shard {shard} cannot be read at time {asked} any more, because {since} is the earliest "
+            f"readable time: read at time {since} or above, and keep a hold as long as you read"
         )
 
 
@@ -305,8 +310,10 @@ class NotYet(StorageError):
         self.upper = upper
         super().__init__(
             what
-            or f"shard {shard} is written only below {upper}, and did not reach {asked} within "
-            f"{deadline_s:g} s: wait longer, or check that its writer is alive"
+            or (
+                f"shard {shard} cannot be read at time {asked} yet: its upper is {upper}, and has not risen "
+                f"above {asked} within {deadline_s:g} s; wait longer, or check that its writer is alive"
+            )
         )
 
 
@@ -350,8 +357,8 @@ class OutputDiffers(StorageError):
         self.step = step
         self.outputs = outputs
         super().__init__(
-            f"step {step} of output log {log} has other rows than before in {', '.join(outputs)}: "
-            f"the log keeps its rows; the circuit, or its input, has changed: restore both, or "
+            f"step {step} was repeated, and its rows in {', '.join(outputs)} differ from the rows in output "
+            f"log {log}, which remain as they are: the circuit or its input has changed; restore both, or "
             f"start again with another state folder"
         )
 
@@ -361,8 +368,8 @@ class LogTaken(StorageError):
 
     def __init__(self, log: str) -> None:
         super().__init__(
-            f"another member appends to {log} now: end this member, or open the log again if this "
-            f"member is the right one"
+            f"another member appends to {log} now: end this member; or, if this member is the right one, open "
+            f"the log again"
         )
 
 
@@ -374,9 +381,9 @@ class EpochTaken(StorageError):
         self.own = own
         self.found = found
         super().__init__(
-            f"epoch {found} of circuit {circuit} was claimed by another coordinator, after {own}: "
-            f"leave the circuit to that coordinator, or claim an epoch above {found} if this "
-            f"coordinator should lead"
+            f"another coordinator has claimed epoch {found} of circuit {circuit}, which is above this "
+            f"coordinator's epoch {own}: leave the circuit to the other coordinator, or claim an epoch above "
+            f"{found} if this coordinator should lead"
         )
 
 
@@ -430,7 +437,7 @@ class SequenceReused(SequenceError):
             producer,
             expected,
             got,
-            f"number {got} was kept with other content; use a separate number for each content",
+            f"number {got} was already kept with different content; use another number for each content",
         )
 
 
@@ -439,7 +446,7 @@ class SequencePassed(SequenceError):
 
     def __init__(self, producer: str, expected: int, got: int) -> None:
         super().__init__(
-            producer, expected, got, "numbers may be left out, but only the last one may be repeated"
+            producer, expected, got, "a producer may skip numbers, but may repeat only its last number"
         )
 
 
@@ -448,7 +455,7 @@ class Conflict(Exception):
 
     def __init__(self, found: Mapping[str, int]) -> None:
         self.found = found
-        super().__init__(f"other entries were first: {dict(found)}")
+        super().__init__(f"another writer appended entries first: the logs end at {dict(found)}")
 
 
 def _line(schema: object) -> str:

@@ -60,7 +60,9 @@ class HeldLock:
             if self._closed in ready:
                 break
             if held is not None:
-                _log.warning("%s: the lock was lost with its connection, and is taken again", self._url)
+                _log.warning(
+                    "%s: the lock was lost, because its connection has ended; it is taken again", self._url
+                )
                 held.close()
                 held = None
             try:

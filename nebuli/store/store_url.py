@@ -130,7 +130,7 @@ def _check_server(server: str, parameters: Sequence[str]) -> None:
             named = each if _PARAMETER.fullmatch(each) else "one"
             raise StoreUrlInvalid(
                 f"the URL of the store has a parameter that neither nebuli nor libpq knows "
-                f"({named}): use schema, blobs, and those of libpq (such as sslmode and "
+                f"({named}): use only schema, blobs, and the parameters of libpq (such as sslmode and "
                 f"connect_timeout)"
             )
     try:

@@ -23,7 +23,8 @@ def key_of_words(words: Sequence[str], name: str, view: ViewDescription) -> tupl
     if len(words) != len(view.key):
         columns = ", ".join(f"{each} ({view.schema.field(each).type})" for each in view.key)
         raise WrongKey(
-            f"view {name!r} has a key of {columns}: expected {len(view.key)} words, got {len(words)}"
+            f"the key of view {name!r} is {columns}: expected one value per column ({len(view.key)}), got "
+            f"{len(words)}"
         )
     return tuple(
         value_of_word(word, view.schema.field(column)) for word, column in zip(words, view.key, strict=True)

@@ -265,7 +265,9 @@ def adding_of(body: bytes) -> tuple[str, str | None]:
         if version != VERSION:
             raise ViewFailed(_other_version(version))
         if not isinstance(text, str) or not isinstance(file, str | None):
-            raise TypeError(f"a text that is {type(text).__name__}, of {type(file).__name__}")
+            raise TypeError(
+                f"the text has the type {type(text).__name__}, and the file name the type {type(file).__name__}"
+            )
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise ViewFailed(f"{len(body)} bytes that do not list the views to add: {error}") from error
     return text, file

@@ -249,9 +249,8 @@ class Views:
             answer = await self._caller.call(ADDING, asked, deadline_s=deadline)
         except netchannel.CallTimedOut as error:
             raise ViewUnreachable(
-                f"no process that adds views answers at {self.url} within {deadline:g} s: 'nebuli "
-                f"run' prints the address of its views, and 'nebuli view add --query ID' adds views to a "
-                f"query on workers"
+                f"no process that can add views has answered at {self.url} within {deadline:g} s: 'nebuli run' "
+                f"prints the address of its views; for a query on workers, use 'nebuli view add --query ID'"
             ) from error
         except netchannel.NetChannelError as error:
             raise _meant(f"the query at {self.url}", error) from error

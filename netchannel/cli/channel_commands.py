@@ -115,7 +115,7 @@ async def _ended_on_termination(command: Coroutine[Any, Any, int]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="netchannel",
-        description="Send files over channels, receive them, and try connections.",
+        description="Send files over channels, receive files, and test connections.",
         epilog="Exit codes: 0 done, 1 the channel failed or the rows cannot be written, 2 invalid input, "
         "130 interrupted, 143 terminated.",
     )

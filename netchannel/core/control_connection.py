@@ -148,8 +148,10 @@ class ControlLink(Link):
         if self._peer_nonce:
             raise ProtocolError(f"{self.peer} sent a second hello")
         if message.secret is not (self.core.secret is not None):
-            has, lacks = ("asks for a", "has none") if message.secret else ("has no", "asks for one")
-            raise HandshakeError(f"{self.peer} {has} secret, this side {lacks}: give both the same secret=")
+            has, lacks = ("requires a", "has none") if message.secret else ("has no", "requires one")
+            raise HandshakeError(
+                f"{self.peer} {has} secret, and this side {lacks}: give both sides the same secret="
+            )
         self._peer_nonce = message.nonce
         self.line = self.line or message.line or self._peer_nonce
         self.peer_features = frozenset((message.features or "").split())

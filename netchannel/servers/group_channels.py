@@ -201,8 +201,8 @@ class GroupChannel(SenderChannel):
         """Raise, because an attempt has no successor: ChannelClosed if it has ended, else NetChannelError."""
         self.core.check_open()
         raise NetChannelError(
-            f"an attempt for channel {self.id!r} cannot be left to a successor: seal or abort it; to try the "
-            f"partition again, register another one"
+            f"an attempt for channel {self.id!r} cannot be detached, because it has no successor: seal or "
+            f"abort it; to try the partition again, register another attempt"
         )
 
 
@@ -210,7 +210,7 @@ def as_winners(sealed: Sequence[Sealed]) -> bytes:
     """The attempts of a commit on the wire, in the order of their partitions. Raises ValueError, TypeError."""
     if len(sealed) > WINNERS_LIMIT:
         raise ValueError(
-            f"a commit names {len(sealed)} attempts, the limit is {WINNERS_LIMIT}: make fewer partitions"
+            f"a commit names {len(sealed)} attempts, and the limit is {WINNERS_LIMIT}: make fewer partitions"
         )
     for each in sealed:
         if not isinstance(each, Sealed):
@@ -219,7 +219,7 @@ def as_winners(sealed: Sequence[Sealed]) -> bytes:
     twice = [a.partition for a, b in pairwise(ordered) if a.partition == b.partition]
     if twice:
         raise ValueError(
-            f"the winners have two attempts for partition {twice[0]}: name one for each partition"
+            f"the winners contain two attempts for partition {twice[0]}: name one attempt for each partition"
         )
     return b"".join(map(_as_winner, ordered))
 
@@ -370,8 +370,8 @@ def open_attempt(
     check_group(group)
     if policy.directory is not None or policy.when_full == "drop_oldest":
         raise ValueError(
-            f"an attempt of a group has no successor, and must lose nothing: its buffer cannot be {policy}; omit "
-            f"directory= and when_full='drop_oldest'"
+            f"an attempt of a group has no successor, and its messages must not be lost, so its buffer cannot "
+            f"be {policy}: omit directory= and when_full='drop_oldest'"
         )
     opened = open_buffer(policy, channel_id, codec, schema, None)
     encoder = RowsEncoder(opened.encoder)

@@ -191,8 +191,8 @@ def offer_stream(
             kept = pa.ipc.read_schema(pa.py_buffer(history.schema))
             if schema is not None and not schema.equals(kept):
                 raise SchemaMismatch(
-                    f"the history of channel {channel_id!r} has the schema ({kept}), but the channel was registered "
-                    f"with ({schema}): use the first schema, or another directory"
+                    f"the history of channel {channel_id!r} has the schema ({kept}), but the channel was "
+                    f"registered with ({schema}): use the schema of the history, or another directory"
                 )
             schema = kept
         encoder = make_encoder(codec, schema)

@@ -325,7 +325,7 @@ class SenderServer:
             async with asyncio.timeout(self._timing.leave_s):
                 await asyncio.gather(*(self._abandon(channel, reason) for channel in channels))
         except TimeoutError:
-            log.warning("%s: left without an answer from its receivers", self._core.name)
+            log.warning("%s: closed before all receivers had answered", self._core.name)
         finally:
             for channel in channels:
                 _tell_of_loss(channel.core)
@@ -375,8 +375,9 @@ def _tell_of_loss(core: OutboundChannel) -> None:
     """Warn of messages that did not arrive: a program that leaves without `close` would not notice."""
     if core.durable is None and core.acknowledged < core.head:
         log.warning(
-            "channel %s to %s: its server was left without close(); of %d sent messages, those from number %d on "
-            "were not acknowledged and are dropped: await close() or flush(), which wait for acknowledgements",
+            "channel %s to %s: the channel was not closed before its server; %d messages were sent, but those "
+            "from number %d on were not acknowledged and are dropped: await close() or flush(), which wait "
+            "for acknowledgements",
             core.id, core.to, core.head, core.acknowledged,
         )  # fmt: skip
 

@@ -25,8 +25,9 @@ def check_loop(loop: asyncio.AbstractEventLoop) -> None:
         here = None
     if here is not loop:
         raise NetChannelError(
-            "a channel was used in another event loop or thread than its server's: use a server of this loop, or the "
-            "process-wide servers of netchannel.aio (in threads: of netchannel), which serve all loops and threads"
+            "a channel can be used only in the event loop and thread of its server, but was used in another event loop "
+            "or thread: use a server of this loop, or a process-wide server (of netchannel.aio; in threads, of "
+            "netchannel), which serves all loops and threads"
         )
 
 

@@ -30,8 +30,8 @@ def lost(folder: Path, first: int, end: int | None, what: str) -> MessagesLost:
     """The error for messages that were durable: a file that held them is not there."""
     which = f"messages from number {first} on" if end is None else f"messages {first} to {end - 1}"
     return MessagesLost(
-        f"{which} are missing in {folder}, and were not acknowledged: {what}; restore its missing files from "
-        "a copy, or move the folder away to start a new stream and lose all unacknowledged messages",
+        f"{which} are missing in {folder}, although they were not acknowledged: {what}; restore the folder's missing "
+        "files from a copy, or move the folder away to start a new stream and lose all unacknowledged messages",
         path=str(folder),
         first=first,
         end=end,

@@ -175,8 +175,8 @@ class Marks:
         if not self._said:
             self._said = True
             log.warning(
-                "%s cannot be written (%s): after a restart, acknowledged messages may be sent again, and "
-                "their disk space is not freed until it can be written",
+                "%s cannot be written (%s): until it can be written again, the disk space of acknowledged "
+                "messages is not freed, and after a restart these messages may be sent again",
                 self._path, error,
             )  # fmt: skip
 

@@ -87,7 +87,7 @@ def recover(files: FileSystem, folder: Path, stream: str, mark: Mark) -> Recover
         raise damaged(
             folder / segment_name(bases[-1]),
             0,
-            f"its messages end at number {head}, although {mark.acknowledged} are acknowledged",
+            f"its messages end at number {head}, although all messages below {mark.acknowledged} are acknowledged",
         )
     return recovery.result
 
@@ -175,7 +175,7 @@ class _Recovery:
             file.close()
         if proven:
             raise damaged(path, 0, "the header is not that of a segment of this stream")
-        log.info("%s was not yet written when its writer stopped: removed", path)
+        log.info("%s is removed: nothing in it was durable when its writer stopped", path)
         self._files.unlink(path)
         self._files.sync_directory(self._folder)
 

@@ -200,7 +200,7 @@ class Establishment(Suite):
         ("ours", "theirs", "reason"),
         [
             ("open sesame", "open barley", "different secret"),
-            ("open sesame", None, "asks for"),
+            ("open sesame", None, "requires a"),
             (None, "open sesame", "has no secret"),
         ],
         ids=["another", "none", "unasked"],

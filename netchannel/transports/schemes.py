@@ -23,7 +23,7 @@ def register(scheme: str, transport: Transport) -> None:
     """
     if not _SCHEME.fullmatch(scheme):
         raise ValueError(
-            f"{scheme!r} is not a scheme: expected a letter, then letters, digits, '+', '.' or '-'"
+            f"{scheme!r} is not a valid scheme: expected a letter, then letters, digits, '+', '.' or '-'"
         )
     if scheme in _table:
         raise ValueError(f"the scheme {scheme!r} is taken: unregister it first, or choose another")

@@ -308,7 +308,9 @@ class TlsConnection(asyncio.Transport):
             return
         self._govern()
         if self._records >= RECORDS and self._error is None:
-            self._error = ConnectionError(f"{self._records} TLS records were sent, the limit of one key")
+            self._error = ConnectionError(
+                f"{self._records} TLS records were sent, which is the limit of one key"
+            )
             self._loop.call_soon(self.close)
         if self._closing and not self._waiting_size and not self._over:
             self._end()

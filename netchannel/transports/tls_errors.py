@@ -13,8 +13,11 @@ if TYPE_CHECKING:
 
     from netchannel.tls import Tls
 
-NO_TLS = "the other side does not speak TLS: does it have tls=?"
-OLD_TLS = "the other side does not speak TLS 1.3: does it have tls=, or is it another program?"
+NO_TLS = "the other side does not speak TLS: set tls= there, too"
+OLD_TLS = (
+    "the other side does not speak TLS 1.3: set tls= there, too, and check that the address is not that of "
+    "another program"
+)
 
 EXPIRED, NOT_YET_VALID, WRONG_PURPOSE = 10, 9, 26
 WRONG_NAME = {62, 64}  # host, IP address

@@ -217,7 +217,7 @@ class AcceptedConnection(TlsConnection):
         elif len(self._greeting) >= GREETING.size:
             if GREETING.unpack_from(self._greeting)[3] in (FOR_CONTROL, FOR_REQUESTS):
                 socket.socket.send(self._tls, encode(Error(message=PLAIN, permanent=True)))
-            self._fail(HandshakeError("the sender does not use TLS: does it have tls=?"))
+            self._fail(HandshakeError("the sender does not use TLS: set tls= there, too"))
         return False
 
     def _fail(self, error: Exception) -> None:

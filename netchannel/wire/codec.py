@@ -135,8 +135,8 @@ def _flat(value: Any) -> memoryview:
     except (TypeError, ValueError, BufferError) as error:
         raise SchemaMismatch(
             f"a channel with the codec 'bytes' was sent {with_article(type(value))} ({error}): expected bytes or other "
-            f"contiguous memory (numpy.ascontiguousarray copies to such memory; memory of allocate() is sent once), or "
-            f"register the channel with codec='arrow'"
+            f"contiguous memory (numpy.ascontiguousarray copies to such memory; memory of allocate() is sent only "
+            f"once), or register the channel with codec='arrow'"
         ) from error
     if "O" in view.format:
         raise SchemaMismatch(
@@ -157,14 +157,14 @@ class BytesDecoder:
     def learn(self, schema: bytes) -> None:
         """There is nothing to learn. Raises ProtocolError for what is meant to be."""
         if schema:
-            raise ProtocolError(f"a schema of {len(schema)} bytes arrived, but the codec bytes has no schema")
+            raise ProtocolError(f"a schema of {len(schema)} bytes arrived, but codec 'bytes' has no schema")
 
     def check(self, bodies: Sequence[memoryview], context: memoryview | None, limit: int) -> None:
         """Take any bytes."""
 
     def check_context(self, context: bytes, limit: int) -> None:
         """Raise: there is no context."""
-        raise ProtocolError(f"a context of {len(context)} bytes arrived, but the codec bytes has no context")
+        raise ProtocolError(f"a context of {len(context)} bytes arrived, but codec 'bytes' has no context")
 
     def decode(self, body: memoryview, context: memoryview | None, limit: int) -> memoryview:
         """The body itself."""
@@ -238,7 +238,7 @@ class ArrowEncoder:
             return self._body(value)
         except pa.ArrowException as error:  # e.g. text that is not UTF-8; lists in lists, more than 64 deep
             raise SchemaMismatch(
-                f"a batch of ({_describe(self._schema)}) is not a valid batch of that schema: {error}"
+                f"a batch with the schema ({_describe(self._schema)}) has invalid contents: {error}"
             ) from error
 
     def as_they_are(self, values: Sequence[Any]) -> bool:
@@ -413,7 +413,7 @@ def _check_values(batch: pa.RecordBatch, body: memoryview, limit: int) -> None:
     size = bytes_of_values(batch)
     if size > limit:
         raise ProtocolError(
-            f"a body of {len(body)} bytes has values of {size} bytes, by the lengths in its views: the limit here is "
+            f"a body of {len(body)} bytes has string views that refer to {size} bytes in total: the limit here is "
             f"{limit}"
         )
 

@@ -164,11 +164,11 @@ class MessageParser:
         if check != _check(length):
             if not self._spoken:
                 raise ProtocolError(
-                    f"its first bytes, {bytes(held[:16])!r}, are not a control message: check the "
-                    f"port, as the server there is not netchannel; or the bytes were corrupted in transit"
+                    f"its first bytes, {bytes(held[:16])!r}, are not a control message: the server there is not a "
+                    f"netchannel server (check the port), or the bytes were corrupted in transit"
                 )
             raise ProtocolError(
-                "a control message's length does not match its check: it was corrupted in transit"
+                "a control message's length does not match its check: the message was corrupted in transit"
             )
         if length > self.limit:
             raise ProtocolError(f"a control message claims {length} bytes: the limit is {self.limit}")

@@ -440,7 +440,7 @@ def unpack(frame: Frame) -> Messages:
 def _check_whole(size: int) -> None:
     if size > WHOLE_LIMIT:
         raise ProtocolError(
-            f"a frame carries a body of {size} bytes: the limit is {WHOLE_LIMIT}, and larger ones are sent in parts"
+            f"a frame carries a body of {size} bytes: the limit is {WHOLE_LIMIT}, and larger bodies are sent in parts"
         )
 
 
@@ -487,4 +487,4 @@ def from_number(frames: memoryview, first: int, number: int) -> tuple[int, memor
         if kind != _DATA or sequence + count > number:
             return sequence if start else first, frames[start:]
         start += HEADER_SIZE + length
-    raise ValueError(f"number {number} is after all of these frames, which begin at {first}")
+    raise ValueError(f"message {number} is after the last of these frames, whose first message is {first}")

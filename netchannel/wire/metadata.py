@@ -48,7 +48,7 @@ def header_of(data: Buffer, at: int = 0) -> Header:
     continuation, size, root = _PREFIX.unpack_from(data, at)
     start = at + 8 + size
     if continuation != _CONTINUATION or size < 4 or start > len(data):
-        raise NoMessage(f"no message of {len(data) - at} bytes or less begins at byte {at}")
+        raise NoMessage(f"the {len(data) - at} bytes from byte {at} on do not begin with a message")
     message = at + 8 + root
     kind = _field(data, message, _HEADER_TYPE)
     table = _field(data, message, _HEADER)

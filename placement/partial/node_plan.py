@@ -50,5 +50,7 @@ def _node(operator: FragmentOperator, plan: BoundPlan) -> PartialNode:
         case BoundSink():
             return Output(operator.id, operator.input)
         case NetworkSource() | NetworkSink():
-            raise AssertionError(f"{operator.id}: a query is cut into fragments after this")
+            raise AssertionError(
+                f"{operator.id} connects fragments, but this query is not cut into fragments yet"
+            )
     return operator

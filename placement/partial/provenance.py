@@ -169,7 +169,7 @@ def _columns_of(node: PartialNode, inputs: Sequence[Schema]) -> Schema:
                     f"its key has the unknown column {unknown[0]!r}; expected {listed(names)}", node.id
                 )
             if len(set(node.key)) < len(node.key):
-                raise UnfitNodes(f"its key {', '.join(node.key)} has a column twice", node.id)
+                raise UnfitNodes(f"its key {', '.join(node.key)} contains a column twice", node.id)
             return inputs[0]
         case SharderOperator():
             return _with_columns(node, node.by, inputs[0])
@@ -191,7 +191,7 @@ def _with_columns(node: PartialNode, by: Sequence[str], columns: Schema) -> Sche
     names = [column.name for column in columns]
     if unknown := [name for name in by if name not in names]:
         raise UnfitNodes(
-            f"it is divided by the unknown column {unknown[0]!r}; expected {listed(names)}", node.id
+            f"its rows are divided by the unknown column {unknown[0]!r}; expected {listed(names)}", node.id
         )
     return columns
 
@@ -394,8 +394,8 @@ class _Planning:
                     f"{join} also returns rows without a match in {origin}"
                 )
         raise NoProvenanceError(
-            f"{said} {'is' if is_one else 'are'} part of the key of {node.how} join {join}, and no input has all of "
-            f"{'its' if is_one else 'their'} values"
+            f"{said} {'is' if is_one else 'are'} part of the key of {node.how} join {join}, but no input of "
+            f"the join contains all of {'its' if is_one else 'their'} values"
         )
 
 

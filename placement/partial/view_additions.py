@@ -186,10 +186,10 @@ class _Adding:
                 if host is not None and homes[child] is not host[1]:
                     raise self._wrong(
                         operator.id,
-                        f"it needs {child}, which is in fragment {homes[child].id} at "
-                        f"{homes[child].node}, and {host[0]}, which is in fragment {host[1].id} "
-                        f"at {host[1].node}: a running query gets no new channels; read from only "
-                        f"one of these fragments, or start the query again with all operators",
+                        f"it reads {child} (in fragment {homes[child].id} at {homes[child].node}) and {host[0]} "
+                        f"(in fragment {host[1].id} at {host[1].node}), but a running query gets no new channels "
+                        f"between fragments; read from only one of these fragments, or start the query again "
+                        f"with all operators",
                     )
                 host = child, homes[child]
         assert host is not None, "operators that read nothing of the query cannot lead to a view"
@@ -208,9 +208,9 @@ class _Adding:
                 reader = next(each.id for each in self._operators if each.id in plan.below(place.node))
                 raise self._wrong(
                     reader,
-                    f"{in_words(place, plan.nodes)} would have to be full for this operator, but "
-                    f"is partial in the running query ({why}): read a base "
-                    f"({listed(_bases(before))}) through added operators instead",
+                    f"it needs the full state of {in_words(place, plan.nodes)}, but this state is partial in "
+                    f"the running query ({why}): read a base ({listed(_bases(before))}) through added "
+                    f"operators instead",
                 )
         for edge in plan.edges_to_full:
             if edge.consumer in self._places and edge.producer not in self._places:
@@ -222,7 +222,7 @@ class _Adding:
         what = f"its state is full, so it needs all earlier rows of {carried(id_)}"
         if id_ not in here:
             raise self._wrong(
-                reader, f"{what}, which are in another fragment; let it read a base in that fragment"
+                reader, f"{what}, which are in another fragment; let it read a base in that other fragment"
             )
         if isinstance(node, Stream):
             raise self._wrong(reader, f"{what}, which is not a base, so its rows were not kept")

@@ -82,7 +82,7 @@ def _aggregate(sql: str, schema: Schema) -> AggregateCall:
     function = AGGREGATES.get(type(call))
     if function is None:
         raise ExpressionError(
-            "expected one call of count, sum, avg, min or max; compute with the result in a project operator"
+            "expected one call of count, sum, avg, min or max; to compute with the result, add a project operator"
         )
     if function == "count" and (call.this is None or isinstance(call.this, exp.Star)):
         return AggregateCall(sql, function, None, DataType.INT64)

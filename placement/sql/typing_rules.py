@@ -192,7 +192,7 @@ def _widen(so_far: T, node: Node, what: str) -> T:
     type_ = common_type(so_far, _known(node))
     if type_ is None:
         raise ExpressionError(
-            f"type mismatch: {what} has {sql_name(so_far)} and {node.sql}, which is {sql_name(_known(node))}; "
+            f"type mismatch: {what} combines {sql_name(so_far)} with {node.sql}, which is {sql_name(_known(node))}; "
             "cast one of them"
         )
     return type_

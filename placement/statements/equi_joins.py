@@ -56,9 +56,9 @@ def joined(
         left, rest = _narrowed(operators, left, right, rest)
     if rest and how != "inner":
         raise Unsupported(
-            f"{shown(rest[0])} is not supported in ON of a {how} join, which also returns rows "
-            f"for which this condition is false: filter a table in a subquery before the join; "
-            f"WHERE after the join would also drop rows without a match",
+            f"{shown(rest[0])} is not supported in ON of a {how} join, which also returns rows for which this "
+            f"condition is false: filter a table in a subquery before the join (WHERE after the join would "
+            f"also drop rows without a match)",
             rest[0],
         )
     if not pairs:

@@ -84,9 +84,8 @@ def _check_joins(query: Query, sources: Mapping[str, list[str]]) -> None:
                 others = [name for width in inputs for name in width if name not in operator.on]
                 if twice := sorted({name for name in others if others.count(name) > 1}):
                     raise NotInSql(
-                        f"join {key}: several inputs have a column {', '.join(twice)}, which a "
-                        f"statement would name differently: rename it in a project operator "
-                        f"before the join"
+                        f"join {key}: several inputs have a column {', '.join(twice)}, and a statement would "
+                        f"rename such columns: give them different names in a project operator before the join"
                     )
                 widths[key] = [*operator.on, *others]
             case _:

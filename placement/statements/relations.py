@@ -137,7 +137,9 @@ class Relation:
         tables = sorted({table for each in found for table in each.tables})
         if len(tables) < len(found):
             names = sorted({each.name for each in found})
-            return f"column {wanted} may be {' or '.join(names)}: give one of them another name with AS"
+            return (
+                f"several columns match {wanted} ({', '.join(names)}): give one of them another name with AS"
+            )
         return f"column {wanted} is in several tables: write " + " or ".join(
             f"{table}.{found[0].name}" for table in tables
         )

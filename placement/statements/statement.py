@@ -138,7 +138,10 @@ def _tree(text: str, file: str | None) -> tuple[bool, Expr]:
             is_explained = True
             if tokens[1:] and tokens[1].text.upper().split()[:1] == ["ANALYZE"]:
                 begin = text.lower().index("analyze", tokens[0].end)
-                raise Unsupported("EXPLAIN ANALYZE is not supported: run it, with --json for figures", begin)
+                raise Unsupported(
+                    "EXPLAIN ANALYZE is not supported: run the statement itself, with --json for figures",
+                    begin,
+                )
             first, last = tokens[0].start, tokens[0].end
             text = text[:first] + " " * (last + 1 - first) + text[last + 1 :]
         trees = [

@@ -60,10 +60,10 @@ def distribute(plan: SteppedPlan, members: int, spread: Container[str]) -> Stepp
     """
     if members < 1 or plan.members > 1:
         message = (
-            f"only a plan for one member can be distributed, over at least one member; got a plan for "
+            f"expected a plan for one member, and at least one member to distribute it to; got a plan for "
             f"{plan.members}"
         )
-        raise ValueError(f"{message}, to be distributed over {members}")
+        raise ValueError(f"{message}, and {members} to distribute it to")
     if members == 1:
         return plan
     return _Distribution(plan.model_copy(update={"members": members}), spread).distributed()

@@ -114,7 +114,7 @@ def divisions(plan: SteppedPlan) -> Mapping[str, Division]:
 def _division(operator: str, where: Where) -> Division:
     if where is None:
         raise ValueError(
-            f"operator {operator} has rows with equal keys at several members, which no plan may have"
+            f"operator {operator} has rows with equal keys at several members, which is not allowed in a plan"
         )
     return where if isinstance(where, int) else tuple(min(names) for names in where)
 

@@ -329,7 +329,7 @@ class Meeting:
             if below and not self._paths.meet(pins[source] for source in below):
                 places = ", ".join(f"{source} at {pins[source]}" for source in below)
                 raise NoCommonAncestor(
-                    f"{operator.type} {operator.id}: no node is downstream of {places}; {self._remedy()}"
+                    f"{operator.type} {operator.id}: no node is downstream of all of {places}; {self._remedy()}"
                 )
         root = self._plan.operators[self._plan.root]
         source, end = f"source {lost} at {pins[lost]}", f"{root.type} {root.id} at {self._end}"

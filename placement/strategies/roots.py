@@ -32,7 +32,7 @@ def rooted(plan: BoundPlan, topology: Topology) -> BoundPlan:
     if node is None:
         places = ", ".join(f"{source} at {plan.pins[source]}" for source in sources)
         raise NoCommonAncestor(
-            f"view {plan.root}: no node is downstream of {places}; add links to a node where "
-            f"these sources meet"
+            f"view {plan.root}: no node is downstream of all of {places}; add links to a node where these "
+            f"sources meet"
         )
     return replace(plan, pins={**plan.pins, plan.root: node})

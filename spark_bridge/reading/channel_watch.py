@@ -121,8 +121,8 @@ class Channels:
         if heads.stream:
             return True
         error = DataLost(
-            f"channel {key!r} has failed before any message was kept: {heads.failure}. Register it again at its "
-            f"server; to read without it, start the query with failOnDataLoss=false"
+            f"channel {key!r} has failed before any message was kept: {heads.failure}. Register the channel again at "
+            f"its server; to read without this channel, start the query with failOnDataLoss=false"
         )
         if self._options.fail_on_data_loss:
             raise error
@@ -276,7 +276,7 @@ def unheard(connection: Connection, source: Source) -> SparkBridgeError:
 
 def _in_use(key: str, consumer: str, why: str) -> SparkBridgeError:
     return SparkBridgeError(
-        f"another query, or another load() of this one, reads channel {key!r} as consumer {consumer!r}, or did "
-        f"until now: {why}. Give each query its own name with the option consumer. The name of a stopped query is "
-        f"free after at most {HANDOVER_S:.0f} s; give a connectTimeout of at least this time to wait for it"
+        f"another query, or another load() of this query, reads channel {key!r} as consumer {consumer!r}, or has "
+        f"only just stopped: {why}. Give each query its own name with the option consumer. The name of a stopped "
+        f"query is free after at most {HANDOVER_S:.0f} s; give a connectTimeout of at least this time to wait for it"
     )

@@ -89,9 +89,9 @@ def left_out(entries: Mapping[str, Entry], sources: tuple[Source, ...]) -> list[
         names = {source.channel, *(key for key in gone if key.rpartition("@")[0] == source.channel)}
         if source.key not in entries and (before := sorted(names & gone)):
             raise DataLost(
-                f"the query's checkpoint has channel {source.channel!r} under the name {before[0]!r}, but this run "
-                f"uses the name {source.key!r}: the query would read the channel again from its beginning; start the "
-                "query with the same endpoints as before, or with a new checkpoint"
+                f"channel {source.channel!r} has the name {before[0]!r} in the query's checkpoint, but the "
+                f"name {source.key!r} in this run: the query would read the channel again from its beginning; "
+                f"start the query with the same endpoints as before, or with a new checkpoint"
             )
     return sorted(gone)
 
@@ -122,7 +122,7 @@ def ranges(
             continue
         if key not in by_key:
             raise DataLost(
-                f"the query's checkpoint has messages of {key!r} to read, but the channels of this run are "
+                f"the query's checkpoint requires messages of {key!r}, but this run reads only the channels "
                 f"{', '.join(by_key)}: start the query with all the channels and endpoints that it had"
             )
         found.append(Range(by_key[key], entry.stream, first, entry.sequence))
@@ -166,7 +166,9 @@ def initial(
             at = None if heads is None else heads.head
         case int():
             if heads is None:
-                raise DataLost(f"{option} has {starting} for channel {key!r}, which has no stream yet")
+                raise DataLost(
+                    f"the option {option!r} gives number {starting} for channel {key!r}, which has no stream yet"
+                )
             at = starting
         case {"stream": str(stream), "seq": int(number)} if heads is None or stream != heads.stream:
             return Entry(stream, number, holder=holder, ended=starting.get("ended", 0))
@@ -178,8 +180,8 @@ def initial(
         return Entry(None, 0, holder=holder)
     if at > heads.head:
         raise OptionError(
-            f"the option {option} has {at} for channel {key!r}, which has messages {heads.oldest} to "
-            f"{heads.head} (excluded) so far: give a number up to {heads.head}, or latest"
+            f"the option {option!r} gives number {at} for channel {key!r}, which has only the messages from "
+            f"{heads.oldest} to {heads.head} (excluded): give a number up to {heads.head}, or 'latest'"
         )
     ended = starting.get("ended", 0) if isinstance(starting, dict) else 0
     return Entry(heads.stream, at, holder=holder, ended=ended)

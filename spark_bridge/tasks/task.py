@@ -35,8 +35,8 @@ class Task:
         name = format_channel(template, self.partition)
         if self.partition > 0 and name == format_channel(template, 0):
             raise ChannelTemplate(
-                f"the channel {template!r} is one stream, and this is partition {self.partition}: put {{partition}} "
-                f"into its name, or coalesce(1)"
+                f"only one partition can be sent on channel {template!r}, but the rows have several, and this is "
+                f"partition {self.partition}: put {{partition}} into the channel's name, or use coalesce(1)"
             )
         return name
 
@@ -51,8 +51,8 @@ def format_channel(template: str, partition: int) -> str:
         return template.format(partition=partition)
     except (LookupError, ValueError) as error:
         raise ChannelTemplate(
-            f"the channel {template!r} is not a template ({error!r}): its only field is {{partition}}; double all "
-            f"other braces"
+            f"the channel name {template!r} is not a valid template ({error!r}): its only field can be {{partition}}; "
+            f"write all other braces twice"
         ) from error
 
 
@@ -86,9 +86,9 @@ def check_no_table() -> None:
     creates = command != write and known("sql.streaming.queryId") is None
     if creates or (known("callSite.short") or "").startswith("toTable "):
         raise OptionError(
-            "the rows are written to a table of Spark's catalog, which would not store the address of the "
-            "channels, so the table could not be read: write with save(), or start(), in place of saveAsTable, writeTo "
-            "or toTable; to name channels in SQL, use CREATE TEMPORARY VIEW name USING format OPTIONS (...)"
+            "the rows are written to a table of Spark's catalog, which does not store the channels' address, so the "
+            "table could not be read: write with save() or start(), instead of saveAsTable, writeTo or toTable; to "
+            "name channels in SQL, use CREATE TEMPORARY VIEW name USING format OPTIONS (...)"
         )
 
 

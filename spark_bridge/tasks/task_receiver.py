@@ -94,7 +94,7 @@ def _listen_address(peer: str) -> str:
     """Any port on the interface by which this machine reaches ``peer``."""
     if scheme_of(peer) != "tcp":
         raise SparkBridgeError(
-            f"{peer} is not a TCP address: expected host:port, to which tasks send their own address"
+            f"{peer} is not a TCP address: expected the host:port to which tasks report their own addresses"
         )
     address = parse_address(peer)
     family, kind, _, _, target = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_DGRAM)[0]

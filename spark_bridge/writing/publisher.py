@@ -100,14 +100,14 @@ def _check_done(client: BlockingGroupClient, options: WriteOptions, work: Work, 
 def _older(options: WriteOptions, channel: str, work: Work, last: int | None) -> CheckpointReplaced:
     if options.txn_version is not None:
         return CheckpointReplaced(
-            f"channel {channel!r} has txnVersion {last} of txnAppId {work.application!r}, but this write has "
-            f"{work.epoch}: versions grow from write to write; give a higher version, or start from scratch "
-            f"under another txnAppId"
+            f"channel {channel!r} already has a write with txnVersion {last} of txnAppId {work.application!r}, "
+            f"but this write has {work.epoch}: each write must have a higher txnVersion than the write before "
+            f"it; give a higher version, or start from scratch under another txnAppId"
         )
     return CheckpointReplaced(
-        f"channel {channel!r} has batch {last} of application {work.application!r}, but this is batch "
-        f"{work.epoch}: the checkpoint is older than the written rows: continue from the newest checkpoint, or "
-        f"start from scratch under another txnAppId"
+        f"channel {channel!r} already has batch {last} of application {work.application!r}, but this write is "
+        f"batch {work.epoch}: the checkpoint is older than the written rows; continue from the newest "
+        f"checkpoint, or start from scratch under another txnAppId"
     )
 
 
@@ -115,9 +115,9 @@ def warn_if_unguarded(options: WriteOptions, query: Query) -> None:
     """Warn that the deletion of a query's checkpoint will not be noticed, if nothing can be claimed for it."""
     if _claimed(options, query) is None:
         log.warning(
-            "query %s writes to %s without a guard: the location of its checkpoint is unknown here. If the checkpoint "
-            "is deleted or replaced, no error is raised, and rows may be written twice: give the query the option "
-            "checkpointLocation, a queryName, or txnAppId",
+            "query %s writes to %s without protection against a lost checkpoint, because the location of its "
+            "checkpoint is unknown here. If the checkpoint is deleted or replaced, no error is raised, and "
+            "rows may be written twice: give the query the option checkpointLocation, a queryName, or txnAppId",
             query.id,
             ", ".join(repr(source.key) for source in options.connection.sources),
         )
@@ -139,9 +139,9 @@ def _is_claimed(client: BlockingGroupClient, name: str, query: str, channel: str
         return True
     if client.last_epoch(_owned(name)) is not None:
         raise CheckpointReplaced(
-            f"another query, not this one ({query}), has written to channel {channel!r} under {name}: the "
-            f"checkpoint of that query was deleted or replaced, and this query could write rows again. Restore the "
-            f"checkpoint; or, to continue without it, give another txnAppId"
+            f"another query than this one ({query}) has written to channel {channel!r} with {name}: the "
+            f"checkpoint of that query was deleted or replaced, and this query could write the same rows "
+            f"again. Restore the checkpoint; or, to continue without it, give another txnAppId"
         )
     return False
 
@@ -176,7 +176,12 @@ def forget(options: WriteOptions, work: Work) -> None:
             with group_client(options.connection, source) as client:
                 client.forget(work.application)
         except NetChannelError as error:  # all is published: after an error the caller would write it again
-            log.info("channel %r still knows the name %r: %s", source.key, work.application, error)
+            log.info(
+                "channel %r still has a record of the name %r, which could not be deleted: %s",
+                source.key,
+                work.application,
+                error,
+            )
 
 
 def drop(options: WriteOptions, work: Work) -> None:

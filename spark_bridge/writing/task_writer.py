@@ -130,7 +130,10 @@ class Rows:
                 if not told:
                     told = True
                     log.warning(
-                        "%s at %s: the query waits for its consumer: %s", source.key, source.endpoint, full
+                        "channel %s at %s is full, and the query waits for the consumer of this channel: %s",
+                        source.key,
+                        source.endpoint,
+                        full,
                     )
                 threading.Event().wait(_ASK_S)
 
@@ -198,9 +201,9 @@ class Rows:
         channels = len(connection.sources)
         if partition >= channels:
             raise UnsupportedSpark(
-                f"with deliveryGuarantee=at-least-once every partition writes to a channel of its own, but this is "
-                f"partition {partition}, and the number of channels is {channels}: name more channels, or "
-                f"coalesce({channels})"
+                f"with deliveryGuarantee=at-least-once each partition writes to its own channel, but there is "
+                f"no channel for partition {partition}, because the number of channels is {channels}: name "
+                f"more channels, or call coalesce({channels}) before the write"
             )
         source = connection.sources[partition]
         return sender(connection).register_channel(

@@ -201,7 +201,7 @@ TEMPLATES_FOR_THREADS = {
 
             schema = self.schema()
             if schema is None:
-                raise TypeError(f"channel {self.id!r} has the codec bytes: its messages are not Arrow batches")
+                raise TypeError(f"channel {self.id!r} has codec 'bytes': its messages are not Arrow batches")
             return pyarrow.RecordBatchReader.from_batches(schema, self).__arrow_c_stream__(requested_schema)
     ''',
     "ChannelReader": '''

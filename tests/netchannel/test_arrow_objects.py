@@ -139,4 +139,4 @@ def test_a_channel_of_the_blocking_face_is_an_arrow_stream() -> None:
     total, table, refused = json.loads(done.stdout)
     assert total == [0 + 10 + 1 + 11 + 2 + 12, 6]
     assert table == {"n": [0, 10, 1, 11, 2, 12]}
-    assert refused == "channel 'c' has the codec bytes: its messages are not Arrow batches"
+    assert refused == "channel 'c' has codec 'bytes': its messages are not Arrow batches"

@@ -58,7 +58,7 @@ async def test_what_cannot_be_called_is_named_at_once(receiver: ReceiverServer) 
         for arguments, deadline_s, kind, message in (
             (("s", "text"), 1.0, TypeError, "body is 'text': expected bytes"),
             (("s", bytearray(1)), 1.0, TypeError, "expected bytes"),
-            (("", b""), 1.0, ValueError, "the channel id '' has 0 characters"),
+            (("", b""), 1.0, ValueError, "the channel id '' of 0 characters"),
             (("s", b""), 0.0, ValueError, "deadline_s is 0.0: expected seconds, more than 0"),
             (("s", b""), float("inf"), ValueError, "deadline_s is inf"),
             (
@@ -84,7 +84,7 @@ async def test_what_cannot_be_registered_is_named_at_once(receiver: ReceiverServ
         receiver.register_service("s", bytes.upper)
     with pytest.raises(TypeError, match="answer is 3: expected a function"):
         receiver.register_service("t", 3)  # type: ignore[arg-type]  # on purpose
-    with pytest.raises(ValueError, match="the channel id '' has 0 characters"):
+    with pytest.raises(ValueError, match="the channel id '' of 0 characters"):
         receiver.register_service("", bytes.upper)
     await service.close()
     await service.close()
@@ -161,7 +161,7 @@ async def test_a_service_whose_work_does_not_end_is_closed_all_the_same(
 async def test_secrets_that_differ_are_told_at_once(caplog: pytest.LogCaptureFixture) -> None:
     async with ReceiverServer(secret="right") as receiver, asyncio.timeout(LONG_S):
         receiver.register_service("s", bytes.upper)
-        for secret, said in (("wrong", "different secret"), (None, "asks for a secret")):
+        for secret, said in (("wrong", "different secret"), (None, "requires a secret")):
             async with Caller(receiver.address, secret=secret) as caller:
                 for _ in range(2):
                     with pytest.raises(HandshakeError, match=said):

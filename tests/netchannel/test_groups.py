@@ -497,7 +497,7 @@ async def test_settings_that_make_no_sense_are_refused(
         with pytest.raises(ValueError, match="expected"):
             StagingPolicy(tmp_path, **policy)  # type: ignore[arg-type]  # of both kinds
     channel = sender.register_attempt("c", to, group)
-    with pytest.raises(NetChannelError, match="cannot be left to a successor"):
+    with pytest.raises(NetChannelError, match="cannot be detached, because it has no successor"):
         await channel.detach()
     client = GroupClient(to, "c")
     with pytest.raises(ChannelClosed, match="not running"):
@@ -657,7 +657,7 @@ async def test_a_commit_that_cannot_be_said_is_refused_and_harms_nobody(
                 r"seal\(\)",
             ):
                 await client.commit("app", 0, wrong)  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="names 90000 attempts, the limit is 80000"):
+        with pytest.raises(ValueError, match="names 90000 attempts, and the limit is 80000"):
             await client.commit("app", 0, [sealed._replace(partition=n) for n in range(90_000)])
         with pytest.raises(ValueError, match="the epoch of a group is True"):
             await client.commit("app", True, [sealed])

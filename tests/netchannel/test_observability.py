@@ -643,7 +643,7 @@ def test_a_peer_of_another_kind_is_warned_of_once(caplog: pytest.LogCaptureFixtu
     world.pass_time(120)
     ((_, level, reason),) = lines(caplog, "channel c to r:1 has not been attached for . s: (.*)")
     assert level == "WARNING"
-    assert "check the port, as the server there is not netchannel" in reason
+    assert "the server there is not a netchannel server (check the port)" in reason
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == [caplog.records[-1]]
 
 

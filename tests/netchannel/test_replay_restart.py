@@ -239,7 +239,9 @@ async def test_a_segment_that_is_missing_is_said_when_the_channel_is_registered(
             file = files[segment_name(number)]
             content = file.read_bytes()
             file.unlink()
-            with pytest.raises(MessagesLost, match=f"missing in {file.parent}, and were not acknow") as error:
+            with pytest.raises(
+                MessagesLost, match=f"missing in {file.parent}, although they were not acknow"
+            ) as error:
                 sender.retain_channel("c", policy, codec="bytes")
             assert error.value.first == number
             file.write_bytes(content)

@@ -292,12 +292,12 @@ REFUSALS: dict[str, tuple[dict[str, Any] | None, dict[str, Any] | None, str, str
         {},
         None,
         r"the sender does not speak TLS, but this receiver requires it: does the sender have tls=\?",
-        r"the sender does not use TLS: does it have tls=\?",
+        r"the sender does not use TLS: set tls= there, too",
     ),
     "the receiver has no TLS": (
         None,
         {},
-        r"TLS with .* failed: the other side does not speak TLS 1\.3: does it have tls=",
+        r"TLS with .* failed: the other side does not speak TLS 1\.3: set tls= there, too",
         r"it speaks TLS, but this receiver has no tls=: give tls= to both sides, or to neither",
     ),
 }
@@ -361,7 +361,7 @@ async def test_a_data_connection_that_is_refused_ends_its_channel(tls: Tls) -> N
         receiver._ports._acceptor._make_protocol = _Plain
         receiver.register_channel("c", codec="bytes")
         outbox = sender.register_channel("c", to=receiver.address, codec="bytes")
-        with pytest.raises(HandshakeError, match="the other side does not speak TLS: does it have tls="):
+        with pytest.raises(HandshakeError, match="the other side does not speak TLS: set tls= there, too"):
             await outbox.close()
 
 
@@ -477,7 +477,7 @@ async def test_another_program_is_named_as_such(tls: Tls) -> None:
     async with serving(lambda sock: sock.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")) as address:
         error = await failure(tls, address)
     assert isinstance(error, HandshakeError)
-    assert "does not speak TLS: does it have tls=?" in str(error)
+    assert "does not speak TLS: set tls= there, too" in str(error)
 
 
 async def test_who_hangs_up_in_the_handshake_is_tried_again(tls: Tls) -> None:

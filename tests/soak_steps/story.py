@@ -134,7 +134,7 @@ class Story:
                 self.tally[what] += 1
 
     def _complain(self, text: str) -> None:
-        if "has other rows than before" in text or "Traceback" in text:
+        if "differ from the rows in output log" in text or "Traceback" in text:
             self.tally["complaints"] += 1
 
     async def _members_end(self, parent: int) -> None:

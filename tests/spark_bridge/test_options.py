@@ -110,8 +110,8 @@ def test_a_secret_and_a_single_channel_are_what_was_given():
 
 def test_a_missing_endpoint_or_channel_says_what_to_give():
     """SP-OPT-1."""
-    assert "needs the option endpoint" in refused(lambda: read_options({"channels": "a"}))
-    assert "needs the option channels" in refused(lambda: read_options({"endpoint": "h:1"}))
+    assert "needs the option 'endpoint'" in refused(lambda: read_options({"channels": "a"}))
+    assert "needs the option 'channels'" in refused(lambda: read_options({"endpoint": "h:1"}))
     assert "netchannel://host:port/channel1" in refused(lambda: write_options({}, "batch write"))
 
 

@@ -193,7 +193,7 @@ async def test_what_cannot_be_written_is_said(spark, tmp_path):
 
 async def test_a_table_of_the_catalog_is_refused_before_anything_is_sent(spark, tmp_path):
     """SP-OPT-1: nobody could read it, and there is none afterwards. What foreachBatch writes is none."""
-    said = r"a table of Spark's catalog, .*: write with save\(\), or start\(\)"
+    said = r"a table of Spark's catalog, .*: write with save\(\) or start\(\)"
     async with ReceiverServer() as receiver:
         inbox = staged(receiver, "out", tmp_path / "staged")
         given = {"endpoint": receiver.address, "channels": "out", "endOfStream": "false"}
@@ -386,7 +386,7 @@ async def test_at_least_once_writes_at_once_to_a_channel_that_goes_on(spark, tmp
         assert ids(await take(inbox, 20)) == list(range(20))
         with pytest.raises(
             Exception,
-            match=r"this is partition 1, and the number of channels is 1: name more channels, or coalesce",
+            match=r"for partition 1, because the number of channels is 1: name more channels, or call coalesce",
         ):
             await run(lambda: save(spark.range(0, 10, 1, 2), receiver, "more", **loose))
 

@@ -105,7 +105,10 @@ async def test_a_batch_read_of_nothing_gives_nothing_and_of_what_is_not_there_ye
         both = '{"rows": 2}'
         assert await run((await frame_of(spark, sender, startingOffsets=both, endingOffsets=both)).count) == 0
         for options, said in (
-            ({"endingOffsets": '{"rows": 300}'}, "has 300 for channel 'rows', which has messages 0 to 3"),
+            (
+                {"endingOffsets": '{"rows": 300}'},
+                "gives number 300 for channel 'rows', which has only the messages from 0 to 3",
+            ),
             (
                 {"startingOffsets": '{"rows": 2}', "endingOffsets": '{"rows": 1}'},
                 "the end is before the beginning",
@@ -436,7 +439,7 @@ async def test_two_loads_of_a_channel_in_one_query_need_two_names_and_one_frame_
         again = await stream_of(spark, sender, consumer="a", connectTimeout="1")
         same = Query(tmp_path / "same", a.union(again))
         with pytest.raises(
-            Exception, match=r"another load\(\) of this one, reads channel 'rows' as consumer 'a'"
+            Exception, match=r"another load\(\) of this query, reads channel 'rows' as consumer 'a'"
         ):
             await run(same.to_the_end)
         twice = Query(tmp_path / "twice", a.union(a))

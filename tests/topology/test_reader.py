@@ -268,7 +268,7 @@ def test_only_for_a_consumer_is_a_channel_there_to_be_read_again(keys: str, agai
         (CHANNEL + ", tls: {certificate: c.pem, key: k.pem}", "missing key 'authority'"),
         (
             CHANNEL + ", fault: {retry: soon}",
-            "expected 'forever', or a number of seconds from 0, as retry, got 'soon'",
+            "retry must be 'forever' or a number of seconds (0 or more), got 'soon'",
         ),
         (CHANNEL + ", path: flights.csv", "11:86: unknown key 'path'"),
     ],

@@ -50,7 +50,7 @@ def bench(topology: str, query: str, *, seed: int, strategy: StrategyName, runs:
     """Measure a query's throughput with local workers.
 
     Runs QUERY over TOPOLOGY several times, as 'nebuli run' does, and prints the rows per second. Drops the results.
-    Starts the workers once, so the first run is the slowest. The sources have to end.
+    Starts the workers once, so the first run is the slowest. All sources must end.
     """
     from nebuli.cli.local_template import forked_template
 

@@ -62,7 +62,8 @@ def _is_address(host: str) -> bool:
 def dev(directory: str, hosts: tuple[str, ...], days: int, force: bool) -> None:
     """Create an authority, and a certificate for each node.
 
-    For development only. Prints the argument tls= for the servers of each node. Discards the authority's own key.
+    For development only. Prints for each node the value of the argument tls= of its servers. Discards the authority's
+    own key.
     """
     try:
         from nebuli.cli.development import DevelopmentAuthority

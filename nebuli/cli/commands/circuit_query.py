@@ -95,7 +95,9 @@ def _refused(status: int, body: bytes, url: str) -> Exception:
         said = json.loads(body)
         text = f"{said['what']}; {said['do']}"
     except (ValueError, KeyError, TypeError):
-        return CircuitFailed(f"{url} does not serve a query in steps of this version (HTTP status {status})")
+        return CircuitFailed(
+            f"{url} serves no query in steps, or runs another version of nebuli (HTTP status {status})"
+        )
     if status == 401:
         return CircuitDenied(f"{text}: give the query's topology with --topology")
     return WrongQuery(said["what"]) if status == 400 else CircuitFailed(text)

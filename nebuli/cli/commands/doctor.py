@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     "--seed",
     default=0,
     show_default=True,
-    help="Seed of the placement of QUERY, as for 'nebuli place'; the edges of this placement are measured.",
+    help=(
+        "Seed for the placement of QUERY: 'nebuli place' with the same seed gives the same placement. The "
+        "edges of this placement are measured."
+    ),
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor(topology: str, query: str | None, seed: int, as_json: bool) -> int:

@@ -44,7 +44,7 @@ _OF_FREE_QUERIES = ("seed", "engine", "strategy", "time_limit", "compare")
 @click.option(
     "--members",
     type=click.IntRange(1, MOST_MEMBERS),
-    help="Number of members, with --stepped.  [default: one for each sink and each node with a source]",
+    help="Number of members; requires --stepped.  [default: one for each sink and each node with a source]",
 )
 @click.option(
     "--format",

@@ -397,7 +397,7 @@ def _say_where_to_look(query: DeployedQuery) -> None:
 def checkpoint(id_: str) -> int:
     """Make a checkpoint now of a query that runs in steps.
 
-    Prints the step of the checkpoint: the saved state of the query ID includes all steps below this step.
+    Prints the step of the checkpoint. The state that is saved for the query ID includes all steps below this step.
     """
     query = saved_queries.load(id_)
     coordinator = query.fragments[-1]
@@ -472,7 +472,8 @@ async def _stop_deployment(query: DeployedQuery, *, at_once: bool) -> int:
 def unregister(id_: str, force: bool) -> int:
     """Remove a query from its workers.
 
-    Removes the query ID, which must not run, from all workers and from this account, or from none of them.
+    Removes the query ID from all its workers and from this account. Removes nothing if the query still runs, or if a
+    worker does not answer (unless --force is given).
     """
     query = saved_queries.load(id_)
 

@@ -190,7 +190,7 @@ def list_(as_json: bool) -> int:
 def logs(id_: str, follow: bool, level: str, as_json: bool) -> int:
     """Show the log lines of a query from all its workers.
 
-    Merges the lines of the workers of the query ID in the order of the workers' clocks.
+    Merges the lines that the workers logged for the query ID, in the order of the workers' clocks.
     """
     shown = _Shown(level, as_json)
 

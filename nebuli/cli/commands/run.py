@@ -68,7 +68,12 @@ _PROGRESS_S = 5.0
 @engine_option
 @max_state_bytes
 @step_options
-@click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON; not with a Print sink.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print the outcome as JSON; cannot be combined with a Print sink.",
+)
 def run(
     topology: str,
     query: str,
@@ -85,16 +90,16 @@ def run(
     """Run a query with a local worker process for each node.
 
     QUERY is a file in JSON or SQL, or a statement given with -e. A SELECT without a sink prints its rows: as a table
-    on a terminal, otherwise as CSV. EXPLAIN prints the node of each operator with the reason.
+    on a terminal, otherwise as CSV. EXPLAIN prints the node of each operator, and why it was chosen.
 
     Writes the result to the query's sink; a Print sink prints to standard output. Prints progress to standard error.
     Paths in TOPOLOGY are relative to its directory.
 
     With --stepped the query runs in steps: --members sets the number of its processes, and --state is the place of
     their state. If processes are killed, no row is lost or duplicated, and a new run with the same --state resumes the
-    query. With --on spark the members are tasks of one Spark stage, at the master of TOPOLOGY's node with 'engine:
-    spark'. With --serve or --http, programs push rows into logical sources without a physical source, read outputs, and
-    shut the query down.
+    query. With --on spark the members run as tasks of one Spark stage; the Spark master is that of TOPOLOGY's node with
+    'engine: spark'. With --serve or --http, programs can push rows into logical sources that have no physical source,
+    read outputs, and shut the query down.
 
     Exit codes: 0 all fragments finished; 1 the query failed; 2 invalid input, such as a query or a source's file; 3 a
     worker died or is unreachable; 130 interrupted; 143 terminated.
@@ -179,8 +184,8 @@ def _run_to_end(model: Topology, plan: Query, options: _Options) -> int:
     )
     if of_late is Late.FAIL and (unknown := uncounted(fragments)):
         raise click.ClickException(
-            f"--late fail is not supported at {unknown}: Spark does not report the late rows and rows "
-            "without a time that it drops; use --engine embedded, or --late warn"
+            f"--late fail is not supported for {unknown}: Spark does not report the rows that it drops because "
+            f"they are late or have no time; use --engine embedded, or --late warn"
         )
     given = {
         name: address

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @optional_query_argument
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def validate(topology: str, query: str | None, *, as_json: bool) -> int:
-    """Check a topology, and a query against it.
+    """Check a topology, and a query for this topology.
 
     Reports every mistake in the files TOPOLOGY and QUERY. Opens no source file. 'nebuli place' checks if the query can
     be placed.

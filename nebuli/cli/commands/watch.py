@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 def watch(id_: str, on_loss: str | None, patience: float, *, as_json: bool) -> int:
     """Watch a query to its end and handle lost nodes.
 
-    When a node is lost, applies the policy of the query. Without a watcher, workers wait for each other, and
-    fragments that can resume do so automatically. A query has one watcher at most. Ctrl-C ends the watcher, not the
+    When a node is lost, applies the policy of the query. Without a watcher, the other workers only wait for the node;
+    fragments that can resume do so automatically. A query has at most one watcher. Ctrl-C ends the watcher, not the
     query.
 
     Exit codes: 0 the query has finished, 1 it has failed, 3 a worker does not answer and the policy is fail.

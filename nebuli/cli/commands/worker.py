@@ -53,7 +53,10 @@ _option = partial(click.option, metavar="HOST:PORT", callback=_address)
 
 @click.command()
 @_option("--data", help="Address for data from other workers.  [default: from --topology]")
-@_option("--advertise", help="Address by which others reach --data.  [default: from --topology, or --data]")
+@_option(
+    "--advertise",
+    help="Address by which other processes reach --data.  [default: from --topology, or --data]",
+)
 @_option("--grpc", help="Address for queries.  [default: from --topology]")
 @_option("--metrics", help="Address of /metrics for Prometheus.")
 @_option(
@@ -122,9 +125,9 @@ def worker(
     """Run one node of a topology.
 
     Accepts fragments of queries over gRPC and runs them. Listens at --data and --grpc, or at the addresses of --node in
-    --topology. TLS comes from the topology, a secret from the topology or --secret-file. Addresses that other machines
-    can reach require TLS, a secret or --insecure. Paths of sources and sinks are relative to the working directory.
-    Prints a line to standard error when the worker is ready.
+    --topology. TLS is configured in the topology, a secret in the topology or with --secret-file. Addresses that other
+    machines can reach require TLS, a secret or --insecure. Paths of sources and sinks are relative to the working
+    directory. Prints a line to standard error when the worker is ready.
     """
     from nebuli.node.fragment.worker_template import SINGLE_THREADED
 

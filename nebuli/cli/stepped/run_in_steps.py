@@ -140,14 +140,14 @@ def step_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option(
                 "--serve",
                 metavar="HOST:PORT",
-                help="Address at which programs push rows into a query in steps, read its outputs and shut it down; or "
-                f"at which programs read views.  [default for views: {VIEWS_AT}, or a free port]",
+                help="Address to which programs connect: for a query in steps, to push rows, read outputs and shut it "
+                f"down; for other queries, to read views.  [default for views: {VIEWS_AT}, or a free port]",
             ),
             click.option(
                 "--http",
                 metavar="HOST:PORT",
-                help="HTTP address for the functions of --serve, SQL, statistics and profiles (see /openapi.json); or "
-                "for views, which are read by key as JSON.",
+                help="Address to serve HTTP at: for a query in steps, the functions of --serve, SQL, statistics and "
+                "profiles (see /openapi.json); for other queries, their views, which are read by key as JSON.",
             ),
             keep_output,
             click.option(
@@ -156,8 +156,8 @@ def step_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 type=click.IntRange(min=0),
                 multiple=True,
                 metavar="N",
-                help="Skip the rows with which step N of a query in steps cannot be computed, and write the skipped "
-                "rows to a file. Repeat the option for more steps.",
+                help="Skip the rows that make step N of a query in steps fail, and write the skipped rows to a file. "
+                "Repeat the option for more steps.",
             ),
             close,
         )

@@ -155,8 +155,9 @@ class CollectionOutput(Output):
         if not self._has_times:
             what = f"rendition {rendition}" if rendition else "collection whose writers assign the times"
             raise OutputError(
-                f"{self._place}: this query has no times at which to write a {what}: run it in steps "
-                f"(--stepped), or insert into a collection whose times the store assigns"
+                f"{self._place}: to write a {what}, a query needs times, and only a query in steps has "
+                f"them: run the query in steps (--stepped), or insert into a collection whose times the "
+                f"store assigns"
             )
         if self._resumed is not None:
             if not self._resumed.startswith(_TIMES) or not is_timed:
@@ -225,8 +226,8 @@ class CollectionOutput(Output):
             rows = one_batch(table)
         except ValueError as error:
             raise OutputError(
-                f"{self._place}: the result has a column of more than 2 GiB, which is too large for one insert; give "
-                f"the sink the mode changes"
+                f"{self._place}: the result has a column of more than 2 GiB, which is too large for one insert; set "
+                f"the sink's mode to 'changes'"
             ) from error
         self._do(self._opened.insert(name, rows, producer=self._producer, sequence=0))
 

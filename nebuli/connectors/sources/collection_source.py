@@ -269,8 +269,8 @@ class _Following:
         found = await collections.describe(self._settings.collection)
         if found.timed == "store" and position < found.created:
             raise InputGone(
-                f"{self._settings.reads}: it was read up to {position}, but this collection of the same name "
-                f"was created later, at {found.created}: restart the query from scratch"
+                f"{self._settings.reads}: the query has read it up to {position}, but the collection that has "
+                f"its name now was created later, at {found.created}: restart the query from scratch"
             )
 
     async def _latest(self, collections: Collections) -> int:

@@ -213,9 +213,9 @@ class KeptStream:
         number = heads.head if self._settings.begin == "latest" else heads.oldest
         if number and self.rows_to_skip:
             raise InputGone(
-                f"{self._settings.reads}: {self.rows_to_skip} rows of stream {heads.stream} were "
-                f"read already, but the message of the first row is unknown: reading would now begin "
-                f"at message {number}; {self._advice()}"
+                f"{self._settings.reads}: {self.rows_to_skip} rows of stream {heads.stream} were read already, "
+                f"but it is unknown with which message they begin: reading would now begin at message "
+                f"{number}; {self._advice()}"
             )
         return await self._behind_rows(netchannel.Position(heads.stream, number))
 
@@ -224,7 +224,8 @@ class KeptStream:
             return await self._reader.heads_within(None, _SILENCE_S)
         except TimeoutError:
             _log.warning(
-                "%s: the channel is not retained there; the query waits for it", self._settings.reads
+                "%s: the channel is not retained at this address; the query waits until it is",
+                self._settings.reads,
             )
             return await self._reader.heads()
 
@@ -264,7 +265,8 @@ class KeptStream:
             except netchannel.ChannelInUse as error:
                 if loop.time() > until:
                     raise InputError(
-                        f"{self._settings.reads}: {error}; two queries at once need two consumers"
+                        f"{self._settings.reads}: {error}; two queries that run at the same time need two "
+                        f"consumers"
                     ) from error
                 if not told:
                     _log.info("%s: %s; the query waits", self._settings.reads, error)

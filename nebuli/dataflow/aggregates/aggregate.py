@@ -284,7 +284,7 @@ class Aggregate:
                 if not self._may_be_beyond:
                     self._may_be_beyond = True
                     _log.warning(
-                        "a sum in %r is beyond the range of int64 now, so the result has no row of its group",
+                        "a sum in %r is now beyond the range of int64, so the result has no row for the sum's group",
                         sql,
                     )
         return there

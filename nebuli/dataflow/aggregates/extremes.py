@@ -97,8 +97,8 @@ class GrowingExtreme:
         """The extremes after the batch. Raises ``DataflowError`` if it retracts a row."""
         if (change.weights < 0).any():
             raise DataflowError(
-                "a row is retracted, but according to the plan no operator or source before this one "
-                "retracts rows: let the source's connector declare that it retracts rows ('retracts')"
+                "a row is retracted, but according to the plan, none of the operators and sources before this one "
+                "retracts rows: if the source's connector retracts rows, let it declare so ('retracts')"
             )
         some = np.flatnonzero(change.valid_weights)
         given = with_one_zero(change.values.take(pa.array(some)))

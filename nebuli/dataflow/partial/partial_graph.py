@@ -137,7 +137,8 @@ class PartialGraph:
             groups = self.nodes.get(place.node)
             if place in before.partial or (isinstance(groups, GroupingNode) and not groups.full):
                 raise DataflowError(
-                    f"{in_words(place, plan.nodes)} would have to be full, but is partial: {why}"
+                    f"the added operators need the full state of {in_words(place, plan.nodes)}, but this state "
+                    f"is partial: {why}"
                 )
         fresh = [id_ for id_ in plan.nodes if id_ not in before.nodes]
         mine = fresh if self._here is None else here
@@ -222,7 +223,7 @@ class PartialGraph:
         """Have keys be missing at a place, given in the order of its columns, and all rows derived from them below."""
         if place not in self.partial:
             raise DataflowError(
-                f"{place} is not a partial place; expected {listed([str(each) for each in self.partial])}"
+                f"{place} is not partial; expected {listed([str(each) for each in self.partial])}"
             )
         self._do(self.nodes[place.node].forget(place.port or 0, place, distinct(batch_of(keys.columns))))
 
@@ -440,7 +441,9 @@ class PartialGraph:
             case JoinNode():
                 return node.contents()
         if isinstance(self.plan.nodes[id_], Stream):
-            raise DataflowError(f"the rows of {id_} were not kept: add its readers first")
+            raise DataflowError(
+                f"the rows of {id_} were not kept: add the operators that read it before its first rows arrive"
+            )
         above = [self._given_on(edge) for edge in edges_into(self.plan.nodes[id_])]
         if isinstance(node, Passing):
             return pa.concat_batches([empty(node.schema), *node.made_of(above[0])])
@@ -452,16 +455,16 @@ def _to_keep_less(node: PartialNode) -> str:
     match node:
         case Base():
             return (
-                "raise --max-state-bytes of its worker; or keep less: read fewer of its columns, or look it "
-                "up by fewer sets of columns, since each set has an index ('nebuli place' shows the indices)"
+                "raise --max-state-bytes of its worker; or keep less: read fewer of its columns, or look up its "
+                "rows by fewer sets of columns, because each set has an index ('nebuli place' shows the indices)"
             )
         case JoinOperator() | AggregateOperator() | DistinctOperator():
             raised = "max_state_bytes of the operator, or of its worker (--max-state-bytes)"
         case _:
             raised = "--max-state-bytes of its worker"
     return (
-        f"raise {raised}; or keep less: drop rows and columns before it, or make it partial: 'nebuli place' "
-        f"explains why it is full"
+        f"raise {raised}; or keep less: drop rows and columns before this operator, or make its state partial "
+        f"('nebuli place' explains why it is full)"
     )
 
 

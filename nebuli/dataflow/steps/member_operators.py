@@ -119,7 +119,9 @@ class StepNode(OperatorNode):
                 pass
             case BoundSink(target=target) if target.mode == "append" and (weights_of(batch) < 0).any():
                 raise DataflowError(
-                    "a row is retracted, which a sink in mode append cannot do: use final or changes", self.id
+                    "a row is retracted, but a sink in mode 'append' cannot retract rows: use mode 'final' or "
+                    "'changes'",
+                    self.id,
                 )
 
 
@@ -227,7 +229,8 @@ class _Building:
         for node in self._nodes.values():
             if node.origin is not None and not node.aligned and self._members > 1:
                 raise DataflowError(
-                    "a watermark begins here, and no align operator passes it to other members", node.id
+                    "a watermark begins at this operator, but no align operator passes it to the other members",
+                    node.id,
                 )
 
 

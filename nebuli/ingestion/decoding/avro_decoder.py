@@ -91,7 +91,10 @@ class AvroDecoder(Decoder):
         number = _number(payload)
         text = facts.get(_key(number))
         if text is None:
-            raise Unfit(f"schema {number} is not recorded; request its facts before decoding")
+            raise Unfit(
+                f"schema {number} is not among the given facts: request the facts of the messages before "
+                f"decoding them"
+            )
         written = self._known.get(text)
         if written is None:
             written = self._known[text] = _Written.of(text, number, self.schema)
@@ -113,8 +116,8 @@ class AvroDecoder(Decoder):
             ) from None
         if body.tell() != len(payload):
             raise Unfit(
-                f"has {len(payload):,} bytes, but schema {number} reads only {body.tell():,}; another schema wrote "
-                "this message"
+                f"has {len(payload):,} bytes, but schema {number} reads only {body.tell():,} of them; the "
+                f"message was written with another schema"
             )
         return record, written.converts
 

@@ -30,16 +30,15 @@ class TypedColumns(Decoder):
         for field in self.schema:
             if rows.schema.get_field_index(field.name) == -1:
                 raise MessageInvalid(
-                    f"{self._source}: its messages have the columns "
-                    f"{', '.join(rows.schema.names)}, but no {field.name}: give the schema the columns "
-                    f"of the messages"
+                    f"{self._source}: its messages have the columns {', '.join(rows.schema.names)}, but not "
+                    f"the column {field.name} of the schema: use only columns of the messages in the schema"
                 )
             try:
                 columns.append(rows.column(field.name).cast(field.type))
             except pa.ArrowException as error:
                 raise MessageInvalid(
-                    f"{self._source}: column {field.name} of the message at {messages.lower} or later is "
-                    f"{rows.schema.field(field.name).type}, but the schema has {field.type} ({error}): use "
-                    "the same type in both"
+                    f"{self._source}: in a message at {messages.lower} or later, column {field.name} has the "
+                    f"type {rows.schema.field(field.name).type}, but in the schema {field.type} ({error}): use "
+                    f"the same type in both"
                 ) from error
         return messages.made_of(pa.RecordBatch.from_arrays(columns, schema=self.schema))

@@ -97,7 +97,7 @@ class Debezium(Envelope):
             said = "neither op nor status" if op is None else f"op {op!r}"
             raise MessageInvalid(
                 f"{arrived.place(int(row), self._source)}: {said}; expected an op of c, r, u, d or t, or the "
-                "status of a transaction (in Debezium's JSON, value.converter.schemas.enable=false)"
+                "status of a transaction; JSON from Debezium needs value.converter.schemas.enable=false"
             )
         for image, wanted in (("after", _PUTS), ("before", (_DELETES,))):
             has_to = pc.is_in(ops, value_set=pa.array(wanted))
@@ -105,7 +105,7 @@ class Debezium(Envelope):
             for row in _where(pc.and_(has_to, pc.invert(there)))[:1]:
                 raise MessageInvalid(
                     f"{arrived.place(int(row), self._source)}: op {ops[int(row)].as_py()!r} has no {image}, "
-                    "which identifies its row; configure the database to send it (in Postgres: REPLICA "
+                    "which identifies the changed row; configure the database to send it (in Postgres: REPLICA "
                     "IDENTITY)"
                 )
             is_used = pc.and_(there, pc.or_(has_to, pc.equal(ops, "u")))
@@ -200,7 +200,7 @@ class Debezium(Envelope):
                 if old is None:
                     raise MessageInvalid(
                         f"{arrived.place(change, self._source)}: column {name} is left out as unchanged, but "
-                        "no earlier row of this key has it; begin with a snapshot, or set REPLICA IDENTITY "
+                        "no earlier row with this key is known; begin with a snapshot, or set REPLICA IDENTITY "
                         "FULL"
                     )
                 now[name] = sources[name][change] = old[name]

@@ -116,8 +116,8 @@ class Transactions(Envelope):
             is_known = status in ("BEGIN", "END", "ABORT")
             if not is_known or name is None or (status == "END" and (count is None or count < 0)):
                 raise MessageInvalid(
-                    f"{arrived.place(row, self._source)}: status {status!r} of transaction {name!r} with event_count "
-                    f"{count}; expected BEGIN, ABORT, or END with an event_count, and an id"
+                    f"{arrived.place(row, self._source)}: got status {status!r}, id {name!r} and event_count "
+                    f"{count}; expected an id, and the status BEGIN, ABORT, or END with an event_count"
                 )
             said.append((row, name, (status, count)))
         return said
@@ -146,8 +146,8 @@ class Transactions(Envelope):
             fresh.end = (self._next + row, count)
         elif end[1] != count:
             raise MessageInvalid(
-                f"{arrived.place(row, self._source)}: transaction {name} ends with event_count {count}, but "
-                f"has already ended with {end[1]}; this metadata belongs to different transactions"
+                f"{arrived.place(row, self._source)}: transaction {name} ends with event_count {count}, but an "
+                f"earlier END has event_count {end[1]}; the two belong to different transactions"
             )
 
     # -- applied transactions
@@ -180,9 +180,9 @@ class Transactions(Envelope):
         if count > end[1] and fresh is not None:
             row = fresh.rows[-1] if fresh.rows else end[0] - self._next
             raise MessageInvalid(
-                f"{arrived.place(row, self._source)}: transaction {name} has {count} rows, but "
-                f"its END announces {end[1]}; expected at most {end[1]} rows (a source with the rows "
-                f"of one table needs the event_count of that table)"
+                f"{arrived.place(row, self._source)}: transaction {name} has {count} rows, but its END "
+                f"announces {end[1]}; expected at most {end[1]} rows (if the source has the rows of only one "
+                f"table, event_count must be the count of that table)"
             )
         return end[0] if count == end[1] else None
 

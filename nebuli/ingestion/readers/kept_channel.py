@@ -237,7 +237,7 @@ class KeptChannel(SourceReader):
             if heads.failure is not None and not self._is_told_failed:
                 self._is_told_failed = True
                 _log.warning(
-                    "%s: stream %s has no more than the %d messages that were read: %s; waiting "
+                    "%s: stream %s has failed after %d messages, which were all read (%s); waiting "
                     "for the next stream",
                     *(self.reads, self._stream, heads.head, _one_line(heads.failure)),
                 )
@@ -286,8 +286,8 @@ class KeptChannel(SourceReader):
         if not there.equals(self.schema):
             self._reading = None
             raise SourceUnusable(
-                f"{self.reads}: stream {self._stream} has the columns ({_one_line(there)}) from "
-                f"message {self._number} on, but the earlier columns were "
+                f"{self.reads}: message {self._number} of stream {self._stream} has the columns "
+                f"({_one_line(there)}), but all earlier messages have the columns "
                 f"({_one_line(self.schema)})"
             )
         return found[0].batch if len(found) == 1 else pa.concat_batches([each.batch for each in found])
@@ -317,9 +317,9 @@ class KeptChannel(SourceReader):
             raise self._gone(there)
         if not self._has_ended:
             raise SourceAway(
-                f"{self.reads}: the end of stream {self._stream} was not seen: it was read up to "
-                f"message {self._number}, and {there}; a new reader checks whether all of that "
-                f"stream is ingested"
+                f"{self.reads}: stream {self._stream} was read up to message {self._number}, but its "
+                f"end was not seen, and {there}; a new reader checks whether all messages of stream "
+                f"{self._stream} are ingested"
             )
         self._before = {**self._before, self._stream: self._number}
         self._stream, self._number = heads.stream, 0
@@ -336,8 +336,8 @@ class KeptChannel(SourceReader):
         except netchannel.ConsumerFenced as error:
             read = ", ".join(f"message {number} of stream {part}" for part, number in self._known().items())
             raise AddressGone(
-                f"{self.reads} was read up to {read}, and has stream {heads.stream} now, possibly after "
-                f"other streams: {_one_line(error)}; start from scratch"
+                f"{self.reads} was read up to {read}; it now has stream {heads.stream}, and may have had other "
+                f"streams in between: {_one_line(error)}; start from scratch"
             ) from error
 
     def _known(self) -> Addresses:
@@ -346,8 +346,8 @@ class KeptChannel(SourceReader):
     def _gone(self, why: str) -> AddressGone:
         return AddressGone(
             f"{self.reads}: the source needs message {self._number} of stream {self._stream} "
-            f"next, but {why}; start from scratch, and do not let another process acknowledge as "
-            f"consumer {self._origin.consumer!r}, or make the server forget that consumer"
+            f"next, but {why}; start from scratch; from then on, other processes must neither acknowledge as "
+            f"consumer {self._origin.consumer!r} nor make the server forget this consumer"
         )
 
     # -- the consumer
@@ -366,7 +366,7 @@ class KeptChannel(SourceReader):
         if not self._is_told_in_use:
             self._is_told_in_use = True
             _log.warning(
-                "%s: %s; the source releases no messages until it holds that consumer name",
+                "%s: %s; until the source holds this consumer name, it releases no messages",
                 self.reads,
                 _one_line(error),
             )

@@ -262,7 +262,9 @@ class NatsPull:
             if error.err_code in _NOT_ENABLED:
                 raise self._unusable("the server has no JetStream; start it with --jetstream") from error
             if is_away:
-                raise self._away(error.description or "JetStream does not answer (--jetstream)") from error
+                raise self._away(
+                    error.description or "JetStream gave no reason; was the server started with --jetstream?"
+                ) from error
             raise self._unusable(error.description or str(error)) from error
         except (nats.errors.Error, OSError, TimeoutError) as error:
             said = str(error) or type(error).__name__

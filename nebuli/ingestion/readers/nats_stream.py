@@ -88,12 +88,12 @@ class NatsStream(SourceReader):
         drops = {"allow_rollup_hdrs": config.allow_rollup_hdrs, "allow_msg_ttl": config.allow_msg_ttl}
         if allowed := [name for name, is_allowed in drops.items() if is_allowed]:
             raise self._unusable(
-                f"it allows messages that delete other messages, or that expire "
-                f"({' and '.join(allowed)}), which leaves gaps; expected a stream that does not allow this"
+                f"it allows messages that delete other messages, or messages that expire "
+                f"({' and '.join(allowed)}), which leaves gaps; expected a stream that allows neither"
             )
         if self._origin.purge and (config.deny_purge or config.sealed):
             raise self._unusable(
-                "it cannot be purged (deny_purge, or sealed); expected a source without purge"
+                "it cannot be purged (deny_purge or sealed is set); expected a source without 'purge'"
             )
 
     def _kept(self, info: StreamInfo) -> None:
@@ -104,7 +104,9 @@ class NatsStream(SourceReader):
                 f"the stream was deleted, and another one of the same name created at {info.created}"
             )
         if last < self._at - 1:
-            raise self._gone(f"the stream ends at {last + 1}, so it is another stream of the same name")
+            raise self._gone(
+                f"the stream ends at {last + 1}, before that message, so it is another stream of the same name"
+            )
         if first > self._least:
             raise self._gone(f"the stream begins at {first}")
 

@@ -167,7 +167,8 @@ def parse_pgoutput(data: bytes) -> PgMessage:
         ) from error
     if reading.at != len(data):
         raise MessageInvalid(
-            f"expected the end of a message {data[:1].decode()!r} of pgoutput at byte {reading.at}, got {len(data)}"
+            f"expected a message {data[:1].decode()!r} of pgoutput that ends at byte {reading.at}, got "
+            f"{len(data)} bytes"
         )
     return message
 
@@ -206,7 +207,7 @@ class _Reading:
                 (length,) = _LENGTH.unpack_from(data, at)
                 at += 4 + length
                 if length < 0 or at > len(data):
-                    raise ValueError(f"a value of {length} bytes ends at byte {at}")
+                    raise ValueError(f"a value of {length} bytes ends at byte {at} of {len(data)}")
                 found.append(data[at - length : at])
             elif kind == _NULL:
                 found.append(None)
@@ -226,7 +227,7 @@ class _Reading:
 
     def new(self) -> Values:
         if (kind := self.byte()) != b"N":
-            raise ValueError(f"{kind!r} in the place of a new row")
+            raise ValueError(f"expected b'N' before a new row, got {kind!r}")
         return self.values()
 
 

@@ -200,7 +200,7 @@ class PolledFiles(SourceReader, Generic[PartT]):
         """Log missing files in one line: they may be many, and each new reader logs them."""
         if gone:
             _log.warning(
-                "%s: files that were read no longer exist (%d), and count as done; for example %s, which was "
+                "%s: %d file(s) that were read no longer exist, and are treated as complete; for example, %s was "
                 "read up to %s %d",
                 *(self._name, len(gone), gone[-1].path, self.unit[:-1], gone[-1].at),
             )

@@ -94,7 +94,8 @@ class PostgresChanges(SourceReader):
         state = self._kept(state)
         if self._at > state.flushed:
             raise self._gone(
-                f"the server's log ends at {_said(state.flushed)}, as in an older copy of the server"
+                f"the server's log ends at {_said(state.flushed)}, as if the server had been restored from an "
+                f"older copy"
             )
         self._changes = TransactionChanges(
             table, self._key, statuses=self._origin.two_phase, since=state.confirmed
@@ -107,8 +108,8 @@ class PostgresChanges(SourceReader):
             raise self._gone("the slot, which was at or below that address, no longer exists")
         if state.is_lost:
             raise self._gone(
-                f"the server has dropped the log that the slot, at {_said(state.confirmed)}, needs: see "
-                "max_slot_wal_keep_size"
+                f"the server has dropped a part of its log that the slot at {_said(state.confirmed)} needs: "
+                f"see max_slot_wal_keep_size"
             )
         if state.confirmed > self._at:
             raise self._gone(f"the slot was advanced to {_said(state.confirmed)}")

@@ -124,7 +124,9 @@ class PostgresSlot:
                 "and restart the server"
             )
         if not may_replicate:
-            raise self._unusable(f"{user} may not replicate: ALTER ROLE {_quoted(user)} REPLICATION")
+            raise self._unusable(
+                f"{user} has no permission to replicate: ALTER ROLE {_quoted(user)} REPLICATION"
+            )
         if origin.two_phase and version < 150_000:
             raise self._unusable(
                 f"two_phase needs PostgreSQL 15 or later, but the server is {version // 10_000}"
@@ -178,7 +180,7 @@ class PostgresSlot:
         identity = [name for (name,) in found]
         if strange := [name for name in key if name not in identity]:
             raise self._unusable(
-                f"the key has the column {strange[0]}, but changes of {whole} have old values only of "
+                f"the key has the column {strange[0]}, but changes of {whole} contain old values only of "
                 f"{', '.join(identity) or 'no column'}: ALTER TABLE {whole} REPLICA IDENTITY "
                 f"FULL, or choose a key from those columns"
             )

@@ -150,10 +150,9 @@ class ReadAhead:
             read, end = self.read.get(part, 0), ends.get(part, 0)
             if read < address and end < address:
                 raise AddressGone(
-                    f"{self.reader.reads}: messages up to "
-                    f"{address}{f' of {part}' if part else ''} are recorded as available, but "
-                    f"only messages up to {end} exist: some were lost, or the raw source was "
-                    f"replaced; restore it, or drop the source and create it again"
+                    f"{self.reader.reads}: messages up to {address}{f' of {part}' if part else ''} are "
+                    f"recorded as available, but only messages up to {end} exist: some were lost, or the raw "
+                    f"source was replaced; restore the raw source, or drop the source and create it again"
                 )
 
     def _below(self, part: str, address: int) -> list[Messages]:

@@ -191,7 +191,7 @@ class Reclocked(TimedMessages):
             if await self._remap.was_let_go(source):
                 raise AddressGone(
                     f"other instances have ingested and released the first messages of {source} before this "
-                    f"instance read them: this instance restarts after these messages"
+                    f"instance read them: this instance restarts, and continues after these messages"
                 )
 
     async def _record(self) -> None:
@@ -358,9 +358,9 @@ class OfCollection(TimedMessages):
         if len(weights) and int(weights.min()) < 0:
             row = without_weight(rows).slice(int(np.argmin(weights)), 1).to_pylist()[0]
             raise MessageInvalid(
-                f"collection {self._origin} retracts the row {tuple(row.values())} at {time}, and a source "
-                f"can be ingested only from a collection without retractions: have its writer only add rows, "
-                f"or rebuild the source"
+                f"collection {self._origin} retracts the row {tuple(row.values())} at time {time}, but a "
+                f"source can be ingested only from a collection without retractions: change the writer of the "
+                f"collection so that it only adds rows, or rebuild the source"
             )
         if SOURCE in rows.schema.names:
             return [Timed(time, each) for each in _placed(without_weight(rows))]

@@ -82,9 +82,9 @@ class ProcessLock:
         if file is None:
             holder = self.holder()
             raise SourceRefused(
-                f"{self.runs} on this host by process "
-                f"{holder.pid if holder and holder.pid else '(not known yet)'} already: leave "
-                f"that process running, or end it first"
+                f"{self.runs} on this host by "
+                f"{f'process {holder.pid}' if holder and holder.pid else 'another process'} already: "
+                f"leave that process running, or end it first"
             )
         with file:
             file.truncate(0)

@@ -413,8 +413,8 @@ class PartRunner(FragmentThread):
         if keys.num_rows < upquery.keys.num_rows and upquery.path not in self._too_large:
             self._too_large.add(upquery.path)
             _log.warning(
-                "fragment %s: a key is larger than %d bytes, the limit of a request to the fragment of "
-                "%s: reads that need this key never end",
+                "fragment %s: a key is larger than %d bytes, the limit of a request to the fragment of %s: "
+                "reads that need this key get no answer",
                 self.fragment.id,
                 KEY_BYTES,
                 edge.producer,

@@ -98,8 +98,10 @@ class MemberWorkers:
                         if status is None
                         else status.error or "its process was killed"
                     )
-                    _log.warning("%s at %s should take over: %s", place.id, place.node, said)
-                    watched.why = f"{place.id} at {place.node}, which should take over: {said}"
+                    _log.warning(
+                        "%s at %s has ended before it took over state: %s", place.id, place.node, said
+                    )
+                    watched.why = f"{place.id} at {place.node} has ended before it took over state: {said}"
                     watched.ended.set()
 
     async def end(self, places: Sequence[MemberPlace]) -> None:

@@ -123,7 +123,7 @@ class PlacedRoster:
         """None: a command that has the topology places them."""
         raise NotScaled(
             members,
-            f"the topology selects the workers of its members: run 'nebuli scale {self._query} "
+            f"the topology is needed to select the workers of new members: run 'nebuli scale {self._query} "
             f"--members {members}' on the machine where the query was registered",
         )
 
@@ -201,6 +201,6 @@ class PlacedRoster:
                     group.create_task(one(each))
         except* OSError as errors:
             _log.warning(
-                "the removal of members is not recorded, so the next process repeats it: %s",
+                "the removal of members could not be recorded, so the next process removes them again: %s",
                 errors.exceptions[0],
             )

@@ -48,11 +48,13 @@ def _meant(error: StorageError, place: Place) -> CollectionStreamError:
     match error:
         case TooLate():
             return TimesForgotten(
-                f"{where}. To continue with the rows that are kept, without the lost ones, start with a new "
-                f"checkpoint; give the stream a reader, for which unread rows are kept"
+                f"{where}. To continue with the rows that are still kept, without the lost rows, start with a new "
+                f"checkpoint; set the option reader, so that unread rows are kept for this stream"
             )
         case StagedLost():
-            return BatchLost(f"{where}. Start the query again on its checkpoint, which runs the batch again")
+            return BatchLost(
+                f"{where}. Start the query again with the same checkpoint: Spark then repeats this batch"
+            )
     return CollectionStreamError(where)
 
 

@@ -58,8 +58,8 @@ class Inserting:
             found = collections.describe(place.collection)
         if found.timed != "store":
             raise CollectionStreamError(
-                f"{place} has times assigned by its writers, but Spark has none: write a collection whose "
-                "times the store assigns, which is the default"
+                f"the writers of {place} assign the times of its rows, but rows of Spark have no times: write "
+                f"to a collection whose times the store assigns (the default)"
             )
         target = written_as(str(place), found.schema, schema)
         settle()
@@ -97,9 +97,9 @@ class Inserting:
             expected = collections.next_sequence(place.collection, work.producer)
             if expected > work.number + 1:
                 raise CheckpointReplaced(
-                    f"{place}, {work.shown}: the later number {expected - 1} has already been "
-                    f"inserted: the query's checkpoint, or txnVersion, is older than the "
-                    f"inserted rows; continue from the newest checkpoint, or start from scratch"
+                    f"{place}, {work.shown}: the higher number {expected - 1} was already inserted, so the "
+                    f"query's checkpoint, or txnVersion, is older than the inserted rows; continue from the "
+                    f"newest checkpoint, or start from scratch"
                 )
             collections.insert_staged(place.collection, names, producer=work.producer, sequence=work.number)
 

@@ -111,7 +111,7 @@ class TimeReader:
         if (weights < 0).any():
             row = without_weight(net).slice(int(np.argmax(weights < 0)), 1).to_pylist()[0]
             raise RowTakenBack(
-                f"{self.options.place} retracts {row} at {at}, which cannot be read as plain rows: read with "
-                f"changes=true, to get {WEIGHT} and {TIME}"
+                f"{self.options.place} retracts {row} at {at}, but plain rows cannot show a retraction: read "
+                f"with changes=true, to get {WEIGHT} and {TIME}"
             )
         return without_weight(net).take(pa.array(np.repeat(np.arange(net.num_rows), weights)))

@@ -138,9 +138,9 @@ class CollectionStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvai
         """See that the collection is the one that was read, and has come as far. Raises TimesReplaced."""
         if there < _time(offset) or offset["made"] != self._made:
             raise TimesReplaced(
-                f"{self._options.place} was read up to {offset['time']} when its creation time "
-                f"was {offset['made']}; now its creation time is {self._made}, and its rows are "
-                f"complete up to {there}: the collection was replaced by another one, or restored "
+                f"the checkpoint is for {self._options.place} with the creation time {offset['made']}, read "
+                f"up to {offset['time']}; now the creation time of this collection is {self._made}, and its "
+                f"rows are complete up to {there}: the collection was replaced by another one, or restored "
                 f"from a copy; start with a new checkpoint"
             )
 

@@ -56,11 +56,13 @@ def meant(error: CircuitError, place: Place, what: str) -> CircuitStreamError:
     match error:
         case StepForgotten():
             return StepsForgotten(
-                f"{where}. To continue with the steps that are kept, without the lost ones, read with "
+                f"{where}. To continue with the steps that are still kept, without the lost steps, read with "
                 f"startingStep=earliest and a new checkpoint"
             )
         case StagedLost():
-            return BatchLost(f"{where}. Start the query again on its checkpoint, which runs the batch again")
+            return BatchLost(
+                f"{where}. Start the query again with the same checkpoint: Spark then repeats this batch"
+            )
         case CircuitDenied():
             return CircuitStreamError(where)
         case CircuitUnreachable():

@@ -58,8 +58,8 @@ class CircuitBatchReader(_ReadsSteps, DataSourceReader):
         if not start <= end <= there:
             raise OptionError(
                 f"circuit {options.place.address}, output {options.output}: steps from {start} up "
-                f"to {end} are requested, but only steps below {there} are computed: give "
-                f"a startingStep up to endingStep, and both up to {there}"
+                f"to {end} are requested, but only steps below {there} are computed: startingStep must not be "
+                f"greater than endingStep, and neither may be greater than {there}"
             )
         return [StepsPartition(each) for each in Steps(start, end).cut(options.min_partitions)]
 

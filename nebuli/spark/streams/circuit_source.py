@@ -95,6 +95,6 @@ class CircuitDataSource(DataSource):
 def _check_append(overwrite: bool) -> None:
     if overwrite:
         raise UnsupportedSpark(
-            "an input cannot be overwritten, only pushed into: use mode('append'), or outputMode('append'), "
-            "and retract rows by a column _weight"
+            "rows can be pushed into an input, but cannot overwrite it: use mode('append'), or "
+            "outputMode('append'); to retract rows, write a column _weight"
         )

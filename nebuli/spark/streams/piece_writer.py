@@ -83,15 +83,15 @@ class Staged:
             expected = circuit.next_sequence(options.input, work.producer)
             if expected > work.number + 1:
                 raise CheckpointReplaced(
-                    f"circuit {options.place.address}, {self._what(work)}: the later number "
-                    f"{expected - 1} has already been pushed: the query's checkpoint, or "
-                    f"txnVersion, is older than the pushed rows; continue from the newest "
-                    f"checkpoint, or start from scratch"
+                    f"circuit {options.place.address}, {self._what(work)}: the higher number {expected - 1} "
+                    f"was already pushed, so the query's checkpoint, or txnVersion, is older than the pushed "
+                    f"rows; continue from the newest checkpoint, or start from scratch"
                 )
             if any(each.known for each in staged) and expected <= work.number:
                 raise CircuitStreamError(
-                    f"circuit {options.place.address}, {self._what(work)}: the circuit reported this batch "
-                    "to a task as pushed, but does not have it: was the circuit started from scratch?"
+                    f"circuit {options.place.address}, {self._what(work)}: the circuit reported to a task that "
+                    f"this batch was already pushed, but now does not have the batch: was the circuit started "
+                    f"from scratch?"
                 )
             circuit.push_staged(options.input, names, producer=work.producer, sequence=work.number)
 

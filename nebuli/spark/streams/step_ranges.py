@@ -118,7 +118,7 @@ class StepReader:
                 raise CircuitAway(
                     f"circuit {options.place.address}, output {options.output}: the circuit was shut down "
                     "before step "
-                    f"{at}, and did not return within {options.place.timeout_s:g} s (the option timeout)"
+                    f"{at}, and was not started again within {options.place.timeout_s:g} s (the option timeout)"
                 )
             pause()
 

@@ -122,7 +122,7 @@ class KeptState:
             return
         gone = [store for store in self.members(generation, members) if not Store.is_at(store)]
         if gone:
-            raise StateGone(str(gone[0]), "that member", f"the rest of {self}", "give another --state")
+            raise StateGone(str(gone[0]), "a member", f"the rest of {self}", "give another --state")
 
 
 async def _are_blank(stores: list[StorePlace]) -> bool:
@@ -139,7 +139,7 @@ def _folder_locked(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise StateInUse(str(folder), f"fuser {folder}/lock names it") from None
+            raise StateInUse(str(folder), f"'fuser {folder}/lock' prints its id") from None
         yield
 
 

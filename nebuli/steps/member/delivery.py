@@ -131,8 +131,8 @@ class Delivery:
             await asyncio.to_thread(self._sink.abort, str(gone))
             if first:
                 raise OutputGone(
-                    f"{gone}; this is the only output of the steps below {position.step:,}, which "
-                    f"are no longer kept (see --keep-output): put it back unchanged, or start "
+                    f"{gone}; it was the only copy of the output of the steps below {position.step:,}, because "
+                    f"the state no longer keeps this output (see --keep-output): put it back unchanged, or start "
                     f"again with another state folder"
                 ) from gone
             _log.warning("%s: it is written from scratch, because all steps are kept", gone)

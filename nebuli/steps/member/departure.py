@@ -69,8 +69,7 @@ async def _until_alone(member: Member, lines: CoordinatorConnections, alone_s: f
         await lines.deserted(alone_s)
         if member.closed.is_set():
             _log.warning(
-                "member %d has stopped cleanly, and ends, although no coordinator requested its "
-                "end within %g s",
+                "member %d has stopped cleanly, and ends, because no coordinator has been connected for %g s",
                 member.number,
                 alone_s,
             )

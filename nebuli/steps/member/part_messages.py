@@ -161,14 +161,15 @@ class PartDecoder:
         """
         if self._whole is None and flags & LAST:  # all of it
             if len(body) != size:
-                raise Unreadable(f"received {len(body)} bytes of a part of {size}")
+                raise Unreadable(f"received {len(body)} bytes, but the part has {size} bytes")
             return (self._read(index, flags, pa.py_buffer(body) if size else None),)
         if self._whole is None:
             self._begin(size)
         begin, self._came = self._came, self._came + len(body)
         if self._came > len(self._room) or size != len(self._room):
             raise Unreadable(
-                f"received {self._came} bytes of a part of {len(self._room)}; this message announces {size} bytes"
+                f"received {self._came} bytes of a part of {len(self._room)} bytes; this message announces "
+                f"a part of {size} bytes"
             )
         self._room[begin : self._came] = body
         if not flags & LAST:

@@ -63,8 +63,8 @@ class NoCommonCheckpoint(CoordinationError):
         )
         super().__init__(
             f"the members share no checkpoint: {each}. Nothing was opened: restore the folders of "
-            f"the members with older state from copies as recent as the other members' state, or "
-            f"start the query from scratch, without the state of any member"
+            f"the members with older state, from copies that are as recent as the state of the other "
+            f"members; or start the query from scratch, without the state of any member"
         )
 
 
@@ -79,8 +79,8 @@ class LogIncomplete(CoordinationError):
         super().__init__(
             f"member {member} cannot continue from the checkpoint at step {step:,}, because its "
             f"input log has only steps {first:,} up to {last:,}. Nothing was opened: restore the "
-            f"member's folder from a copy as recent as the other members' state, or start the "
-            f"query from scratch"
+            f"member's folder from a copy that is as recent as the state of the other members, or start "
+            f"the query from scratch"
         )
 
 

@@ -166,7 +166,8 @@ class TwoPhases:
         if member in self._prepared:
             raise ProtocolViolated(
                 f"member {member}",
-                f"could not prepare attempt {self.attempt} of a checkpoint, which it has prepared",
+                f"could not prepare attempt {self.attempt} of a checkpoint, but had reported that it was "
+                f"prepared",
             )
 
 

@@ -77,7 +77,7 @@ def master_of(topology: Topology) -> str | None:
     if len(nodes) > 1:
         names = ", ".join(node.address for node in nodes)
         raise HomeUnfit(
-            f"all members run in one Spark, but the topology has {len(nodes)} nodes with the "
-            f"engine spark ({names}): keep that engine for one node"
+            f"all members run in one Spark, but {len(nodes)} nodes of the topology have engine 'spark' "
+            f"({names}): give this engine to one node only"
         )
     return nodes[0].master if nodes else None

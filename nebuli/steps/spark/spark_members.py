@@ -121,7 +121,7 @@ class SparkMembers:
                 return
             if ends.are_too_many():
                 raise StageEnds("driver", ATTEMPTS, WITHIN_S, why, self._said)
-            _log.warning("the members' Spark has ended (%s); it is started again", why)
+            _log.warning("the Spark driver of the members has ended (%s); it is started again", why)
 
     async def _drive(self) -> str | None:
         """One driver, from its start to its end: why it has ended, None if all members were dismissed."""

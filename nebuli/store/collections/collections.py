@@ -310,8 +310,8 @@ class Collections:
             return await self._snapshot_of(name, rendition, as_of, weighted=weighted, deadline_s=deadline_s)
         if part is not None and not 0 <= part[0] < part[1]:
             raise CollectionMisused(
-                f"collection {name} has no part {part[0]} of {part[1]}: give a number from 0, below the "
-                "number of parts"
+                f"collection {name} has no part {part[0]} of {part[1]}: the number of a part must be at least 0, and "
+                "less than the number of parts"
             )
         how: How = "once" if weighted else "as written"
         at, contents = await self._with(
@@ -325,8 +325,8 @@ class Collections:
     ) -> pa.Table:
         if as_of is None:
             raise CollectionMisused(
-                f"a rendition of collection {name} can only be read at a given time: give a time "
-                f"at which the rendition is written"
+                f"a rendition of collection {name} can be read only at an explicit time: give a time for "
+                f"which the rendition is written"
             )
         at = as_of
         contents = await self._with(
@@ -524,7 +524,7 @@ def _zset(collection: Collection, rows: Rows) -> pa.RecordBatch:
     if len(weights) and not -MOST_ROWS <= int(weights.min()) <= int(weights.max()) <= MOST_ROWS:
         far = max(int(weights.max()), int(weights.min()), key=abs)
         raise CollectionMisused(
-            f"a row for collection {collection.name} has the weight {far}, but at most {MOST_ROWS} copies "
-            f"are added or retracted at once: larger sums would overflow"
+            f"a row for collection {collection.name} has the weight {far}, but at most {MOST_ROWS} copies of a "
+            f"row can be added or retracted at once, because larger sums would overflow"
         )
     return batch.replace_schema_metadata(None)

@@ -232,8 +232,8 @@ class Controller:
             period = line.period(rendition)
             if period is not None:
                 raise RenditionRefused(
-                    f"collection {name} can be read as rendition {rendition}"
-                    + (f" at times below {period.end}: the rendition is dropped automatically once these times are "
+                    f"collection {name} is read from rendition {rendition}"
+                    + (f" at times below {period.end}: the rendition is dropped automatically once all these times are "
                     f"older than the history and all holds" if period.end else ": hand over to another rendition first")
                 )  # fmt: skip
             if await self._doom(catalog, [found]):
@@ -389,10 +389,12 @@ def _checked_keep(name: str, keep: str | float) -> float:
     try:
         keep_s = seconds_of(keep)
     except (ValueError, TypeError, OverflowError) as error:
-        raise CollectionMisused(f"collection {name} cannot be kept: {error}") from None
+        raise CollectionMisused(
+            f"the length of the history of collection {name} is invalid: {error}"
+        ) from None
     if not 0 <= keep_s <= MAX_KEEP_S:
         raise CollectionMisused(
-            f"collection {name} cannot be kept for {keep_s:g} s: give 0 to {MAX_KEEP_S:,} s"
+            f"the history of collection {name} cannot be {keep_s:g} s long: give 0 to {MAX_KEEP_S:,} s"
         )
     return keep_s
 

@@ -114,8 +114,8 @@ class RenditionOver(CollectionError):
         self.name = name
         self.rendition = rendition
         super().__init__(
-            f"this client writes rendition {rendition} of collection {name}, whose current rendition is "
-            f"{now} from time {begin} on: if the client's rows are also right for that rendition, "
+            f"this client writes rendition {rendition} of collection {name}, but the current rendition from "
+            f"time {begin} on is {now}: if the client's rows are also right for the current rendition, "
             f"continue with rendition={now!r}; otherwise end the client"
         )
 
@@ -131,8 +131,8 @@ class HandoverLate(RenditionRefused):
         self.name = name
         self.rendition = rendition
         super().__init__(
-            f"collection {name} was not handed over to {rendition} within {deadline_s:g} s: "
-            f"other writers were first {lost} times. Hand over again, with the same arguments and a "
+            f"collection {name} was not handed over to rendition {rendition} within {deadline_s:g} s (attempts "
+            f"in which another writer was first: {lost}). Hand over again, with the same arguments and a "
             f"longer deadline, or let the writers pause meanwhile"
         )
 
@@ -145,8 +145,8 @@ class TooLate(CollectionError):
         self.asked = asked
         self.since = since
         super().__init__(
-            f"collection {name} cannot be read at {asked} any more, only from {since} on: read at a later "
-            "time, keep a hold as long as you read, or create collections with a longer history"
+            f"collection {name} cannot be read at time {asked} any more, only at times from {since} on: give "
+            f"such a time, keep a hold as long as you read, or create collections with a longer history"
         )
 
 

@@ -91,9 +91,9 @@ async def _wait_for(space: Space, order: Order, at: int) -> None:
     to_come_s = (at - space.clock.now()) / 1000
     if to_come_s > order.deadline_s:
         raise RenditionRefused(
-            f"collection {order.name} should become rendition {order.rendition} at {at}, which is "
-            f"{to_come_s:.3f} s from now, but the deadline is {order.deadline_s:g} s: give an earlier time, "
-            "or a longer deadline"
+            f"the handover of collection {order.name} to rendition {order.rendition} is due at {at}, which is "
+            f"{to_come_s:.3f} s from now, but the deadline is {order.deadline_s:g} s: give an earlier time, or "
+            f"a longer deadline"
         )
     await asyncio.sleep(max(0.0, to_come_s - _AHEAD_S))
 
@@ -161,9 +161,9 @@ class _Handover:
             written = max(self.uppers[each] for each in self._new)
             if written > at + (self.order.at is None):
                 raise RenditionRefused(
-                    f"rendition {self.order.rendition} of collection {self.order.name} is written "
-                    f"below {written}, but the time of the handover is {at}: hand over once time "
-                    f"{written} is reached"
+                    f"rendition {self.order.rendition} of collection {self.order.name} is already written for "
+                    f"all times below {written}, but the time of the handover is {at}: wait until time "
+                    f"{written}, then hand over"
                 )
             at = max(at, written)
             # A shard without a row until then has none: from here on the clock shows how far it is written. All of its
@@ -200,9 +200,9 @@ class _Handover:
             return max(self.space.clock.next_time(), upper)
         if self.order.at < upper:
             raise RenditionRefused(
-                f"collection {self.order.name} cannot become rendition {self.order.rendition} at "
-                f"{self.order.at}: readers already know the current rendition for all times below "
-                f"{upper}; give a time from {upper} on, or no time"
+                f"collection {self.order.name} cannot be handed over to rendition {self.order.rendition} at "
+                f"{self.order.at}: readers may have read the current rendition at any time below {upper}; give "
+                f"a time from {upper} on, or no time"
             )
         return self.order.at
 
@@ -210,9 +210,9 @@ class _Handover:
         written = min(self.uppers[each] for each in self._new)
         if written <= at:
             raise RenditionRefused(
-                f"rendition {self.order.rendition} of collection {self.order.name} cannot be read "
-                f"at {at}, because it is written only below {written}: write it up to {at + 1} "
-                f"first, even without rows"
+                f"rendition {self.order.rendition} of collection {self.order.name} cannot be read at {at}, "
+                f"because it is written only for times below {written}: first write it up to {at + 1} (without "
+                f"rows if there are none)"
             )
 
     async def extend(self) -> None:
@@ -264,16 +264,16 @@ class _Handover:
         name, rendition = self.order.name, self.order.rendition
         if built_from >= self.clock:
             raise RenditionRefused(
-                f"rendition {rendition} of collection {name} cannot be built from the collection "
-                f"as of {built_from}, because the collection is written only below {self.clock}: "
-                f"hand over with the time, in milliseconds, at which the collection was read"
+                f"rendition {rendition} of collection {name} cannot be built from the collection as of "
+                f"{built_from}, because the collection is written only for times below {self.clock}: give as "
+                f"built_from the time, in milliseconds, at which the collection was read"
             )
         written = min(self.uppers[each] for each in self._new)
         if written <= built_from:
             raise RenditionRefused(
-                f"rendition {rendition} of collection {name} is written only below {written}, but "
-                f"should be built from the collection as of {built_from}: write the rendition up "
-                f"to {built_from + 1} first, even without rows"
+                f"rendition {rendition} of collection {name} cannot be built from the collection as of "
+                f"{built_from}, because the rendition is written only for times below {written}: first write "
+                f"it up to {built_from + 1} (without rows if there are none)"
             )
 
     def _check_same(self, built_from: int) -> None:
@@ -291,7 +291,7 @@ class _Handover:
 
     def _refuse(self, built_from: int) -> None:
         raise RenditionRefused(
-            f"rendition {self.order.rendition} was built from collection {self.order.name} as of "
-            f"{built_from}, but the collection was changed since: also write the rows that follow "
-            f"from this change, and hand over with the time of the change"
+            f"rendition {self.order.rendition} was built from collection {self.order.name} as of {built_from}, "
+            f"but the collection has changed since then: write to the rendition also the rows that follow from "
+            f"this change, and hand over with the time of the change as built_from"
         )

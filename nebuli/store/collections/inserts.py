@@ -311,8 +311,8 @@ def _check_numbered(collection: Collection, producer: str, sequence: int) -> Non
         is_whole = False
     if not is_whole:
         raise CollectionMisused(
-            f"rows for collection {collection.name} cannot be those of producer {producer!r} with sequence "
-            f"{sequence!r}: use a Unicode string, and a signed integer of 64 bits"
+            f"rows for collection {collection.name} have the producer {producer!r} and the sequence "
+            f"{sequence!r}: expected a Unicode string, and a signed integer of 64 bits"
         )
 
 

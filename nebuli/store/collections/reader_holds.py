@@ -82,8 +82,8 @@ def check_not_own(hold: str) -> None:
         raise CollectionMisused(f"the hold {HELD_OFF} belongs to a handover: choose another name")
     if hold == HISTORY:
         raise CollectionMisused(
-            f"the hold {HISTORY} belongs to the collection, which moves it: choose another name; "
-            f"how far back the collection can be read is set when it is created"
+            f"the hold {HISTORY} belongs to the collection itself: choose another name; how far back the "
+            f"collection can be read is set when the collection is created"
         )
 
 

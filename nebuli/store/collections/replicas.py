@@ -108,8 +108,8 @@ async def _refuse_active(space: Space, given: Write) -> None:
     _, line, _ = await space.look(given.collection)
     if line.period(given.rendition) is not None:
         raise CollectionMisused(
-            f"the store assigns the times of collection {given.collection.name}: insert its rows without "
-            "times; only a future rendition is written with times"
+            f"the store assigns the times of collection {given.collection.name}: insert rows without times; "
+            f"rows with times can be written only to a rendition that was never the current one"
         )
 
 
@@ -142,9 +142,9 @@ class _Part:
                 shard.name,
                 given.lower,
                 there,
-                f"rendition {given.rendition} of collection {given.collection.name} is written below "
-                f"{there}, but this writer continues at {given.lower}: the times between them are missing; "
-                f"write from {there}",
+                f"rendition {given.rendition} of collection {given.collection.name} is written only for times "
+                f"below {there}, but this writer continues at {given.lower}: the times between them are "
+                f"missing; write from {there} on",
             )
 
     async def differences(self) -> dict[int, pa.RecordBatch]:

@@ -88,7 +88,7 @@ def _only(batches: Sequence[pa.RecordBatch], before: str | None, time: int) -> s
     left = {name: weight for name, weight in weights.items() if weight}
     if list(left.values()) != [1]:
         raise Damaged(
-            f"the metadata of a collection has {left or 'nothing'} at time {time}, but must have exactly one "
-            "rendition: restore the store's folder from a copy"
+            f"the metadata of a collection must have exactly one rendition at time {time}, but has "
+            f"{left or 'nothing'}: restore the store's folder from a copy"
         )
     return next(iter(left))

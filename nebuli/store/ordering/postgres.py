@@ -343,7 +343,7 @@ class PostgresOrdering:
                 if deadline is None:
                     deadline = now + away_s
                     _log.warning(
-                        "%s does not answer (%s): waiting for it, for %g s at most",
+                        "%s does not answer (%s): waiting for it for up to %g s",
                         self._where,
                         said(error),
                         away_s,

@@ -199,8 +199,8 @@ def unpacked_first(shard: str, sequence: int, data: bytes) -> ShardState:
         return unpacked(sequence, msgpack.unpackb(data)["state"])
     except (ValueError, TypeError, KeyError, msgpack.exceptions.UnpackException) as error:
         raise Damaged(
-            f"the log of shard {shard} begins with entry {sequence}, which is not a whole state ({error!r}): restore "
-            f"the store's folder from a copy"
+            f"the log of shard {shard} begins with entry {sequence}, which is not a complete state ({error!r}): "
+            f"restore the store's folder from a copy"
         ) from error
 
 
@@ -380,7 +380,7 @@ class AppendPart:
         if self.may_have_happened and state.upper > self.expected and not state.remembers(self.expected):
             raise Unclear(
                 f"an append to shard {self.shard} at {self.expected}",
-                f"the shard's upper is now {state.upper}, after more appends than the state records",
+                f"the shard's upper is now {state.upper}, and its state only records later appends",
                 self.id,
             )
         if state.upper == FINISHED:

@@ -110,7 +110,7 @@ def position_refusal(channel: InboundChannel, stream: str, kept: Available) -> R
     error: NetChannelError
     if expected > kept.head:
         error = StreamReplaced(
-            f"{place}, but the sender's stream only reaches {kept.head}, so it is another stream"
+            f"{place}, but the sender's stream has only reached number {kept.head}, so it is another stream"
         )
     elif expected < kept.oldest:
         error = PositionLost(f"{place}, but the sender's oldest kept message is {kept.oldest}")

@@ -467,7 +467,7 @@ class InboundChannel:
             if not self._dropping:
                 self._dropping = True
                 log.warning(
-                    "channel %s: its sender drops messages, first %d to %d: its buffer is full",
+                    "channel %s: its sender drops messages, first messages %d to %d, because its buffer is full",
                     self.id, expected, end - 1,
                 )  # fmt: skip
             self.dropped += end - expected
@@ -520,8 +520,8 @@ class InboundChannel:
         ):
             self.starved = True
             log.warning(
-                "channel %s is starved: its consumer waits for message %d, but the sender's buffer is full, because "
-                "the %d messages from number %d on are not acknowledged: acknowledge more often, or give the sender "
+                "channel %s is starved: its consumer waits for message %d, but the sender's buffer is full, because it "
+                "contains %d unacknowledged messages, from number %d on: acknowledge more often, or give the sender "
                 "a larger buffer",
                 self.id, expected, expected - self.acknowledged, self.acknowledged,
             )  # fmt: skip
@@ -530,10 +530,10 @@ class InboundChannel:
     def _due(self, sequence: int) -> int:
         expected = self.expected or 0
         if sequence > expected or self.ended is not None:
-            raise ProtocolError(
-                f"channel {self.id!r}: expected message {expected}, got {sequence}"
-                + ("" if self.ended is None else f", after the end at {self.ended}")
+            due = (
+                f"expected message {expected}" if self.ended is None else f"the stream ended at {self.ended}"
             )
+            raise ProtocolError(f"channel {self.id!r}: {due}, got message {sequence}")
         return expected
 
     def take_in(self, bodies: list[memoryview], notes: list[bytes], timestamp: int) -> None:

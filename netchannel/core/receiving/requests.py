@@ -165,8 +165,8 @@ class RequestControl(AcceptedControl):
         """Count what is kept for this client until `let_go`. Raises NetChannelError if it is too much."""
         if what not in self._held and len(self._held) >= HELD_LIMIT:
             raise NetChannelError(
-                f"{self.peer} has {len(self._held)} watches and unused tokens, the limit is {HELD_LIMIT}: "
-                "close readers that are not needed, or use another connection"
+                f"{self.peer} has {len(self._held)} watches and unused tokens, and the limit is {HELD_LIMIT}: "
+                f"close readers that are not needed, or use another connection"
             )
         self._held.add(what)
 

@@ -136,8 +136,8 @@ class Consumers:
         for text in (name, holder):
             if not is_consumer(text):
                 raise NetChannelError(
-                    f"the name {text[:60]!r} of a consumer or its holder has {len(text)} characters: expected 1 to "
-                    f"{NAME_LIMIT} printable ones"
+                    f"the name {text[:60]!r} of a consumer or of its holder has {len(text)} characters: expected 1 to "
+                    f"{NAME_LIMIT} printable characters"
                 )
 
     def acknowledge(self, name: str, holder: str, upto: int) -> Consumer:

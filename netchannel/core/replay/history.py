@@ -109,8 +109,8 @@ class History(ABC):
             )
         if not first <= until <= self.head:
             raise NetChannelError(
-                f"messages {first} to {until} of stream {self.stream!r} were requested, but only {self.oldest} to "
-                f"{self.head} are kept: wait with heads(beyond=...)"
+                f"messages {first} to {until} of stream {self.stream!r} were requested, but only {self.oldest} "
+                f"to {self.head} are kept: wait for more messages with heads(beyond=...)"
             )
 
     @abstractmethod

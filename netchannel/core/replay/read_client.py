@@ -78,8 +78,8 @@ class RangeRead:
         end = frame.sequence + len(bodies)
         if frame.sequence != self.next or not self.next < end <= self.until:
             raise ProtocolError(
-                f"messages {frame.sequence} to {end} arrived in place of {self.next} to {self.until}: "
-                f"only the messages before number {self.next} are complete"
+                f"expected messages from {self.next} to {self.until}, got {frame.sequence} to {end}: only the "
+                f"messages before number {self.next} are complete"
             )
         self.reader.decoder_of(self.stream).check(bodies, context, self.reader.message_limit)
         self.queue.add(Chunk(bodies, notes, end, frame.timestamp, context))
@@ -91,7 +91,8 @@ class RangeRead:
         """The end of the range came. Raises ProtocolError if it is not the end."""
         if not until == self.next == self.until:
             raise ProtocolError(
-                f"a range that must end at number {self.until} ended at {until}, after messages up to {self.next}"
+                f"a range that must end at number {self.until} ended at number {until}, after the messages "
+                f"below number {self.next}"
             )
         self.complete, self.link = True, None
         self.reader.channel.peer.progressed()
@@ -266,7 +267,9 @@ class ReadClientData(Link):
             reading = self._reading
             if reading is None:
                 if frame.kind != Kind.REFUSED:  # of another stream, e.g.: the next range finds out
-                    raise ProtocolError(f"a frame {Kind(frame.kind).name} arrived without a requested range")
+                    raise ProtocolError(
+                        f"a frame {Kind(frame.kind).name} arrived, although no range was requested"
+                    )
                 self.abort(_text(frame))
                 return
             self._take(reading, frame)

@@ -126,7 +126,9 @@ class ReadServerData(ReadLink):
         self._refuse("protocol", self.cause)
 
     def replaced(self, now: float) -> None:
-        self._end(StreamReplaced(f"stream {self._history.stream!r} has ended, and a new stream is kept"))
+        self._end(
+            StreamReplaced(f"stream {self._history.stream!r} has ended, and was replaced by a new stream")
+        )
 
     def output(self) -> list[Buffer]:
         """Return queued frames, then as much of the ranges as a write takes."""

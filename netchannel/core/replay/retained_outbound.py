@@ -66,8 +66,8 @@ class RetainedOutbound(RetainedService):
             raise type(self.broken)(*self.broken.args)
         if self.closing or self.is_left:
             raise ChannelClosed(
-                f"channel {self.id!r} was closed by this side after {self.position} messages: register it again for a "
-                f"new stream, once its consumers have acknowledged this stream"
+                f"channel {self.id!r} was closed by this side after {self.position} messages: to begin a new "
+                f"stream, register the channel again once its consumers have acknowledged this stream"
             )
 
     def room(self, size: int) -> bool:

@@ -319,7 +319,8 @@ class RetainedService(ChannelService):
         upto = message.upto
         if upto > history.head:
             raise NetChannelError(
-                f"channel {self.id!r}: all messages below {upto} were acknowledged, but only {history.head} are kept"
+                f"channel {self.id!r}: all messages below {upto} were acknowledged, but the stream has only "
+                f"{history.head} messages"
             )
         consumer = self.consumers.acknowledge(message.consumer, message.holder, upto)
         self._settled(client, message, now, position=consumer.position)

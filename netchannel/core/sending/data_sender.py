@@ -134,7 +134,7 @@ class SenderData(Connection):
             case Kind.FINISHED:
                 if attached and not self.end_sent:
                     raise ProtocolError(
-                        f"{self.remote} has finished channel {channel.id!r} before its end was sent"
+                        f"{self.remote} has finished channel {channel.id!r}, but the end of its stream was not sent"
                     )
                 count = None if attached else frame.sequence
                 channel.finished("end", "its end is acknowledged", now, count)

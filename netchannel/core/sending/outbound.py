@@ -265,8 +265,9 @@ class OutboundChannel(JobOwner):
 
     def _too_large(self, size: int, limit: int) -> MessageTooLarge:
         return MessageTooLarge(
-            f"a message on channel {self.id!r}, its schema or its dictionaries have {size} bytes, but {self.to} takes "
-            f"at most {limit} bytes; send smaller batches, or raise the receiver's message_limit"
+            f"a message on channel {self.id!r} is too large: the message, its schema or its dictionaries have {size} "
+            f"bytes, but {self.to} takes at most {limit} bytes; send smaller batches, or raise the receiver's "
+            f"message_limit"
         )
 
     def granted(self, link: Connection, message_limit: int, now: float) -> None:
@@ -290,8 +291,8 @@ class OutboundChannel(JobOwner):
         if self.closing is not None or self.terminal:
             did = f"aborted ({self.closing.failure})" if self.closing and self.closing.failure else "closed"
             raise ChannelClosed(
-                f"channel {self.id!r} was {did} by this side after {self.head} messages: for a new stream, "
-                f"register it again after it has ended"
+                f"channel {self.id!r} was {did} by this side after {self.head} messages: to send a new stream, wait "
+                f"until this one has ended, and register the channel again"
             )
 
     def make_room(self, size: int) -> bool:
@@ -343,10 +344,10 @@ class OutboundChannel(JobOwner):
         if not self.starved:
             self.starved = True
             log.warning(
-                "channel %s to %s is starved: %d messages from number %d on are received but not acknowledged, so "
-                "the buffer (%s) is full; but the consumer waits for message %d: acknowledge more often, or give the "
-                "sender a larger buffer",
-                self.id, self.to, self.head - self.acknowledged, self.acknowledged, self.buffer, self.head,
+                "channel %s to %s is starved: its consumer waits for message %d, but has not acknowledged the %d "
+                "messages from number %d on, so the buffer (%s) is full: acknowledge more often, or give the sender "
+                "a larger buffer",
+                self.id, self.to, self.head, self.head - self.acknowledged, self.acknowledged, self.buffer,
             )  # fmt: skip
 
     def on_upquery(self, waiting: Upqueries, body: bytes) -> None:

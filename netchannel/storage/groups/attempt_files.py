@@ -190,7 +190,7 @@ class AttemptFile:
             except FileNotFoundError:
                 pass  # the process that opened the folder since has removed it
             except OSError as error:
-                log.warning("%s cannot be deleted (%s): it takes up space", path, error)
+                log.warning("%s cannot be deleted (%s), and still takes up disk space", path, error)
 
     def close(self) -> None:
         """Give the descriptor back."""

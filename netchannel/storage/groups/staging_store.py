@@ -308,7 +308,9 @@ class StagingStore:
         try:
             self.spares.remove([(each.path, each.segment.size) for each in attempts], durably=durably)
         except OSError as error:
-            log.warning("attempts in %s cannot be deleted (%s): they take up space", self.path, error)
+            log.warning(
+                "attempts in %s cannot be deleted (%s), and still take up disk space", self.path, error
+            )
 
     def age(self) -> None:
         """Delete files that were to be written again, and have not been since the last time."""
@@ -464,7 +466,9 @@ def _replayed(
         schema = fields.get("schema", schema)
     if acknowledged > head:
         raise damaged(
-            path / JOURNAL, 0, f"its messages end at {head}, although {acknowledged} are acknowledged"
+            path / JOURNAL,
+            0,
+            f"its messages end at {head}, but messages below {acknowledged} are acknowledged",
         )
     parts = tuple(
         _part(files, path, promise) for promise in promises if promise.first + promise.messages > acknowledged

@@ -132,7 +132,7 @@ async def test_a_paused_circuit_that_is_pushed_into_without_end_holds_pushers_ba
         async with Circuit(address, deadline_s=2.0) as hasty:
             with pytest.raises(
                 circuits.InputFull,
-                match=rf"pushes of \d+ bytes wait here already, the limit is {MESSAGE_BYTES + WAITING},",
+                match=rf"\d+ of at most {MESSAGE_BYTES + WAITING} bytes of pushes already wait here,",
             ):
                 await hasty.push("a", batch(("z", 1)), producer="hasty", sequence=0)
             assert await hasty.next_sequence("a", "hasty") == 0

@@ -29,9 +29,9 @@ async def test_who_stages_too_much_for_one_push_is_told_to_stage_less_and_not_to
         calls=SimpleNamespace(to=lambda *_: nullcontext(MemberConnection()), closed=False),
     )
     calls = CircuitCalls(run)
-    with pytest.raises(CircuitFailed, match="2147483648 bytes are staged, but at most 1073741824") as raised:
+    with pytest.raises(CircuitFailed, match="with 2147483648 staged bytes, but at most 1073741824") as raised:
         await calls.push_staged("a", "spark query 7", 3, ["piece"], 1.0)
     await calls.close()
-    assert "limit its batches (maxFilesPerTrigger, maxBytesPerTrigger" in str(raised.value)
+    assert "Limit its batches (maxFilesPerTrigger, maxBytesPerTrigger" in str(raised.value)
     assert "cannot continue with this checkpoint" in str(raised.value)
     assert "send number 3 again" not in str(raised.value)

@@ -165,7 +165,7 @@ async def test_a_number_that_is_not_the_next_one_is_refused(serve: Serve) -> Non
         with pytest.raises(circuits.SequenceGap, match="number 2 for input a, but its next is 1") as gap:
             await circuit.push("a", batch(("x", 1)), producer="p", sequence=2)
         assert gap.value.expected == 1
-        with pytest.raises(circuits.SequenceReused, match="kept with other rows") as reused:
+        with pytest.raises(circuits.SequenceReused, match="already belongs to other rows") as reused:
             await circuit.push("a", batch(("y", 1)), producer="p", sequence=0)
         assert reused.value.expected == 1
         await circuit.push(

@@ -230,7 +230,7 @@ def test_what_a_worker_was_given_waits_for_the_package_to_be_back(
     state = ("--state", str(first.directory / "fragments"))
     without = nebuli("worker", "--data", first.data, "--grpc", first.grpc, *state, directory=tmp_path)
     assert without.exit_code == 2
-    assert "its connector is not available: unknown type 'SQLite'" in without.error
+    assert "connector is not available: unknown type 'SQLite'" in without.error
     first.begin(*state)
     first.start(id_)
     assert first.wait_for_state(id_, wire.STATE_FINISHED).rows_in == 50

@@ -253,8 +253,9 @@ def test_an_entry_point_to_something_else_is_its_authors_mistake(
     with pytest.raises(ConnectorUnusable) as caught:
         SOURCES.named(name)
     assert str(caught.value) == (
-        f"source type '{name}' comes from package queue_one 1.5, whose entry point queue_one:{value} is not a "
-        f"SourceConnector with an implementation and type: Literal['{name}']; report this to its author"
+        f"source type '{name}' comes from package queue_one 1.5, but its entry point queue_one:{value} is not a "
+        f"subclass of SourceConnector with the attribute 'implementation' and the field type: Literal['{name}']; "
+        f"report this to the author of the package"
     )
 
 
@@ -300,7 +301,7 @@ def test_a_worker_that_is_started_without_the_package_keeps_what_it_was_given(
     with Records(path.parent) as records, pytest.raises(StateUnusable) as caught:
         records.load()
     assert str(caught.value).startswith(
-        f"{path} is a fragment's record, and its connector is not available: unknown type 'Queue'; expected "
+        f"{path} is the record of a fragment whose connector is not available: unknown type 'Queue'; expected "
     )
     assert path.exists()
 

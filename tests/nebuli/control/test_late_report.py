@@ -104,7 +104,10 @@ def test_rows_without_a_time_are_not_late_and_fail_a_run_that_is_to_fail(tmp_pat
     (tmp_path / "out.csv").write_text("as before", "utf-8")
     failed = run(tmp_path, "--late", "fail", seconds=seconds)
     assert failed.exit_code == 1
-    assert "2 at operator minute, where column at is NULL; --late fail makes the query fail" in failed.error
+    assert (
+        "2 at operator minute, where column at is NULL; with --late fail, such rows make the query"
+        in failed.error
+    )
     assert (tmp_path / "out.csv").read_text("utf-8") == "as before"
 
 

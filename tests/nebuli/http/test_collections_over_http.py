@@ -292,7 +292,7 @@ REFUSED: dict[str, tuple[Ask, int, str, str]] = {
         *(
             400,
             "wrong_rows",
-            "expected in each line a JSON object with the columns shop, amount: JSON parse",
+            "expected a JSON object with the columns shop, amount in each line: JSON parse",
         ),
     ),
     "another type of rows": (
@@ -330,7 +330,7 @@ REFUSED: dict[str, tuple[Ask, int, str, str]] = {
         *(
             409,
             "rendition_refused",
-            "collection sales can be read as rendition r1: hand over to another rendition first",
+            "collection sales is read from rendition r1: hand over to another rendition first",
         ),
     ),
     "its own hold": (

@@ -47,5 +47,7 @@ def test_rows_are_read_as_they_are_written() -> None:
 
 @pytest.mark.parametrize("wrong", [{"day": "soon"}, {"day": 5}, {"bytes": "*"}, {"key": None}, {"other": 1}])
 def test_what_is_no_row_is_refused(wrong: dict[str, object]) -> None:
-    with pytest.raises(WrongRows, match=r"with the columns key, at, day, bytes, most: .*; nothing was kept"):
+    with pytest.raises(
+        WrongRows, match=r"with the columns key, at, day, bytes, most in each line: .*; nothing was kept"
+    ):
         rows_of_lines(json.dumps(SAID | wrong).encode(), SCHEMA)

@@ -618,7 +618,9 @@ async def test_what_cannot_be_is_refused_and_nothing_happens(sources: Sources, l
         await sources.skip("orders", 0, raw_source="metadata")
     await sources.drop("kept")
     await sources.collections.create("typed", definition(lines).schema)
-    with pytest.raises(SourceRefused, match=r"columns id, amount, and no bytes column payload: .*format"):
+    with pytest.raises(
+        SourceRefused, match=r"columns id, amount, and no bytes column payload to decode: .*format"
+    ):
         await sources.create(
             parse_definition(
                 "name: decoded\nfrom: {type: Collection, collection: typed}\nformat: JSON\n"

@@ -304,7 +304,9 @@ async def test_a_gap_and_a_number_used_twice_are_errors(log: InputLog, store: St
             await log.push("flights", zset((1, 1)), producer="p", sequence=2)
         assert (raised.value.expected, raised.value.got) == (1, 2)
         for handle, rows in (("flights", zset((1, 2))), ("flights", zset((2, 1))), ("wind", wind(1.0))):
-            with pytest.raises(SequenceReused, match=r"number . was kept with other content") as reused:
+            with pytest.raises(
+                SequenceReused, match=r"number . was already kept with different content"
+            ) as reused:
                 await log.push(handle, rows, producer="p", sequence=0)
             assert (reused.value.expected, reused.value.got) == (1, 0)
         with pytest.raises(SchemaMismatch):
@@ -411,7 +413,8 @@ async def test_a_step_that_comes_out_the_same_is_dropped_and_another_is_an_error
     await output.write(0, {"delays": zset((1, 1), (2, 2))})
     await output.write(0, {"delays": zset((2, 1), (1, 1), (2, 1)), "wind": wind(1.0).slice(0, 0)})
     with pytest.raises(
-        OutputDiffers, match="step 0 of output log member 0 has other rows than before in delays, wind"
+        OutputDiffers,
+        match="step 0 was repeated, and its rows in delays, wind differ from the rows in output log member 0",
     ):
         await output.write(0, {"delays": zset((1, 1), (2, 3)), "wind": wind(1.0)})
     assert weights([await output.read("delays", 0)]) == {1: 1, 2: 2}

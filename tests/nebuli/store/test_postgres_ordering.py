@@ -76,7 +76,7 @@ def test_a_server_that_stays_away_is_waited_for_so_long(own: Server) -> None:
     ordering = PostgresOrdering(at(own), away_s=0.5)
     ordering.open()
     own.stop()
-    with pytest.raises(StoreAway, match=r"did not answer for 0\.[56]\d* s .*nothing happened"):
+    with pytest.raises(StoreAway, match=r"did not answer for 0\.[56]\d* s .*nothing was changed"):
         ordering.heads(["a"])
     with pytest.raises(StoreUnusable, match=r"cannot be used as a store: .*refused"):
         PostgresOrdering(at(own), open_s=0.1).open()

@@ -150,7 +150,9 @@ async def test_a_snapshot_waits_for_its_time(shard: Shard, other: Store) -> None
 
 async def test_a_snapshot_that_does_not_come_says_so(shard: Shard) -> None:
     await fill(shard, zset((1, 1)))
-    with pytest.raises(NotYet, match=r"only below 1, and did not reach 7 within 0\.01 s") as raised:
+    with pytest.raises(
+        NotYet, match=r"time 7 yet: its upper is 1, and has not risen above 7 within 0\.01 s"
+    ) as raised:
         await shard.snapshot(7, deadline_s=0.01)
     assert (raised.value.asked, raised.value.upper) == (7, 1)
 
@@ -489,7 +491,7 @@ async def test_below_its_since_a_shard_keeps_its_contents(shard: Shard, other: S
             assert weights(await each.snapshot(time)) == before[time]
         for time in range(6):
             with pytest.raises(
-                SinceMismatch, match=f"cannot be read at time {time} any more, because its since is 6"
+                SinceMismatch, match=f"cannot be read at time {time} any more, because 6 is the earliest"
             ):
                 await each.snapshot(time)
         with pytest.raises(SinceMismatch):

@@ -223,7 +223,7 @@ async def test_an_append_whose_fate_was_forgotten_is_not_said_to_be_lost(
     for time in range(10):
         await shard.compare_and_append([], time, time + 1, append_id=b"%d" % time)
     await shard.compare_and_append([], 6, 7, append_id=b"6")
-    with pytest.raises(Unclear, match="after more appends than the state records"):
+    with pytest.raises(Unclear, match="its state only records later appends"):
         await shard.compare_and_append([], 3, 4, append_id=b"3")
     with pytest.raises(UpperMismatch):  # nobody has tried this one before
         await shard.compare_and_append([], 3, 4)
@@ -250,7 +250,7 @@ async def test_an_append_that_is_forgotten_before_its_fate_is_learned_is_not_sai
     async with store_at(place, plan) as store:
         shard = await store.create_shard("s", SCHEMA)
         plan.at = len(plan.calls)
-        with pytest.raises(Unclear, match="after more appends than the state records"):
+        with pytest.raises(Unclear, match="its state only records later appends"):
             await shard.compare_and_append([], 0, 1)
 
 
@@ -381,7 +381,7 @@ async def test_a_damaged_blob_is_named_with_both_checksums(store: Store, place: 
                 await read()
             assert (raised.value.owner, raised.value.blob) == ("shard s", name)
             assert f"its checksum is {raised.value.found:016x}" in str(raised.value)
-            assert f"written with {raised.value.expected:016x}; restore this file" in str(raised.value)
+            assert f"written with {raised.value.expected:016x}; restore its file" in str(raised.value)
     blobs.put("shard/s", name, [content])
     assert weights(await shard.snapshot(4)) == {1: 1, 2: 1, 3: 1}
 
@@ -402,7 +402,7 @@ async def test_a_log_that_begins_in_its_middle_is_damaged(store: Store, other: S
     shard = await store.create_shard("s", SCHEMA)
     await shard.compare_and_append([], 0, 1)
     shard._access._ordering.truncate("shard/s", 2)
-    with pytest.raises(Damaged, match="begins with entry 2, which is not a whole state"):
+    with pytest.raises(Damaged, match="begins with entry 2, which is not a complete state"):
         await other.open_shard("s")
 
 

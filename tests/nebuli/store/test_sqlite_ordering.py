@@ -135,7 +135,7 @@ def test_entries_that_are_gone_from_the_middle_are_missed(tmp_path: Path, orderi
     with sqlite3.connect(tmp_path / "store" / FILE) as writer:
         writer.execute("delete from entries where data = x'32' and id > (2 << 40)")
     writer.close()
-    with pytest.raises(EntriesMissing, match="b ends with entry 3, but only 2 "):
+    with pytest.raises(EntriesMissing, match="the last entry of b is 3, but only 2 "):
         ordering.scan("b", 0)
 
 

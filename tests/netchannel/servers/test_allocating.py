@@ -149,7 +149,7 @@ async def test_what_is_sent_is_the_channels(receiver: ReceiverServer, sender: Se
         await outbox.send(memory[:10])
         with pytest.raises(ValueError, match="released"):
             memory[0] = 2
-        with pytest.raises(SchemaMismatch, match=r"released.*is sent once"):
+        with pytest.raises(SchemaMismatch, match=r"released.*is sent only once"):
             await outbox.send(memory)
         assert bytes(await inbox.recv()) == b"\1" * 10
         await memory_is_there(inbox, outbox)

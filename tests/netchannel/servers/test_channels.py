@@ -139,8 +139,8 @@ async def test_who_leaves_without_closing_is_told_what_did_not_arrive(
     async with SenderServer() as sender:
         outbox = sender.register_channel("c", to="127.0.0.1:1", codec="bytes")
         await outbox.send_many([b"0", b"1"])
-    (told,) = [text for text in caplog.messages if "left without close()" in text]
-    assert "2 sent messages, those from number 0 on were not acknowledged" in told
+    (told,) = [text for text in caplog.messages if "was not closed before its server" in text]
+    assert "2 messages were sent, but those from number 0 on were not acknowledged" in told
 
 
 async def test_a_close_that_waits_for_acknowledgements_says_so(

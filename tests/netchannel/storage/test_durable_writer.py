@@ -478,7 +478,9 @@ async def test_a_segment_that_is_missing_is_said_when_the_buffer_is_opened(
         for number, file in enumerate(segments):
             content = file.read_bytes()
             file.unlink()
-            with pytest.raises(MessagesLost, match=f"missing in {file.parent}, and were not acknow") as error:
+            with pytest.raises(
+                MessagesLost, match=f"missing in {file.parent}, although they were not acknow"
+            ) as error:
                 opened(sender, tmp_path, free_address, max_disk_bytes=1 << 20)
             assert error.value.first == number
             file.write_bytes(content)

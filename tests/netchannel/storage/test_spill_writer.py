@@ -205,7 +205,7 @@ async def test_what_does_not_go_together() -> None:
         BufferPolicy(when_full="drop_oldest", directory="/tmp")
     with pytest.raises(ValueError, match=r"spill.*directory"):
         BufferPolicy(when_full="spill", directory="/tmp")
-    with pytest.raises(ValueError, match="max_disk_bytes=5 bounds files"):
+    with pytest.raises(ValueError, match="max_disk_bytes=5 limits the size of files"):
         BufferPolicy(max_disk_bytes=5)
     async with ReceiverServer() as receiver:
         with pytest.raises(ValueError, match="receiver"):

@@ -78,7 +78,7 @@ def test_a_scheme_is_registered_once(taken: str) -> None:
 
 @pytest.mark.parametrize("bad", ["", "1a", "a:b", "a b", "ä"])
 def test_a_scheme_is_a_word(bad: str) -> None:
-    with pytest.raises(ValueError, match="is not a scheme"):
+    with pytest.raises(ValueError, match="is not a valid scheme"):
         register(bad, FramedTransport(bad))
 
 

@@ -147,7 +147,7 @@ def test_mistakes_in_a_querys_policies_have_their_places() -> None:
         parse_query(text, file="q.json")
     assert [str(mistake).partition(";")[0] for mistake in caught.value.mistakes] == [
         "q.json:1:26: unknown key 'when_ful' (did you mean 'when_full'?)",
-        "q.json:2:22: expected 'forever', or a number of seconds from 0, as retry, got -1",
+        "q.json:2:22: retry must be 'forever' or a number of seconds (0 or more), got -1",
         "q.json:3:10: policies are given for the output of 't', but no operator with an output has this id",
         "q.json:3:19: policies are given for the output of 'out', but no operator with an output has this id",
     ]
@@ -186,7 +186,7 @@ def test_waiting_on_wants_seconds_to_wait() -> None:
     """What would it be told after?"""
     for retry in ("forever", 0):
         with pytest.raises(
-            ValueError, match=f"on_failure wait cannot be combined with retry {retry}.* above 0"
+            ValueError, match=f"on_failure 'wait' cannot be combined with retry {retry}.* more than 0"
         ):
             FaultSettings.model_validate({"retry": retry, "on_failure": "wait"})
 
@@ -218,11 +218,11 @@ nodes:
         ),
         "t.yaml:4:23: expected at least 1 as max_bytes, got 0",
         "t.yaml:4:37: expected one of block, fail, drop_oldest, spill as when_full, got 'spil' (did you mean 'spill'?)",
-        "t.yaml:5:18: expected 'forever', or a number of seconds from 0, as retry, got 'never'",
+        "t.yaml:5:18: retry must be 'forever' or a number of seconds (0 or more), got 'never'",
         "t.yaml:8:13: expected one of embedded, spark as engine, got 'Spark' (did you mean 'spark'?)",
         (
-            "t.yaml:9:24: when_full spill cannot be combined with directory x, which keeps all messages on disk; "
-            "expected when_full block or fail, or no directory"
+            "t.yaml:9:24: when_full 'spill' cannot be combined with directory x, which keeps all messages on disk: "
+            "use when_full 'block' or 'fail', or omit directory"
         ),
         "t.yaml:10:13: expected either file or env as secret",
         "t.yaml:12:19: expected env to name an environment variable: letters, digits and underscores",

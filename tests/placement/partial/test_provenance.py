@@ -219,7 +219,10 @@ def test_an_outer_join_is_passed_towards_the_input_whose_rows_are_all_given() ->
         sources[how] = {path.target.node: path.source for path in plan.paths if path.target.port is None}
         if how == "full":
             why = plan.full[Place("v", ("a",))]
-            assert why == "a is part of the key of full join j, and no input has all of its values"
+            assert (
+                why
+                == "a is part of the key of full join j, but no input of the join contains all of its values"
+            )
     by_key = Place("j", ("a", "b"))
     assert sources == {
         "inner": {"v": Place("left", ("a",)), "w": by_key},

@@ -71,14 +71,14 @@ def test_what_is_full_is_where_all_rows_are_that_it_needs():
     assert planned_of(with_addition(running(), added(fresh, by_n))[0]).full
     (mistake,) = mistakes(op("view", "by_n", input="counts", key=["n"]))
     assert mistake.startswith(
-        "more.json:1:16: view by_n: counts by k would have to be full for this operator, but is partial"
+        "more.json:1:16: view by_n: it needs the full state of counts by k, but this state is partial"
     )
     assert "(one of one, two)" in mistake
     (mistake,) = mistakes(
         op("aggregate", "sums", input="joined", by=[], aggregates={"n": "count(*)"}),
         op("view", "by_n", input="sums", key=["n"]),
     )
-    assert "would have to be full" in mistake or "in another fragment" in mistake
+    assert "needs the full state of" in mistake or "in another fragment" in mistake
     streams = running(TWO, op("view", "v", input="two", key=["k"]), bases=())
     (mistake,) = mistakes(op("view", "w", input="two", key=["v"]), to=streams)
     assert "which is not a base, so its rows were not kept" in mistake
@@ -146,8 +146,8 @@ def test_of_an_operator_in_shards_more_is_read_where_they_are_put_together():
     assert "distinct d: a running query gets no new processes; omit 'shard'" in mistake
     (mistake,) = mistakes(op("view", "w", input="counts", key=["n"]), to=fragments)
     assert mistake == (
-        "more.json:1:16: view w: counts by k would have to be full for this operator, but is "
-        "partial in the running query (w by n needs every row of it: 'n' is a result of counts, "
+        "more.json:1:16: view w: it needs the full state of counts by k, but this state is partial in "
+        "the running query (w by n needs every row of it: 'n' is a result of counts, "
         "which does not group by it): read a base (two) through added operators instead"
     )
 

@@ -74,7 +74,7 @@ def test_a_window_has_all_its_settings() -> None:
                 {"id": "j", "type": "join", "inputs": ["t", "u"], "on": ["k", "g"]},
                 {"id": "o", "type": "sink", "input": "j", "sink": "out"},
             ],
-            "join j: several inputs have a column n, x, which a statement would name differently: rename it",
+            "join j: several inputs have a column n, x, and a statement would rename such columns: give them",
         ),
     ],
 )

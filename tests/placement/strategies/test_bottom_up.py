@@ -132,7 +132,7 @@ def test_a_logical_source_of_several_parts_becomes_their_union():
             {"1": "", "2": "3", "3": ""},
             {},
             NoCommonAncestor,
-            "no node is downstream of source1 at 1:1, source2 at 2:1; add links: {downstream: [3:1]} to node 1:1",
+            "no node is downstream of all of source1 at 1:1, source2 at 2:1; add links: {downstream: [3:1]} to",
         ),
         (
             {"1": "4", "2": "4", "3": "", "4": ""},

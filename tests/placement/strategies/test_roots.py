@@ -95,7 +95,7 @@ def test_a_view_may_name_its_node(strategy: StrategyName):
             {},
             NoCommonAncestor,
             (
-                "view sink: no node is downstream of source1 at 1:1, source2 at 2:1; add links to a "
+                "view sink: no node is downstream of all of source1 at 1:1, source2 at 2:1; add links to a "
                 "node where these sources meet"
             ),
         ),

@@ -96,8 +96,16 @@ async def test_what_is_lost_is_an_error_or_the_read_goes_on_with_all_that_is_kep
 @pytest.mark.parametrize(
     ("start", "end", "said"),
     [
-        (7, "latest", "startingOffsets has 7 for channel 'rows', which has messages 2 to 6"),
-        ("earliest", 7, "endingOffsets has 7 for channel 'rows', which has messages 2 to 6"),
+        (
+            7,
+            "latest",
+            "startingOffsets' gives number 7 for channel 'rows', which has only the messages from 2 to 6",
+        ),
+        (
+            "earliest",
+            7,
+            "endingOffsets' gives number 7 for channel 'rows', which has only the messages from 2 to 6",
+        ),
         (5, 3, "endingOffsets has 3 for channel 'rows', but startingOffsets has 5"),
     ],
 )

@@ -64,7 +64,7 @@ def test_ends_without_a_beginning_go_on_from_the_start():
 
 def test_a_channel_that_is_gone_from_the_options_is_missed_only_while_it_has_rows_to_read():
     start, end = offset(a=Entry("s", 1)), offset(a=Entry("s", 2, first=1))
-    with pytest.raises(DataLost, match="messages of 'a' to read, but the channels of this run are b"):
+    with pytest.raises(DataLost, match="requires messages of 'a', but this run reads only the channels b"):
         ranges(start, end, (B,))
     assert ranges(end, offset(a=Entry("s", 2, first=2), b=Entry("t", 1, first=0)), (B,)) == [
         Range(B, "t", 0, 1)
@@ -106,6 +106,7 @@ def test_a_beginning_that_the_stream_has_not_got_to_is_refused(starting):
     """SP-OPT-1."""
     heads = Heads("s", 5, 9, 90, 900, False, None)
     with pytest.raises(
-        OptionError, match=r"startingOffsets has 10 for channel 'c', which has messages 5 to 9"
+        OptionError,
+        match=r"startingOffsets' gives number 10 for channel 'c', which has only the messages from 5 to 9",
     ):
         initial("c", starting, heads, "h")

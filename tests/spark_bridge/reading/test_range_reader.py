@@ -185,10 +185,16 @@ POINT, POINT_3D = pa.struct({"x": LONG}), pa.struct({"x": LONG, "y": LONG})
 
 NEXT = {
     # The fields before and after, a row, options, and the row that is read, or the conflict.
-    "added": ([N], [N, ("new", pa.string())], [2, "x"], {}, "the column 'new', string, did not exist"),
-    "added first": ([N], [("new", pa.null()), N], [None, 2], {}, "the column 'new', null, did not exist"),
+    "added": ([N], [N, ("new", pa.string())], [2, "x"], {}, "column 'new' of type string would be lost"),
+    "added first": ([N], [("new", pa.null()), N], [None, 2], {}, "column 'new' of type null would be lost"),
     "not chosen": ([N], [N, ("new", LONG)], [2, 3], {"columns": "n"}, {"n": 2}),
-    "beside metadata": ([N], [N, ("m", LONG)], [2, 3], {"includeMetadata": "true"}, "the column 'm', int64"),
+    "beside metadata": (
+        [N],
+        [N, ("m", LONG)],
+        [2, 3],
+        {"includeMetadata": "true"},
+        "column 'm' of type int64",
+    ),
     "another case": (
         [N],
         [("N", LONG)],
@@ -196,7 +202,7 @@ NEXT = {
         {},
         "a column 'n', but the batch has none .*: 'N' exists",
     ),
-    "both cases": ([N], [N, ("N", LONG)], [2, 3], {}, "the column 'N', int64, did not exist"),
+    "both cases": ([N], [N, ("N", LONG)], [2, 3], {}, "column 'N' of type int64 would be lost"),
     "twice": ([N], [N, N], [2, 3], {}, "a column 'n', but the batch has 2 of"),
     "gone": ([N, ("b", LONG)], [N], [2], {}, "a column 'b', but the batch has none of"),
     "gone, not chosen": ([N, ("b", LONG)], [N], [2], {"columns": "n"}, {"n": 2}),

@@ -161,7 +161,7 @@ def test_a_channel_that_is_called_otherwise_than_in_the_checkpoint_is_not_read_a
     reader = made(channels, "a", **before)
     now = step(reader, reader.initialOffset())
     with pytest.raises(
-        DataLost, match=r"checkpoint has channel 'a' .*start the query with the same endpoints as before"
+        DataLost, match=r"channel 'a' has the name .*start the query with the same endpoints as before"
     ):
         step(made(channels, "a", **after), now)
 

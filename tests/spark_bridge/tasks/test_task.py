@@ -52,7 +52,7 @@ def test_what_is_public_is_there():
 @pytest.mark.parametrize("template", ["rows/{part}", "rows/{}", "rows/{", "rows/{partition:x!}"])
 def test_a_template_with_another_field_is_refused_on_the_driver(template):
     schema = pa.schema({"id": pa.int64()})
-    with pytest.raises(spark_bridge.ChannelTemplate, match=r"its only field is \{partition\}"):
+    with pytest.raises(spark_bridge.ChannelTemplate, match=r"its only field can be \{partition\}"):
         spark_bridge.send(template, ANYWHERE)
     with pytest.raises(spark_bridge.ChannelTemplate):
         spark_bridge.receive(template, ANYWHERE, schema)
@@ -121,7 +121,7 @@ def test_a_task_that_fills_a_table_is_told_from_others(monkeypatch, properties, 
 
     monkeypatch.setattr("pyspark.TaskContext.get", Context)
     if refused:
-        with pytest.raises(OptionError, match=r"write with save\(\), or start\(\), in place of saveAsTable"):
+        with pytest.raises(OptionError, match=r"write with save\(\) or start\(\), instead of saveAsTable"):
             check_no_table()
     else:
         check_no_table()

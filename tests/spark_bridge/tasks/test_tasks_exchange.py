@@ -391,7 +391,9 @@ async def test_two_partitions_never_share_a_channel(spark):
         inbox = receiver.register_channel("shared")
         send = spark_bridge.send("shared", receiver.address)
         reading = asyncio.create_task(read(inbox))
-        with pytest.raises(Exception, match=r"this is partition 1: put \{partition\} into its name"):
+        with pytest.raises(
+            Exception, match=r"this is partition 1: put \{partition\} into the channel's name"
+        ):
             await run(spark.range(0, 10, 1, 2).mapInArrow(send, spark_bridge.SENT).collect)
         reading.cancel()
 

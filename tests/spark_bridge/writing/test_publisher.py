@@ -78,7 +78,10 @@ async def test_a_query_waits_for_its_consumer_for_longer_than_for_a_server_that_
         }
         done, _ = await asyncio.wait(waiting, timeout=1.5)
         assert not done
-        for said in ("out at .*: the query waits for its consumer", "channel out at .* has no room yet"):
+        for said in (
+            "channel out at .* is full, and the query waits for the consumer",
+            "channel out at .* has no room yet",
+        ):
             (told,) = [text for text in caplog.messages if re.match(said, text)]
             assert "bytes of groups are not yet acknowledged" in told
             assert "would exceed max_kept_bytes, 100: " in told
@@ -176,7 +179,7 @@ async def test_a_write_that_one_channel_refuses_is_published_in_none(tmp_path, c
         await asyncio.to_thread(write, "first", 1)
         for _ in range(2):
             with pytest.raises(
-                CheckpointReplaced, match=r"not this one \(second\), has written to channel 'b'"
+                CheckpointReplaced, match=r"than this one \(second\) has written to channel 'b'"
             ):
                 await asyncio.to_thread(write, "second", 0, 1)
         with pytest.raises(CheckpointReplaced, match="to channel 'b'"):
@@ -199,7 +202,7 @@ async def test_an_older_version_is_published_in_no_channel_and_an_empty_one_coun
             publish(once, work, [written(once, work, [each], each) for each in channels], None)
 
         await asyncio.to_thread(write, 9)
-        said = r"channel 'a' has txnVersion 9 of txnAppId 'app', but this write has 8"
+        said = r"channel 'a' already has a write with txnVersion 9 of txnAppId 'app', but this write has 8"
         with pytest.raises(CheckpointReplaced, match=said):
             await asyncio.to_thread(write, 8, 0, 1)
         await asyncio.to_thread(write, 10, 0)

@@ -91,7 +91,7 @@ async def test_one_checkpoint_is_one_however_it_is_written(tmp_path, monkeypatch
         receiver.register_staged_channel("out", StagingPolicy(tmp_path / "staged"))
         await asyncio.to_thread(commit, receiver, "one", **first)
         with pytest.raises(
-            CheckpointReplaced, match=rf"under checkpoint file://.*{tmp_path}/(ck|all/q): the checkpoint"
+            CheckpointReplaced, match=rf"with checkpoint file://.*{tmp_path}/(ck|all/q): the checkpoint"
         ):
             await asyncio.to_thread(commit, receiver, "two", **second)
 
@@ -114,11 +114,11 @@ async def test_a_query_that_cannot_be_guarded_is_warned_of(tmp_path, caplog):
     def warnings() -> list[str]:
         """Those of this package: the process-wide sender warns of what other tests have left."""
         records = [each for each in caplog.records if each.name.startswith("spark_bridge")]
-        return [each.getMessage()[:42] for each in records]
+        return [each.getMessage()[:45] for each in records]
 
     async with ReceiverServer() as receiver:
         receiver.register_staged_channel("out", StagingPolicy(tmp_path / "staged"))
         await asyncio.to_thread(commit, receiver, "named", checkpoints="/all", queryName="q")
         assert not warnings()
         await asyncio.to_thread(commit, receiver, "bare", checkpoints="/all")
-    assert warnings() == ["query bare writes to 'out' without a guard"]
+    assert warnings() == ["query bare writes to 'out' without protection"]

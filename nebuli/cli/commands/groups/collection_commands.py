@@ -162,8 +162,9 @@ def insert(name: str, file: str, producer: str | None, store: str, *, as_json: b
     """Insert the rows of a file into a collection.
 
     FILE is CSV, Parquet, JSON Lines or Arrow by its extension, or - for CSV from standard input. Matches columns by
-    name, and ignores unknown columns. A column _weight has the number of times that each row is added or, if negative,
-    removed. Rows become visible in batches of 100,000. Prints the time at which all rows are visible.
+    name, and ignores unknown columns. FILE may have a column _weight: a row with the weight 2 is added twice, and a row
+    with the weight -2 is removed twice. Rows become visible in batches of 100,000. Prints the time at which all rows
+    are visible.
     """
     if file != STDIN and Path(file).suffix.lower() not in _ENDINGS:
         raise click.UsageError(
@@ -234,7 +235,7 @@ def read(name: str, as_of: int | None, form: str, into: str | None, store: str, 
     type=click.Choice(["csv", "json", "arrow"]),
     default="csv",
     show_default=True,
-    help="Output format of the changes: CSV below a header, a JSON object in each line, or an Arrow stream.",
+    help="Output format of the changes: CSV with a header line, one JSON object per line, or an Arrow stream.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Same as --format json.")
 @click.option(
@@ -248,10 +249,10 @@ def read(name: str, as_of: int | None, form: str, into: str | None, store: str, 
 def follow(
     name: str, as_of: int | None, form: str, reader: str | None, store: str, *, snapshot: bool, as_json: bool
 ) -> int:
-    """Print the changes of a collection after a time, live.
+    """Print the changes of a collection as they happen.
 
-    Runs until interrupted. Each line has the time (_time), the row, and the number of times that it was added or, if
-    negative, removed (_weight).
+    Begins with the first change after the time --as-of. Runs until interrupted. Each line has the time (_time), the
+    row, and the number of times that it was added or, if negative, removed (_weight).
     """
     from nebuli.cli.rows.printed_changes import changes_as
 
@@ -308,7 +309,7 @@ def release(name: str, hold: str, store: str) -> int:
 def rendition(name: str, rendition: str | None, shards: int, store: str) -> int:
     """Create another rendition of a collection.
 
-    The rendition is empty; programs write it from scratch. Prints its name.
+    The rendition is empty until programs write rows into it. Prints the rendition's name.
     """
 
     async def work(collections: Collections) -> None:
@@ -330,14 +331,15 @@ def rendition(name: str, rendition: str | None, shards: int, store: str) -> int:
     "--at",
     callback=read_time,
     metavar="TIME",
-    help="Time of the switch to the rendition; the command waits for a time in the future.  [default: the earliest "
-    "possible time]",
+    help="Time of the switch to the rendition. If it is in the future, the command waits for it.  [default: the "
+    "earliest possible time]",
 )
 @store_option
 def handover(name: str, rendition: str, built_from: int | None, at: int | None, store: str) -> int:
     """Hand a collection over to another rendition.
 
-    Prints the time of the switch. Programs that follow the collection get the differences as changes.
+    Prints the time of the switch. Programs that follow the collection receive the differences between the two
+    renditions as changes.
     """
 
     async def work(collections: Collections) -> None:
@@ -354,7 +356,8 @@ def handover(name: str, rendition: str, built_from: int | None, at: int | None, 
 @collection.command()
 @click.argument("name")
 @click.option(
-    "--rendition", help="Drop only this rendition, which must not be the current one at any readable time."
+    "--rendition",
+    help="Drop only this rendition. No readable time of the collection may have it as its current rendition.",
 )
 @store_option
 def drop(name: str, rendition: str | None, store: str) -> int:

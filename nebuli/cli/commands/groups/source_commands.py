@@ -35,7 +35,8 @@ _MOST = 100
 def source() -> None:
     """Create, run and inspect ingested sources.
 
-    A source, such as files, a channel, a stream or tables, is ingested into the collection of its name.
+    A source is external data, such as files, a channel, a stream or tables. It is ingested into the collection with the
+    same name.
 
     Exit codes: 0 done; 1 the source failed, or does not run; 2 invalid input; 3 a server does not answer.
     """
@@ -48,7 +49,10 @@ def source() -> None:
     type=click.IntRange(1, _MOST),
     default=1,
     show_default=True,
-    help="Number of parallel instances of the source; with several, the source survives the end of an instance.",
+    help=(
+        "Number of parallel instances of the source. With more than one, the source continues if an instance "
+        "ends."
+    ),
 )
 @click.option(
     "--no-start",
@@ -119,7 +123,8 @@ def list_(store: str, *, as_json: bool) -> int:
 def show(name: str, store: str, *, as_json: bool) -> int:
     """Show a source with its progress, errors and instances.
 
-    Prints the available and the read part of each raw source, and the time up to which the source is complete.
+    Prints how much of each raw source is available and how much was read, and the time up to which the source is
+    complete.
     """
 
     async def work(sources: Sources) -> None:
@@ -176,8 +181,8 @@ def serve(store: str, *, until_idle: bool) -> int:
 def run(name: str, instance: str, store: str) -> int:
     """Run one instance of a source in the foreground.
 
-    Needs no supervisor; if one runs, the instance is in addition to the supervisor's instances. Runs until the source
-    is dropped, or the command is interrupted.
+    Needs no supervisor. If a supervisor runs, this instance runs in addition to the supervisor's instances. Runs until
+    the source is dropped, or the command is interrupted.
     """
     log_to_stderr("%(asctime)s %(message)s")
 
@@ -230,8 +235,8 @@ def scale(name: str, replicas: int, store: str) -> int:
 def rebuild(name: str, file: str | None, store: str) -> int:
     """Rebuild a source from its first message.
 
-    Uses the definition in FILE, or the current definition. The instances write another rendition of the collection,
-    which replaces the current rendition when it has caught up.
+    Uses the definition in FILE, or the current definition if FILE is omitted. The instances write another rendition of
+    the collection. When this rendition has caught up, it replaces the current rendition.
     """
 
     async def work(sources: Sources) -> None:
@@ -246,10 +251,12 @@ def rebuild(name: str, file: str | None, store: str) -> int:
 @click.argument("name")
 @click.argument("address", type=click.IntRange(0))
 @click.option(
-    "--part", default="", help="Part of the raw source that has the message; the error names the part."
+    "--part",
+    default="",
+    help="Part of the raw source that contains the message; the error of the source names this part.",
 )
 @click.option(
-    "--of", "raw_source", default="data", show_default=True, help="Raw source that has the message."
+    "--of", "raw_source", default="data", show_default=True, help="Raw source that contains the message."
 )
 @store_option
 def skip(name: str, address: int, part: str, raw_source: str, store: str) -> int:

@@ -119,8 +119,8 @@ def get(
 def watch(name: str, key: tuple[str, ...], at: str, topology: str | None) -> int:
     """Print the rows that a view has for a key, at each change.
 
-    Prints a line of JSON now and after each change of the rows with KEY in the view NAME: a list of all rows, or an
-    object with the step and the rows if the query runs in steps.
+    Prints the rows with KEY in the view NAME now and after each change, as one line of JSON. The line is a list of all
+    rows; if the query runs in steps, it is an object with the step and the rows.
     """
     from nebuli.views.key_words import key_of_words
 
@@ -176,8 +176,8 @@ def list_(at: str, topology: str | None, *, as_json: bool) -> int:
 def add(context: click.Context, file: str, at: str, topology: str | None, id_: str | None) -> int:
     """Add views to a running query.
 
-    The query keeps running, and must have a view already. FILE is JSON with operators, as in a query. The operators
-    in FILE read operators of the query or each other, and lead to views.
+    The query must already have a view, and keeps running. FILE is JSON with operators, as in a query. Each operator in
+    FILE reads from operators of the query or from other operators in FILE. Each chain of operators must end in a view.
     """
     from nebuli.cli.files import text_of
 

@@ -541,7 +541,7 @@ def _updates(value: Any) -> tuple[tuple[int, bytes], ...]:
 
 def _ranges(value: Any) -> dict[str, tuple[int, int]]:
     if not isinstance(value, dict):
-        raise ValueError("not ranges by input")  # noqa: TRY004 - one type for all that is wrong with bytes
+        raise ValueError("not a map from inputs to ranges")  # noqa: TRY004 - one type for all that is wrong with bytes
     pairs = {text(key): _pair(each) for key, each in value.items()}
     return {key: (number(first), number(until)) for key, (first, until) in pairs.items()}
 

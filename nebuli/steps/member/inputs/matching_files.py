@@ -121,8 +121,8 @@ class NewFiles:
         self._said.update(new)
         more = f", and {len(new) - _NAMED} more" if len(new) > _NAMED else ""
         _log.warning(
-            "%s: matching files that came after the query had begun are not read: %s%s; register the query "
-            "again to read all files, or append to the files that it reads",
+            "%s: the query does not read matching files that appeared after it had begun: %s%s; register the "
+            "query again to read all files, or append to the files that it reads",
             pattern,
             ", ".join(new[:_NAMED]),
             more,

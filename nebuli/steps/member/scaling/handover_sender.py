@@ -61,7 +61,8 @@ class HandoverSender:
             raise NotBetweenSteps(f"member {member.number} is not paused")
         if member.step != member.log.last:
             raise NotBetweenSteps(
-                f"member {member.number} is at step {member.step}, and has steps up to {member.log.last} to repeat"
+                f"member {member.number} is at step {member.step}, and must repeat the steps up to "
+                f"{member.log.last} first"
             )
 
     async def take_back(self) -> None:

@@ -266,7 +266,7 @@ def test_only_a_rendition_that_it_never_was_is_dropped_alone(sales: Run) -> None
     ended = sales("drop", "sales", "--rendition", "r1")
     assert (ended.exit_code, ended.error) == (
         2,
-        "collection sales can be read as rendition r1: hand over to another rendition first",
+        "collection sales is read from rendition r1: hand over to another rendition first",
     )
     assert sales("handover", "sales", "r2").exit_code == 2
 

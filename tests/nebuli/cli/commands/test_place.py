@@ -51,7 +51,7 @@ def test_sql_is_the_query_as_a_statement(directory: Path):
     refused = nebuli("place", "t.yaml", "q.json", "--format", "sql", cwd=directory)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert (
-        "join join: several inputs have a column v, which a statement would name differently"
+        "join join: several inputs have a column v, and a statement would rename such columns"
         in refused.stderr
     )
     (directory / "q.sql").write_text(
@@ -310,7 +310,7 @@ def test_a_query_that_cannot_be_placed_is_exit_code_2(tmp_path: Path):
     ended = nebuli("place", "t.yaml", "q.json", cwd=tmp_path)
     assert ended.returncode == 2
     assert ended.stderr == (
-        "Error: join join: no node is downstream of source1 at 1:1, source2 at 2:1; "
+        "Error: join join: no node is downstream of all of source1 at 1:1, source2 at 2:1; "
         "add links: {downstream: [3:1]} to node 1:1\n"
     )
 

@@ -218,7 +218,7 @@ def test_a_member_whose_state_is_gone_does_not_begin_anew(fleet: Fleet) -> None:
     fleet.begin_again(0)
     fleet.wait_for_state(id_, "failed")
     error = members(fleet, id_)["copy/member-1"]["error"]
-    assert f"{member}, with the state of copy/member-1, is missing or empty" in error
+    assert f"{member} must contain the state of copy/member-1, but is missing or empty" in error
     assert fleet.run("stop", id_).exit_code == 0
     (fleet.directory / "kept").rename(steps)
     assert fleet.run("start", id_).exit_code == 0
@@ -556,7 +556,7 @@ def test_files_that_match_a_pattern_are_divided_over_the_members_of_their_node(m
     assert sum(rows_in) == len(found)
     said = fleet.run("logs", "--level", "warning", id_).stdout
     assert {line.split()[1] for line in said.splitlines()} == {"WARNING"}, "and no line of channels buries it"
-    assert "part-11.csv" in "".join(line for line in said.splitlines() if "are not read" in line)
+    assert "part-11.csv" in "".join(line for line in said.splitlines() if "does not read" in line)
     assert rows_in[0] == rows_in[2] == 0, "they are at the other node"
 
 

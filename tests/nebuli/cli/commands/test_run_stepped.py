@@ -366,7 +366,7 @@ def test_what_is_another_in_the_query_is_said_by_its_operators(case: Case) -> No
         ended = case.run("--members", "2")
         assert ended.exit_code == 1
         assert ended.error.endswith(
-            ". Run the query as before, or give another --state, where the query starts from scratch"
+            ". Run the query as before, or start it from scratch with another --state"
         )
         return ended.error
 
@@ -394,7 +394,7 @@ def test_a_folder_whose_owner_is_not_known_any_more_is_left_as_it_is(case: Case)
     assert ended.exit_code == 1
     assert ended.error == (
         f"{claim} does not identify the query of this state: it is missing, although the state of members "
-        "exists. Restore the folder from a copy, or give another --state, where the query starts from scratch"
+        "exists. Restore the folder from a copy, or start the query from scratch with another --state"
     )
     assert not claim.exists()
     claim.write_text(text, "utf-8")
@@ -508,10 +508,13 @@ def test_a_file_that_is_gone_on_with_has_to_be_the_one_that_was_read(case: Case)
     for other, says in (
         (
             rows[:150],
-            "a.csv: its first 200 rows are in steps, but now the source has 150: the source was replaced",
+            "a.csv: steps already contain its first 200 rows, but now the source has only 150: the source was replaced",
         ),
-        ([], "its first 200 rows are in steps, but now the source has 0"),
-        ([*reversed(rows), *rows], "its first 200 rows are in steps, but now the last of them differ"),
+        ([], "steps already contain its first 200 rows, but now the source has only 0"),
+        (
+            [*reversed(rows), *rows],
+            "steps already contain its first 200 rows, but now the last of them differ",
+        ),
     ):
         case.write("a.csv", *other)
         ended = case.run()
@@ -541,7 +544,7 @@ def test_half_of_a_last_line_is_an_error_where_it_is_no_row_or_its_other_half_co
     file.write_text(f"{whole}2024-01-01T00:00:00,y,42\n", "utf-8")
     ended = case.run()
     assert ended.exit_code == 2
-    assert "its first 2 rows are in steps, but now the last of them differ" in ended.error
+    assert "steps already contain its first 2 rows, but now the last of them differ" in ended.error
 
 
 def test_a_pattern_without_a_file_is_bad_input(case: Case) -> None:

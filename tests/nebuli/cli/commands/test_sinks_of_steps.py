@@ -152,7 +152,7 @@ def test_a_file_is_left_as_it_is_where_a_members_state_is_gone_or_older(case: Ca
     exchange(None)
     ended = case.run("--members", "2")
     assert (ended.exit_code, case.out.read_bytes()) == (1, before)
-    assert "member-0, with the state of that member, is missing or empty" in ended.stderr
+    assert "member-0 must contain the state of a member, but is missing or empty" in ended.stderr
     shutil.copytree(copies[0] / "member-0", case.state / "member-0")
     ended = case.run("--members", "2")
     assert (ended.exit_code, case.out.read_bytes()) == (1, before)
@@ -323,7 +323,7 @@ def test_another_sink_that_would_lack_steps_is_refused(case: Case) -> None:
     there = case.out.read_bytes()
     ended = case.run()
     assert ended.exit_code == 1
-    assert "the sink of out (CSV in mode final) has to be written from step 0" in ended.error
+    assert "the sink of out (CSV in mode final) must be written from step 0 on" in ended.error
     assert case.out.read_bytes() == there
     case.sink["mode"] = "append"
     assert case.run().exit_code == 0

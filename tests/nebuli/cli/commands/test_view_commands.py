@@ -97,7 +97,7 @@ def test_a_query_on_workers_is_read_where_its_view_is_and_shown_with_it(
     at_worker = fleet.run("view", "add", more, *at)
     assert (
         at_worker.exit_code,
-        "'nebuli view add --query ID' adds views to a query on workers" in at_worker.stderr,
+        "for a query on workers, use 'nebuli view add --query ID'" in at_worker.stderr,
     ) == (2, True)
     for odd in (("get", "rows", "7", "--at", "here"), ("get", "rows", "7", "--deadline", "0")):
         refused = fleet.run("view", *odd)

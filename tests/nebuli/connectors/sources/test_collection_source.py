@@ -66,6 +66,6 @@ def test_another_collection_of_the_same_name_is_not_gone_on_with(tmp_path: Path)
         collections.insert("c", pa.record_batch({"n": [2]}))
         with pytest.raises(
             InputGone,
-            match=f"it was read up to {position}, but this collection of the same name was created later",
+            match=f"read it up to {position}, but the collection that has its name now was created later",
         ):
             read(tmp_path, position)

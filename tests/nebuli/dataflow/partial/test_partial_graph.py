@@ -103,7 +103,7 @@ class Graphs(RuleBasedStateMachine):
         try:
             self.graph.add(nodes[before:])
         except DataflowError as error:
-            assert "would have to be full" in str(error) or "drain the graph" in str(error)  # noqa: PT017
+            assert "need the full state of" in str(error) or "drain the graph" in str(error)  # noqa: PT017
 
     @invariant()
     def holds(self) -> None:

@@ -468,7 +468,7 @@ def test_a_full_view_is_added_with_the_rows_so_far() -> None:
 def test_what_is_partial_does_not_become_full_for_a_new_view() -> None:
     library = Library(*COUNTED)
     with pytest.raises(
-        DataflowError, match=r"counts by genre would have to be full.*'n' is a result of counts"
+        DataflowError, match=r"the full state of counts by genre, .*'n' is a result of counts"
     ):
         library.add([View("of_size", "counts", ("n",))])
     library.give("books", (1, "poetry"))
@@ -484,7 +484,7 @@ def test_what_the_graph_cannot_do_is_said() -> None:
     with pytest.raises(DataflowError, match="'books' is not a view; expected per_genre"):
         library.read("books", [])
     with pytest.raises(
-        DataflowError, match="books by genre is not a partial place; expected one of counts by genre, per"
+        DataflowError, match="books by genre is not partial; expected one of counts by genre, per"
     ):
         library.evict(Place("books", ("genre",)), rows(BOOKS, []))
     with pytest.raises(
@@ -493,7 +493,7 @@ def test_what_the_graph_cannot_do_is_said() -> None:
         library.add([View("more", "counts", ("x",))])
     with pytest.raises(UnfitNodes, match=r"operator more: it reads 'nobody'.*; expected one of books"):
         library.add([View("more", "nobody", ("n",))])
-    with pytest.raises(DataflowError, match="counts by genre would have to be full, but is partial"):
+    with pytest.raises(DataflowError, match="the full state of counts by genre, but this state is partial"):
         library.add([View("more", "per_genre", ("n",))])
     with pytest.raises(UnfitNodes, match="two nodes have this id"):
         library.add([Base("books", ())])
@@ -573,7 +573,9 @@ def test_what_a_stream_and_a_base_make_is_right() -> None:
 
 def test_what_comes_of_a_stream_is_kept_by_nobody() -> None:
     library = Library(Stream("stories", STORIES.columns))
-    with pytest.raises(DataflowError, match="the rows of stories were not kept: add its readers first"):
+    with pytest.raises(
+        DataflowError, match="the rows of stories were not kept: add the operators that read it"
+    ):
         library.add([View("by_id", "stories", ("id",))])
 
 

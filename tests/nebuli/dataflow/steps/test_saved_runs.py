@@ -286,7 +286,7 @@ def test_state_of_another_circuit_is_refused() -> None:
     assert caught.value.running == other.fingerprint != caught.value.saved
     for fingerprint in (caught.value.running, caught.value.saved):
         assert fingerprint in str(caught.value)
-    with pytest.raises(DataflowError, match="into another one"):
+    with pytest.raises(DataflowError, match="into a new circuit"):
         next(other.step({}))
 
 
@@ -354,7 +354,7 @@ def test_damaged_state_is_refused(damage: Callable[[Tables], None]) -> None:
 def test_a_circuit_that_has_begun_is_not_loaded_into() -> None:
     circuit = SteppedCircuit(everything().plan(1), 0)
     run_alone([circuit], [{}])
-    with pytest.raises(DataflowError, match="load the state into another one"):
+    with pytest.raises(DataflowError, match="load the state into a new circuit"):
         circuit.load({})
 
 

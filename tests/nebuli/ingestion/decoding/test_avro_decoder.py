@@ -267,7 +267,7 @@ GOOD = message(1, WRITER, {"a": 1, "s": "abc"})
         (GOOD[:5], "was not written with schema 1"),
         (GOOD + b"x", "has 11 bytes, but schema 1 reads only 10"),
         (GOOD[:-1] + b"\xff", "was not written with schema 1: UnicodeDecodeError"),
-        (b"\0\0\0\0\2" + GOOD[5:], "schema 2 is not recorded"),
+        (b"\0\0\0\0\2" + GOOD[5:], "schema 2 is not among the given facts"),
         (b"\0\0\0\0\3", "schema 3 cannot be used: UnknownType"),
         (b"\0\0\0\0\4\0", "schema 4: its schema is long; expected a record"),
     ],

@@ -66,5 +66,7 @@ def test_columns_in_nanoseconds_are_taken_where_nothing_is_lost() -> None:
         return TypedColumns(SCHEMA, source="orders").decode(messages, {}).rows["at"][0].value
 
     assert decoded(MICROSECONDS * 1000) == MICROSECONDS
-    with pytest.raises(MessageInvalid, match=r"orders: column at of the message at 0 .* would lose data"):
+    with pytest.raises(
+        MessageInvalid, match=r"orders: in a message at 0 or later, column at .* would lose data"
+    ):
         decoded(MICROSECONDS * 1000 + 1)

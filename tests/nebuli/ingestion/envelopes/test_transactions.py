@@ -177,13 +177,13 @@ def test_those_that_are_over_are_forgotten_after_a_while(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("event", "complaint"),
     [
-        ({"status": "PAUSE", "id": "a"}, "status 'PAUSE' of transaction 'a'"),
-        ({"status": "BEGIN"}, "status 'BEGIN' of transaction None"),
+        ({"status": "PAUSE", "id": "a"}, "status 'PAUSE', id 'a'"),
+        ({"status": "BEGIN"}, "status 'BEGIN', id None"),
         (
             {"status": "END", "id": "a"},
-            "with event_count None; expected BEGIN, ABORT, or END with an event_count",
+            "and event_count None; expected an id, and the status BEGIN, ABORT, or END with an event_count",
         ),
-        (end("a", 3), "transaction a ends with event_count 3, but has already ended with 2"),
+        (end("a", 3), "transaction a ends with event_count 3, but an earlier END has event_count 2"),
         (of("a", 2, put("c", {"k": None})), "column k of the key is null"),
         (of("a", 1, {"op": "x"}), "op 'x'"),
         (

@@ -339,7 +339,7 @@ async def test_a_file_of_a_pattern_may_go_once_it_is_read(
     gone = {str(tmp_path / f"gone {number}"): 2 for number in range(9)}
     async with opened(tmp_path / "*", {**gone, str(path): 2}) as reader:
         assert len(caplog.messages) == 2
-        assert "(10)" in caplog.messages[1]
+        assert ": 10 file(s)" in caplog.messages[1]
         path.write_bytes(b"1\n2\n")
         assert (await asyncio.wait_for(reader.next(), 10)).lower == 2
 

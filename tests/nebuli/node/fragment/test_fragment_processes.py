@@ -608,6 +608,6 @@ def test_data_ports_that_are_none_are_bad_input(make_fleet: MakeFleet, text: str
     fleet.data["nodes"][1]["data_ports"] = text
     ended = fleet.run("validate", fleet.written())
     assert ended.exit_code == 2
-    assert f"expected ephemeral, or a range such as 40000-40999, as data_ports, got '{text}'" in ended.stderr
+    assert f"data_ports is '{text}': expected 'ephemeral' or a range such as '40000-40999'" in ended.stderr
     given = ("--data", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--data-ports", text)
     assert f"got '{text}'" in fleet.run("worker", *given).stderr

@@ -133,7 +133,7 @@ def test_a_frame_is_inserted_at_one_time(spark, store: Collections, tmp_path: Pa
         Counter({("k0", 1000): 2, ("k0", 0): -1}),
     ]
     with pytest.raises(
-        Exception, match=r"CheckpointReplaced.*version 2: the later number 3 has already been inserted"
+        Exception, match=r"CheckpointReplaced.*version 2: the higher number 3 was already inserted"
     ):
         insert(spark.createDataFrame([("old", 1)], "k STRING, n BIGINT"), txnAppId="loader", txnVersion=2)
     assert not any((tmp_path / "store").glob("blobs/*staged/*")), "nothing that was staged is left"
@@ -228,7 +228,7 @@ def test_a_stream_waits_for_the_first_write(spark, store: Collections, tmp_path:
     ("options", "said"),
     [
         ({"collection": "b"}, r"unknown collection b: expected one of a, or create it first"),
-        ({"asOf": 1}, "TimesForgotten.*cannot be read at 1 any more"),
+        ({"asOf": 1}, "TimesForgotten.*cannot be read at time 1 any more"),
         ({"asOf": "noon"}, "the option asOf takes latest, or a time in milliseconds since 1970, not 'noon'"),
         ({"chnages": "true"}, "no option 'chnages' for a batch read or streaming read: did you mean changes"),
         ({"store": "/nowhere"}, "no store at /nowhere: give its folder as the option store"),
@@ -246,7 +246,7 @@ def test_what_is_wrong_is_said(
     assert "secret" not in str(raised.value)
     frame = spark.createDataFrame([("a", 1)], "k STRING, n BIGINT").write.format("collection").mode("append")
     writer = frame.options(store=tmp_path / "store", collection="a")
-    with pytest.raises(Exception, match="has times assigned by its writers"):
+    with pytest.raises(Exception, match="assign the times of its rows"):
         writer.save()
 
 

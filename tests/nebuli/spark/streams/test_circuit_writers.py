@@ -62,7 +62,7 @@ def test_rows_are_taken_back_by_weights_in_a_batch(spark, circuit: ServedCircuit
         push(rows, SCHEMA, txnAppId="loader", txnVersion=7)
     push([("d", 1)], SCHEMA, txnAppId="loader", txnVersion=9)
     with pytest.raises(
-        Exception, match=r"CheckpointReplaced.*version 8: the later number 9 has already been pushed"
+        Exception, match=r"CheckpointReplaced.*version 8: the higher number 9 was already pushed"
     ):
         push([("e", 1)], SCHEMA, txnAppId="loader", txnVersion=8)
     with pytest.raises(Exception, match=r"WrongRows|have no _weight"):

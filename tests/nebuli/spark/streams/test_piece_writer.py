@@ -63,7 +63,7 @@ def test_a_batch_counts_once_though_it_is_staged_and_committed_again(
     assert [holders(steps, each) for each in (there(1, 2, 3), there(4))] == [1, 1]
     with pytest.raises(
         CheckpointReplaced,
-        match="query 4f, batch 0: the later number 2 has already been pushed: the query's checkpoint, or "
+        match="query 4f, batch 0: the higher number 2 was already pushed, so the query's checkpoint, or "
         "txnVersion, is older",
     ):
         writer.push(batch(0), again)
@@ -86,7 +86,9 @@ def test_a_task_that_fails_leaves_nothing_and_so_does_a_batch_that_is_given_up(
     assert left(tmp_path) == len(made.names) == 2
     writer.drop(batch(0), [made])
     wait_for(lambda: left(tmp_path) == 0, "they are deleted, behind the answer")
-    with pytest.raises(BatchLost, match=r"query 4f, batch 0: .*Start the query again on its checkpoint"):
+    with pytest.raises(
+        BatchLost, match=r"query 4f, batch 0: .*Start the query again with the same checkpoint"
+    ):
         writer.push(batch(0), [made])
     writer.push(batch(0), [writer.stage(batch(0), rows(1, 2))])
     assert holders(circuit.steps("rows", there(1, 2)), there(1, 2)) == 1
@@ -95,6 +97,6 @@ def test_a_task_that_fails_leaves_nothing_and_so_does_a_batch_that_is_given_up(
 def test_what_tasks_were_told_is_not_believed_if_the_circuit_has_begun_anew(writer: Staged) -> None:
     """Else the rows of those who staged nothing would be missing."""
     with pytest.raises(
-        CircuitStreamError, match="the circuit reported this batch to a task as pushed, but does not have it"
+        CircuitStreamError, match="this batch was already pushed, but now does not have the batch"
     ):
         writer.push(batch(0), [Pieces(known=True), writer.stage(batch(0), rows(1))])

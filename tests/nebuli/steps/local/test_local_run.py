@@ -130,7 +130,7 @@ async def test_a_run_that_is_left_goes_on_where_it_was(here: Path) -> None:
 async def test_a_state_folder_belongs_to_one_query_one_list_of_sources_and_one_run(here: Path) -> None:
     """Sources in another order would be taken for one another; with one more, members would read others than before."""
     async with asyncio.timeout(60), LocalRun(in_steps(), here / "state", here, NOW) as run:
-        with pytest.raises(StateInUse, match="another process runs from the state"):
+        with pytest.raises(StateInUse, match="another process is using the state"):
             await LocalRun(in_steps(), here / "state", here, NOW).__aenter__()
         await until_async(lambda: stepped(run), "a step")
     for other, what in (

@@ -207,7 +207,7 @@ async def test_a_sink_that_has_to_begin_at_a_forgotten_step_is_refused(log: Outp
     await log.trim(3)
     target = CsvSink(name="out", type="CSV", path=str(file), mode="changes")
     with pytest.raises(
-        OutputForgotten, match=r"\(CSV in mode changes\) has to be written from step 0"
+        OutputForgotten, match=r"\(CSV in mode changes\) must be written from step 0 on"
     ) as raised:
         await begun(log, target)
     assert raised.value.first == 3
@@ -367,9 +367,9 @@ async def test_a_lost_file_whose_steps_are_forgotten_is_an_error(
     lose(file)
     with pytest.raises(
         OutputGone,
-        match=rf"{file} is (empty|gone), but {len(there)} bytes had been written to it; this is the only output of "
-        r"the steps below 3, which are no longer kept .*: put it back unchanged, or start again with another "
-        "state folder",
+        match=rf"{file} is (empty|gone), but {len(there)} bytes had been written to it; it was the only copy of the "
+        r"output of the steps below 3, because the state no longer keeps this output .*: put it back unchanged, or "
+        "start again with another state folder",
     ):
         await begun(log, growing(file))
     assert not file.exists() or not file.read_bytes()

@@ -56,6 +56,6 @@ async def test_a_member_that_has_stopped_goes_when_no_coordinator_was_there_for_
             await told.hear(say.IsStopped)
         await going
         assert (
-            "has stopped cleanly, and ends, although no coordinator requested its end within 0.05 s"
+            "has stopped cleanly, and ends, because no coordinator has been connected for 0.05 s"
             in caplog.text
         )

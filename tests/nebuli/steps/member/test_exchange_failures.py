@@ -79,10 +79,10 @@ async def test_members_at_different_steps_say_so_and_a_new_epoch_works_at_once()
     ("body", "note", "why"),
     [
         (b"", b"short", "unpack requires a buffer"),
-        (b"abc", NOTE.pack(0, 4, 0, LAST | STREAM), "received 3 bytes of a part of 4"),
+        (b"abc", NOTE.pack(0, 4, 0, LAST | STREAM), "received 3 bytes, but the part has 4 bytes"),
         (b"abc", NOTE.pack(0, 3, 0, LAST), "it was sent before the schema of exchange 0"),
         (b"abcdefgh", NOTE.pack(0, 8, 0, LAST | STREAM), "8 bytes are not a batch"),
-        (b"abc", NOTE.pack(0, 2, 0, 0), "received 3 bytes of a part of 2"),
+        (b"abc", NOTE.pack(0, 2, 0, 0), "received 3 bytes of a part of 2 bytes"),
         (b"abc", NOTE.pack(0, 1 << 62, 0, 0), "this member has no memory for 4611686018427387904 bytes"),
     ],
 )

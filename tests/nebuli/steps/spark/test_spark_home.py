@@ -42,7 +42,7 @@ def test_the_master_is_that_of_the_only_node_on_spark() -> None:
     assert master_of(parse_topology(nodes("spark"), "t")) is None
     assert master_of(parse_topology(nodes("embedded"), "t")) is None
     with pytest.raises(
-        HomeUnfit, match=r"2 nodes with the engine spark \(127.0.0.1:27900, 127.0.0.1:27901\)"
+        HomeUnfit, match=r"2 nodes of the topology have engine 'spark' \(127.0.0.1:27900, 127.0.0.1:27901\)"
     ):
         master_of(parse_topology(nodes("spark", "spark"), "t"))
 

@@ -46,7 +46,9 @@ async def test_holds_are_listed_moved_and_released(collections: Collections, oth
     await other.hold("sales", "report", times[4])
     assert await since() == times[3]
     for who, hold, at in ((other, "copy", times[2]), (collections, "new", times[1])):
-        with pytest.raises(TooLate, match=rf"cannot be read at {at} any more, only from {times[3]} on"):
+        with pytest.raises(
+            TooLate, match=rf"cannot be read at time {at} any more, only at times from {times[3]} on"
+        ):
             await who.hold("sales", hold, at)
     await collections.release("sales", "copy")
     await collections.release("sales", "copy")
@@ -172,7 +174,7 @@ async def test_renditions_are_made_handed_over_to_and_dropped(
         (
             lambda: collections.drop_rendition("sales", "r1"),
             RenditionRefused,
-            f"as rendition r1 at times below {over}",
+            f"is read from rendition r1 at times below {over}",
         ),
         (
             lambda: collections.drop_rendition("sales", "r2"),
@@ -255,7 +257,9 @@ async def test_a_reader_that_was_away_for_longer_than_its_lease_is_told(
         await metadata.hold("history", over + 1)
         if is_whole:
             await collections.keep_house()
-        with pytest.raises(TooLate, match=rf"sales cannot be read at {start} any more, only from \d+ on"):
+        with pytest.raises(
+            TooLate, match=rf"sales cannot be read at time {start} any more, only at times from \d+ on"
+        ):
             await anext(readers.pop())
     assert (await collections.describe("sales")).since > over
 

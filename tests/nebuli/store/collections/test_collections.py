@@ -140,10 +140,12 @@ async def test_a_time_to_come_is_waited_for(collections: Collections) -> None:
         await collections.snapshot("sales", at + 60_000, deadline_s=0.1)
     await collections.insert("sales", batch(("b", 2)))
     await collections.keep_house()
-    with pytest.raises(TooLate, match=rf"sales cannot be read at {at} any more, only from \d+ on"):
+    with pytest.raises(
+        TooLate, match=rf"sales cannot be read at time {at} any more, only at times from \d+ on"
+    ):
         await collections.snapshot("sales", at)
     for early in (collections.snapshot("sales", 5), collections.hold("sales", "mine", 5)):
-        with pytest.raises(TooLate, match=r"sales cannot be read at 5 any more"):
+        with pytest.raises(TooLate, match=r"sales cannot be read at time 5 any more"):
             await early
 
 
@@ -310,7 +312,9 @@ async def test_bad_input_is_said_and_nothing_is_written(collections: Collections
         with pytest.raises(CollectionMisused, match=said):
             await collections.create("other", SCHEMA, keep=keep)
     for keep in (-1, float("nan"), 1e300):
-        with pytest.raises(CollectionMisused, match=f"kept for {keep:g} s: give 0 to".replace("+", ".")):
+        with pytest.raises(
+            CollectionMisused, match=f"cannot be {keep:g} s long: give 0 to".replace("+", ".")
+        ):
             await collections.create("other", SCHEMA, keep=keep)
     for change in (collections.hold("sales", "history", 1), collections.release("sales", "history")):
         with pytest.raises(CollectionMisused, match="the hold history belongs to the collection"):
@@ -341,7 +345,7 @@ async def test_bad_input_is_said_and_nothing_is_written(collections: Collections
     for late in ("now", 1.5, b"1"):
         with pytest.raises(CollectionMisused, match="is not a time of collection sales: times have 64 bits"):
             await collections.snapshot("sales", late)
-    with pytest.raises(CollectionMisused, match="sales has no part 2 of 2: give a number from 0, "):
+    with pytest.raises(CollectionMisused, match="sales has no part 2 of 2: the number of a part must be "):
         await collections.snapshot("sales", part=(2, 2))
     await collections.create("much", SCHEMA)
     for _ in range(3):

@@ -17,7 +17,7 @@ from nebuli.store.ordering.sqlite import SqliteOrdering
 from tests.support.needs import leave_out
 
 ROWS = pa.record_batch({"n": [1, 2]})
-REMEDY = r"readers, too, write their holds there; mount it writable, .* or read a copy of it$"
+REMEDY = r"readers must also write their holds there; mount it writable, .* or read a copy of it$"
 
 
 @pytest.fixture

@@ -172,7 +172,7 @@ async def test_what_was_written_since_it_was_built_is_not_lost_by_a_handover(
     over = await collections.handover("sales", "r2", built_from=at)
     assert counted(await collections.snapshot("sales", over)) == Counter({("a", 1): 1, ("b", 2): 1})
     await collections.new_rendition("sales", rendition="built")
-    with pytest.raises(RenditionRefused, match=rf"as of {later}, but the collection was changed since"):
+    with pytest.raises(RenditionRefused, match=rf"as of {later}, but the collection has changed since"):
         await collections.handover("sales", "built", built_from=later)
     with pytest.raises(RenditionRefused, match="r1 is or was the current rendition"):
         await collections.handover("sales", "r1")
@@ -282,7 +282,7 @@ async def test_a_rendition_stays_as_long_as_somebody_reads_it(
         assert counted(await other.snapshot("sales", time)) == Counter({("a", 1): 1})
         with pytest.raises(
             RenditionRefused,
-            match=rf"as rendition r1 at times below {over}: the rendition is dropped automatically",
+            match=rf"is read from rendition r1 at times below {over}: the rendition is dropped automatically",
         ):
             await collections.drop_rendition("sales", "r1")
     await other.hold("sales", "slow", over)

@@ -179,7 +179,9 @@ async def test_of_two_that_differ_and_race_one_is_told(
 async def test_a_writer_that_goes_on_too_far_on_is_told(collections: Collections, sales: str) -> None:
     """ST-SH-5: times are of the write, and what lies before it is written."""
     await collections.write(sales, [], 0, 10)
-    with pytest.raises(UpperMismatch, match="is written below 10, but this writer continues at 12"):
+    with pytest.raises(
+        UpperMismatch, match="is written only for times below 10, but this writer continues at 12"
+    ):
         await collections.write(sales, [(12, batch(("a", 1)))], 12, 13)
     for at in (9, 12):
         with pytest.raises(CollectionMisused, match=f"are at time {at}, but must be from 10 to 11"):
@@ -223,7 +225,7 @@ async def test_a_replica_does_not_go_on_with_another_rendition_unasked(
     for _ in range(2):
         with pytest.raises(
             RenditionOver,
-            match=r"writes rendition r1 of collection \w+, whose current rendition is r2 from time \d+",
+            match=r"writes rendition r1 of collection \w+, but the current rendition from time \d+ on is r2",
         ):
             await collections.write(sales, [(2, batch(("old", 2)))], 2, 3)
     await collections.write(sales, [(2, batch(("new", 2)))], 2, 3, rendition="r2")

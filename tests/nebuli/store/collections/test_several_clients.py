@@ -83,7 +83,7 @@ async def test_a_rendition_that_was_built_before_a_handover_is_refused(collectio
     built_from = await collections.insert("sales", batch(("a", 1)))
     await collections.new_rendition("sales", rendition="r3")
     await become(collections, "r2", ("b", 2))
-    with pytest.raises(RenditionRefused, match="the collection was changed since"):
+    with pytest.raises(RenditionRefused, match="the collection has changed since"):
         await collections.handover("sales", "r3", built_from=built_from)
 
 

@@ -110,7 +110,7 @@ def test_a_file_that_comes_later_is_warned_of_once(tmp_path: Path, caplog: pytes
     (tmp_path / "b.csv").touch()
     (warning,) = warnings()
     assert warning.startswith(
-        "*.csv: matching files that came after the query had begun are not read: b.csv; "
+        "*.csv: the query does not read matching files that appeared after it had begun: b.csv; "
     )
     assert warnings() == []
     for number in range(30):

@@ -228,7 +228,7 @@ async def test_rows_are_not_logged(tmp_path: Path) -> None:
     ("now", "message"),
     [
         ("n\n0\n1\n2\n77\n4\n5\n6\n7\n", r"these rows are different"),
-        ("n\n0\n1\n2\n", r"8 rows from row 1 .* now the source has only 3 of them"),
+        ("n\n0\n1\n2\n", r"8 rows again, from row 1 on, .* now the source has only 3 of them"),
         ("m\n0\n", "no column n"),
         (None, "numbers.csv"),
     ],
