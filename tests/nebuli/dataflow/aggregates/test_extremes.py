@@ -170,7 +170,9 @@ def test_a_row_that_is_retracted_all_the_same_is_an_error() -> None:
     circuit = _only_growing(INPUT[:2], {"high": "max(b)"})
     rows = pa.record_batch([pa.array([1]), pa.array([True])], names=["k", "b"])
     circuit.push("s", zset.insertions(rows))
-    with pytest.raises(DataflowError, match=r"^operator a: a row is retracted, but according to the plan, none of the"):
+    with pytest.raises(
+        DataflowError, match=r"^operator a: a row is retracted, but according to the plan, none of the"
+    ):
         circuit.push("s", zset.with_weights(rows, np.array([-1])))
 
 
