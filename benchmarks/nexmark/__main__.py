@@ -29,7 +29,7 @@ STREAMS = {
     "q5": ("bid",),
     "q8": ("person", "auction"),
 }
-EVENTS = {"q1": 8 * MILLION, "q3": 20 * MILLION, "q4": 4 * MILLION, "q5": 4 * MILLION, "q8": 20 * MILLION}
+EVENTS = {"q1": 32 * MILLION, "q3": 20 * MILLION, "q4": 4 * MILLION, "q5": 4 * MILLION, "q8": 20 * MILLION}
 """Of all three streams, of which only those are written that a query reads."""
 FEWER = {(PATHWAY, query): 4 for query in STREAMS} | {(BYTEWAX, query): 4 for query in ("q3", "q4")}
 """Who is slower has so many times fewer events."""

@@ -29,7 +29,7 @@ __all__ = ["Policy", "Supervisor"]
 
 _POLL_S = (0.01, 0.1)
 """The first pause between two looks at a query, and the longest: the end of a short query is seen at once."""
-_LONGER = 1.25
+_LONGER = 1.1
 _SETTLE_S = 5.0
 _STOP_S = 10.0
 _LOSSES = 3

@@ -32,10 +32,13 @@ class Result:
     A result that retracts rows (an aggregate does) is held in memory, consolidated: its size is that of the
     answer, however many changes made it. One that only grows (a filter's) moves to a temporary file when it
     is large, so that memory does not grow with it; the first retracted row brings it back to memory.
+
+    ``merges``: changes are merged as they come, not only if the result stays small.
     """
 
-    def __init__(self, directory: Path | None) -> None:
+    def __init__(self, directory: Path | None, *, merges: bool = True) -> None:
         self._directory = directory
+        self._merges = merges
         self._merged: pa.RecordBatch | None = None
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = 0
@@ -52,7 +55,8 @@ class Result:
             return
         self._waiting.append(change)
         self._waiting_bytes += change.nbytes
-        if self._waiting_bytes > max(_MERGE_BYTES, 0 if self._merged is None else self._merged.nbytes):
+        merged_bytes = 0 if self._merged is None else self._merged.nbytes
+        if self._merges and self._waiting_bytes > max(_MERGE_BYTES, merged_bytes):
             self._merge()
 
     @property
@@ -62,10 +66,13 @@ class Result:
         return self._spill is not None or self._waiting_bytes + held > _MEMORY_BYTES
 
     def rows(self) -> Iterator[pa.RecordBatch]:
-        """All rows, without weights; sorted by all columns, unless they went to disk: then as they came.
+        """All rows, without weights; sorted by all columns, unless they are many that only grew: then as they came.
 
         ``DataflowError`` if a row was retracted more often than it was added.
         """
+        if self._only_grows and not self._merges and self.is_large:
+            yield from map(zset.expand, self._waiting)
+            return
         if self._spill is None:
             self._merge()
         if self._spill is not None:
@@ -144,8 +151,8 @@ class FinalSink:
 
     def __init__(self, output: Output, *, only_grows: bool = False) -> None:
         self._output = output
-        self._result = Result(output.directory)
         self._may_write = only_grows and output.is_aside
+        self._result = Result(output.directory, merges=not self._may_write)
         self._writes = False
         self._written = 0
 
