@@ -45,6 +45,7 @@ def _nebuli(query: str, folder: Path, work: Path) -> dict[str, float]:
         str(CHECKPOINT_S),
         "--state",
         work / "state",
+        "--close",
     ]
     command = [sys.executable, "-m", "nebuli", "run", folder / ONE_NODE, query_in_steps(query), *steps]
     took = measured(command)
