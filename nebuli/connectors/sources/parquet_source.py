@@ -39,18 +39,21 @@ class ParquetSource(Source):
         self._columns = ArrowColumns(
             arrow_schema(columns), settings.path, "file", timestamps=settings.timestamps
         )
-        self._file: pa.parquet.ParquetFile | None = None
+        self._file: pa.NativeFile | None = None
+        self._found: pa.Schema | None = None
         self._groups: RowGroups | None = None
 
     def open(self) -> None:
         """Check the file's schema, and start reading."""
         try:
             self.total_bytes = size_of(self._path)
-            self._file = opened(self._path)
+            self._file = pa.OSFile(self._path)
+            reader = opened(self._file)
         except (OSError, pa.ArrowInvalid) as error:
             raise self._unopened(error) from error
-        self._columns.check(self._file.schema_arrow)
-        self._groups = RowGroups(self._path, self._file, self._columns.wanted.names, self._converted)
+        self._found = reader.schema_arrow
+        self._columns.check(self._found)
+        self._groups = RowGroups(self._file, reader.metadata, self._columns.wanted.names, self._converted)
 
     def _converted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         return zset.as_read(self._columns.of(batch))
@@ -73,7 +76,7 @@ class ParquetSource(Source):
     @property
     def columns_there(self) -> list[str]:
         """All columns of the file, which is open."""
-        return [] if self._file is None else self._file.schema_arrow.names
+        return [] if self._found is None else self._found.names
 
     def poll(self) -> pa.RecordBatch | Signal:
         """The next batch of rows, each with weight 1 unless its weights are read, too."""

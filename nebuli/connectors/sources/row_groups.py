@@ -23,30 +23,31 @@ _AHEAD_BYTES = 1 << 26
 _THREADS = min(cpu_count() or 1, 4)
 
 
-def opened(path: str, metadata: pa.parquet.FileMetaData | None = None) -> pa.parquet.ParquetFile:
-    """Open a file, which is read as it is asked for. Raises OSError, ArrowInvalid."""
-    return pa.parquet.ParquetFile(path, metadata=metadata, pre_buffer=False, coerce_int96_timestamp_unit="us")
+def opened(file: pa.NativeFile, metadata: pa.parquet.FileMetaData | None = None) -> pa.parquet.ParquetFile:
+    """Return a reader of an open file, which reads only what it is asked for. Raises OSError, ArrowInvalid."""
+    return pa.parquet.ParquetFile(file, metadata=metadata, pre_buffer=False, coerce_int96_timestamp_unit="us")
 
 
 class RowGroups:
-    """Reads the ``columns`` of all row groups of ``file``, which is at ``path``, from the start on.
+    """Reads the ``columns`` of all row groups of ``file``, which has this ``metadata``, from the start on.
 
     A thread reads one row group at a time, and calls ``convert`` with each batch. At most 64 MiB are read ahead, or two
-    batches of the row group that is due.
+    batches of the row group that is due. The file stays open for the caller to close. No other file is opened: there
+    may be another one at the path by now.
     """
 
     def __init__(
         self,
-        path: str,
-        file: pa.parquet.ParquetFile,
+        file: pa.NativeFile,
+        metadata: pa.parquet.FileMetaData,
         columns: Sequence[str],
         convert: Callable[[pa.RecordBatch], pa.RecordBatch],
     ) -> None:
-        self._path = path
-        self._metadata = file.metadata
+        self._file = file
+        self._metadata = metadata
         self._names = [*columns]
         self._convert = convert
-        self._groups = file.num_row_groups
+        self._groups = metadata.num_row_groups
         self._read: dict[int, deque[pa.RecordBatch | Exception | None]] = {}
         """By row group: batches, and at its end an error or None."""
         self._begun = self._due = self._bytes = 0
@@ -83,11 +84,11 @@ class RowGroups:
         self._threads.shutdown()
 
     def _read_groups(self) -> None:
-        file: pa.parquet.ParquetFile | None = None
+        reader: pa.parquet.ParquetFile | None = None
         while (group := self._begin()) is not None:
             try:
-                file = file or opened(self._path, self._metadata)
-                batches = file.iter_batches(
+                reader = reader or opened(self._file, self._metadata)
+                batches = reader.iter_batches(
                     _BATCH_ROWS, row_groups=[group], columns=self._names, use_threads=self._groups == 1
                 )
                 for batch in batches:
@@ -96,8 +97,6 @@ class RowGroups:
                 self._put(group, None)
             except Exception as error:  # noqa: BLE001 - `next` raises it where its rows are due
                 self._put(group, error)
-        if file is not None:
-            file.close()
 
     def _begin(self) -> int | None:
         with self._changed:

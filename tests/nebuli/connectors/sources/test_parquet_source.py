@@ -60,6 +60,24 @@ def test_row_groups_are_read_in_order() -> None:
     assert read().column("delay").to_pylist() == list(range(50_000))
 
 
+def test_a_file_that_another_one_replaces_meanwhile_is_read_to_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As programs publish a file by renaming it: no thread opens the new one, whose row groups look the same."""
+    monkeypatch.setattr(row_groups, "_THREADS", 4)
+    monkeypatch.setattr(row_groups, "_AHEAD_BYTES", 1)
+    for name, delay in (("in.parquet", 1), ("next.parquet", 2)):
+        rows = table(pa.array([delay] * 10_000), pa.array(["EWR"] * 10_000), pa.array([AT] * 10_000))
+        pq.write_table(rows, name, row_group_size=1_000)
+    source = ParquetSource(Settings(logical="l", type="Parquet", path="in.parquet"), COLUMNS, print)
+    source.open()
+    Path("next.parquet").rename("in.parquet")
+    batches = [*iter(source.poll, Signal.END)]
+    source.close("done")
+    assert {value for batch in batches for value in batch.column("delay").to_pylist()} == {1}  # type: ignore[union-attr]
+    assert sum(batch.num_rows for batch in batches) == 10_000  # type: ignore[union-attr]
+
+
 def test_no_more_is_read_ahead_than_fits_and_a_source_that_is_left_ends_its_threads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -74,8 +92,8 @@ def test_no_more_is_read_ahead_than_fits_and_a_source_that_is_left_ends_its_thre
         converted.append(batch.num_rows)
         return batch
 
-    file = row_groups.opened("in.parquet")
-    groups = row_groups.RowGroups("in.parquet", file, ["delay"], convert)
+    file = pa.OSFile("in.parquet")
+    groups = row_groups.RowGroups(file, row_groups.opened(file).metadata, ["delay"], convert)
     for taken in range(1, 40):
         batch = groups.next()
         assert batch is not None
