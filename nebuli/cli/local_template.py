@@ -1,6 +1,6 @@
 """The process that the workers and members of this machine are forked from.
 
-A command forks it when it has imported what both need, so that no module is imported twice.
+A command forks it after the imports that both need, so that they run only once.
 """
 
 from __future__ import annotations

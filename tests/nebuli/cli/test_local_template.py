@@ -1,0 +1,42 @@
+"""The template of a command is forked after the imports that both need, while the command has a single thread."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+_FORK = """
+import os, sys
+from nebuli.cli.local_template import forked_template
+
+fork = os.fork
+
+def watched():
+    print(len(os.listdir("/proc/self/task")), sys.argv[1] in sys.modules, flush=True)
+    return fork()
+
+os.fork = watched
+with forked_template(sys.argv[1]):
+    pass
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("shared", ["nebuli.cli.files", "nebuli.steps.local.member_process"])
+def test_it_is_forked_with_one_thread_after_the_shared_imports(shared: str) -> None:
+    """As users run it: without the settings that keep libraries from starting threads at their import."""
+    kept = {
+        name: value for name, value in os.environ.items() if "THREADS" not in name and "MALLOC" not in name
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", _FORK, shared],
+        env=kept,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout == "1 True\n"
