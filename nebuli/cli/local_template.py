@@ -26,10 +26,10 @@ def forked_template(shared: str) -> Iterator[None]:
 
     Call it while the process has a single thread, before an event loop runs.
     """
-    from nebuli.node.fragment.worker_template import SINGLE_THREADED
+    from nebuli.node.fragment.worker_template import configure_libraries
     from nebuli.without_pandas import hide_pandas
 
-    os.environ.update(SINGLE_THREADED)
+    configure_libraries()
     hide_pandas()
     import_module(shared)
     sys.stdout.flush()

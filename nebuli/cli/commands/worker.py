@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from functools import partial
 from pathlib import Path
@@ -129,9 +128,9 @@ def worker(
     machines can reach require TLS, a secret or --insecure. Paths of sources and sinks are relative to the working
     directory. Prints a line to standard error when the worker is ready.
     """
-    from nebuli.node.fragment.worker_template import SINGLE_THREADED
+    from nebuli.node.fragment.worker_template import configure_libraries
 
-    os.environ.update(SINGLE_THREADED)
+    configure_libraries()
     from nebuli.node.exposure import Exposed, check_http_not_exposed, check_not_exposed
     from nebuli.node.fragment.worker_template import fork_worker
     from nebuli.node.records import StateUnusable
