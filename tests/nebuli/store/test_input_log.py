@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -414,25 +415,46 @@ async def test_the_story_makes_fewer_calls_than_are_tried(place: Place) -> None:
 
 
 @pytest.mark.parametrize("name", ["fix", "end"])
-async def test_what_a_cancelled_call_has_fixed_counts_once(log: InputLog, store: Store, name: str) -> None:
-    remap = await store.open_shard("m/remap")
-    happened = 0
-    for n in range(12):
-        step = log.last
-        await push(log, n)
-        call = asyncio.ensure_future(getattr(log, name)(step))
-        for _ in range(n):
-            await asyncio.sleep(0)
-        call.cancel()
-        await asyncio.wait([call])
-        await remap.refresh()  # behind the append, if it was begun
-        fixed = log.last == step + 1
-        happened += fixed and call.cancelled()
-        await push(log, 100 + n)
-        assert numbers(await log.fix(log.last)) == dict.fromkeys([100 + n] if fixed else [n, 100 + n], 1)
-        assert numbers(await log.fix(step)) == dict.fromkeys([n] if fixed else [n, 100 + n], 1)
-        assert log.waiting_rows() == 0
-    assert happened
+async def test_what_a_cancelled_call_has_fixed_counts_once(place: Place, name: str) -> None:
+    """Every other call is cancelled while it appends, and the others a few turns of the loop after they began."""
+    plan = Plan()
+    around = plan.around
+    begun, goes_on = threading.Event(), threading.Event()
+    goes_on.set()
+
+    def held(called: str, *call: Any) -> object:
+        if called == "append":
+            begun.set()
+            assert goes_on.wait(30)
+        return around(called, *call)
+
+    plan.around = held  # type: ignore[method-assign]
+    async with store_at(place, plan) as store, await InputLog.open(store, "m", _HANDLES) as log:
+        remap = await store.open_shard("m/remap")
+        happened = 0
+        for n in range(12):
+            step = log.last
+            await push(log, n)
+            if n % 2:
+                begun.clear()
+                goes_on.clear()
+            call = asyncio.ensure_future(getattr(log, name)(step))
+            for _ in range(n):
+                await asyncio.sleep(0)
+            if n % 2:
+                assert await asyncio.to_thread(begun.wait, 30)
+            call.cancel()
+            goes_on.set()
+            await asyncio.wait([call])
+            await remap.refresh()  # behind the append, if it was begun
+            fixed = log.last == step + 1
+            assert fixed or not n % 2
+            happened += fixed and call.cancelled()
+            await push(log, 100 + n)
+            assert numbers(await log.fix(log.last)) == dict.fromkeys([100 + n] if fixed else [n, 100 + n], 1)
+            assert numbers(await log.fix(step)) == dict.fromkeys([n] if fixed else [n, 100 + n], 1)
+            assert log.waiting_rows() == 0
+        assert happened >= 6
 
 
 @pytest.mark.parametrize("name", ["fix", "pass_over", "end"])
