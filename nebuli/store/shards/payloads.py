@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-from xxhash import xxh3_64_intdigest
+import pyarrow.compute as pc
+from xxhash import xxh3_64, xxh3_64_intdigest
 
-from nebuli.dataflow.zset import WEIGHT, consolidate
+from nebuli.dataflow.zset import WEIGHT, consolidate, weights_of
 from nebuli.store.errors import BlobDamaged, BlobMissing, SchemaMismatch, StorageError
 
 from .ledger import key_of
@@ -32,6 +33,11 @@ TIME = "_time"
 _AS_WRITTEN = pa.ipc.IpcWriteOptions()
 """Given, they need not be asked of the environment for each entry."""
 _TIME_TYPE = pa.run_end_encoded(pa.int32(), pa.uint64())
+_RUNS_TYPE = pa.run_end_encoded(pa.int32(), pa.int64())
+"""The type of weights that are the same in many rows."""
+_MANY_ROWS = 1 << 10
+_ROWS_OF_RUN = 8
+"""Weights are written as runs if these have so many rows on average, and there are many rows."""
 MAX_BATCH_ROWS = 1 << 20
 """Rows of a batch that is made of several."""
 
@@ -93,28 +99,61 @@ def check_schema(shard: str, schema: pa.Schema, *, keeps_contents: bool) -> pa.S
 def encoded(updates: Sequence[Update], schema: pa.Schema) -> pa.Buffer:
     """Updates in the order of their times, none of them without rows."""
     stream = pa.BufferOutputStream()
-    whole = written(schema)
+    _encode(updates, schema, stream)
+    return stream.getvalue()
+
+
+class _Pieces:
+    """A file in memory: the buffers that were written to it, which are not copied."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.buffers: list[bytes | pa.Buffer] = []
+
+    def write(self, buffer: bytes | pa.Buffer) -> None:
+        """Keep a buffer."""
+        self.buffers.append(buffer)
+
+    def flush(self) -> None:
+        """There is nothing to flush."""
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+def _encode(updates: Sequence[Update], schema: pa.Schema, stream: pa.NativeFile | _Pieces) -> None:
+    has_runs = _has_long_runs([rows for _, rows in updates])
+    *fields, weight = schema
+    weight = pa.field(WEIGHT, _RUNS_TYPE) if has_runs else weight
+    whole = pa.schema([*fields, weight, pa.field(TIME, _TIME_TYPE)])
     with pa.ipc.new_stream(stream, whole, options=_AS_WRITTEN) as writer:
         for few in _together(updates):
             rows = few[0][1] if len(few) == 1 else pa.concat_batches([rows for _, rows in few])
             ends = pa.array(accumulate(rows.num_rows for _, rows in few), pa.int32())
             times = pa.array([time for time, _ in few], pa.uint64())
             column = pa.RunEndEncodedArray.from_arrays(ends, times)
-            writer.write_batch(pa.RecordBatch.from_arrays([*rows.columns, column], schema=whole))
-    return stream.getvalue()
+            *columns, weights = rows.columns
+            weights = pc.run_end_encode(weights) if has_runs else weights
+            writer.write_batch(pa.RecordBatch.from_arrays([*columns, weights, column], schema=whole))
 
 
-def written(schema: pa.Schema) -> pa.Schema:
-    """The schema of the bytes."""
-    return schema.append(pa.field(TIME, _TIME_TYPE))
+def _has_long_runs(batches: Sequence[pa.RecordBatch]) -> bool:
+    """True if weights are nearly always those of the row before: in rows that are only added, all are 1."""
+    rows = sum(batch.num_rows for batch in batches)
+    if rows < _MANY_ROWS:
+        return False
+    runs = sum(1 + np.count_nonzero(np.diff(weights_of(batch))) for batch in batches)
+    return bool(runs * _ROWS_OF_RUN <= rows)
 
 
 def decoded(buffer: Any, schema: pa.Schema) -> list[Runs]:
     """Decode updates, without copying the rows."""
     found = []
     for batch in pa.ipc.open_stream(buffer):
-        column = batch.column(batch.num_columns - 1)
-        rows = pa.RecordBatch.from_arrays(batch.columns[:-1], schema=schema)
+        *columns, weights, column = batch.columns
+        weights = pc.run_end_decode(weights) if weights.type == _RUNS_TYPE else weights
+        rows = pa.RecordBatch.from_arrays([*columns, weights], schema=schema)
         found.append(Runs(rows, column.values.to_numpy(), column.run_ends.to_numpy().astype(np.int64)))
     return found
 
@@ -161,16 +200,25 @@ def kept(
     blobs: Blobs, shard: str, state: ShardState, updates: Sequence[Update], *, consolidated: bool = False
 ) -> Payload:
     """The updates as bytes, in a blob if they are many. Blocking. Raises Fenced."""
-    buffer = encoded(updates, state.schema)
-    if buffer.size <= INLINE_BYTES:
-        return _inlined(updates, buffer, consolidated=consolidated)
-    checksum, rows = xxh3_64_intdigest(buffer), _rows(updates)
+    if sum(rows.nbytes for _, rows in updates) <= INLINE_BYTES:
+        buffer = encoded(updates, state.schema)
+        if buffer.size <= INLINE_BYTES:
+            return _inlined(updates, buffer, consolidated=consolidated)
+        buffers = [buffer]
+    else:
+        pieces = _Pieces()
+        _encode(updates, state.schema, pieces)
+        buffers = pieces.buffers
+    size, checksum = 0, xxh3_64()
+    for each in buffers:
+        size += len(each)
+        checksum.update(each)
     name = f"{state.sequence:016x}-{os.urandom(8).hex()}"
     try:
-        blobs.put(key_of(shard), name, [buffer])
+        blobs.put(key_of(shard), name, buffers)
     except FileNotFoundError:  # it was swept away while it was written
         raise Fenced from None
-    return Payload(rows, buffer.size, checksum, None, name, state.sequence, consolidated)
+    return Payload(_rows(updates), size, checksum.intdigest(), None, name, state.sequence, consolidated)
 
 
 def inlined(schema: pa.Schema, updates: Sequence[Update]) -> Payload | None:
