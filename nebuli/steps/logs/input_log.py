@@ -1,35 +1,145 @@
 """The input of a member.
 
-Rows from producers, logged before they are acknowledged, and the step for which each counts.
+Rows from producers, logged before they are acknowledged, and the step for which each counts. Each producer's numbers:
+the next one, and the contents of the last ones.
 """
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
-from nebuli.dataflow.zset import added, digest
-from nebuli.steps.logs import producers
-from nebuli.steps.logs.producers import Producers
+import pyarrow as pa
+
+from nebuli.dataflow.zset import added, digest, weighted
 from nebuli.steps.logs.remap import NOTHING, HandleLog, LogPosition, Remap
-from nebuli.store.errors import LogTaken, StorageError, StoreClosed, UpperMismatch
+from nebuli.store.errors import (
+    LogTaken,
+    SequenceGap,
+    SequencePassed,
+    SequenceReused,
+    StorageError,
+    StoreClosed,
+    UpperMismatch,
+)
 from nebuli.store.staging import Staging
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
     from types import TracebackType
 
-    import pyarrow as pa
-
-    from nebuli.steps.logs.producers import Sent
     from nebuli.steps.logs.remap import Address, Offsets, Passage
     from nebuli.store.shards.access import NewPart
     from nebuli.store.shards.shard import Shard
     from nebuli.store.store import Store
 
 _HOLD = "log"
+_REMEMBERED = 256
+"""How many numbers of a producer, the last ones, are remembered with what they stood for."""
+PRODUCERS = weighted(
+    pa.schema(
+        [
+            ("producer", pa.string()),
+            ("sequence", pa.uint64()),
+            ("handle", pa.string()),
+            ("digest", pa.uint64()),
+            ("position", pa.uint64()),
+        ]
+    )
+)
+"""The schema of the producers' shard."""
+
+_Sent = tuple[str, int, str, int]
+"""A producer, its number, the handle that it was for, and the digest of the rows."""
+
+
+@dataclass(slots=True)
+class _Producer:
+    """A producer; ``contents`` are the handles, digests and positions by number.
+
+    A position is how many rows there are up to the number, and with it. ``position`` is that of the last number,
+    ``durable`` that of the last one that is not on its way any more.
+    """
+
+    next: int = 0
+    position: int = 0
+    durable: int = 0
+    contents: dict[int, tuple[str, int, int]] = field(default_factory=dict)
+
+
+class _Producers:
+    """All producers of a log, as they are in its shard, and with what is on its way there."""
+
+    def __init__(self, rows: Sequence[pa.RecordBatch]) -> None:
+        self._producers: dict[str, _Producer] = {}
+        for batch in rows:
+            for row in zip(*(column.to_pylist() for column in batch.columns[:-1]), strict=True):
+                self._take(*row)
+        for each in self._producers.values():
+            each.durable = each.position
+
+    def next(self, producer: str) -> int:
+        """The number that it sends next."""
+        found = self._producers.get(producer)
+        return found.next if found else 0
+
+    def position(self, producer: str) -> int:
+        """How many of its rows are durable."""
+        found = self._producers.get(producer)
+        return found.durable if found else 0
+
+    @property
+    def rows(self) -> int:
+        """How many rows of all of them are durable."""
+        return sum(each.durable for each in self._producers.values())
+
+    def is_new(self, sent: _Sent) -> bool:
+        """True if it is the next one, not one that was sent before. Raises SequenceError."""
+        (producer, sequence), content = sent[:2], sent[2:]
+        expected = self.next(producer)
+        if sequence > expected:
+            raise SequenceGap(producer, expected, sequence)
+        if sequence == expected:
+            return True
+        before = self._producers[producer].contents.get(sequence, content)
+        if before[:2] != content:
+            raise SequenceReused(producer, expected, sequence)
+        return False
+
+    def is_later(self, producer: str, number: int) -> bool:
+        """True if it is a number beyond the last one, not the last one itself. Raises SequencePassed."""
+        expected = self.next(producer)
+        if number + 1 < expected:
+            raise SequencePassed(producer, expected, number)
+        return number >= expected
+
+    def take(self, sent: _Sent, rows: int) -> pa.RecordBatch:
+        """How the shard changes with what is sent, so many rows: it has what is remembered."""
+        found = self._producers.get(sent[0])
+        position = rows + (found.position if found else 0)
+        changes = [(*sent, position, 1), *((*each, -1) for each in self._take(*sent, position))]
+        columns = zip(*changes, strict=True)
+        return pa.record_batch(
+            [pa.array(column, kind.type) for column, kind in zip(columns, PRODUCERS, strict=True)],
+            schema=PRODUCERS,
+        )
+
+    def logged(self, producer: str, rows: int) -> None:
+        """So many rows more of those that were taken are durable."""
+        self._producers[producer].durable += rows
+
+    def _take(
+        self, producer: str, sequence: int, handle: str, digest: int, position: int
+    ) -> Sequence[tuple[str, int, str, int, int]]:
+        """Take what was sent; what is not remembered any more."""
+        found = self._producers.setdefault(producer, _Producer())
+        found.next = max(found.next, sequence + 1)
+        found.position = max(found.position, position)
+        found.contents[sequence] = handle, digest, position
+        forgotten = [each for each in found.contents if each <= sequence - _REMEMBERED]
+        return [(producer, each, *found.contents.pop(each)) for each in forgotten]
 
 
 @dataclass(eq=False, slots=True)
@@ -62,7 +172,7 @@ class InputLog:
         self._known = known
         self.staging = Staging(store.blob_folder(f"{name}/staged"))
         """The staged pieces of pushes."""
-        self._producers = Producers([])
+        self._producers = _Producers([])
         self._failure: StorageError | None = None
         self._pushes: list[_Push] = []
         self._appending: list[_Push] = []
@@ -80,7 +190,7 @@ class InputLog:
             for handle, schema in handles.items()
         }
         remap = await Remap.open(store, name, arrivals)
-        known = await store.create_shard(f"{name}/producers", producers.SCHEMA)
+        known = await store.create_shard(f"{name}/producers", PRODUCERS)
         return cls(name, store, arrivals, remap, known)
 
     async def __aenter__(self) -> Self:
@@ -161,7 +271,7 @@ class InputLog:
             [(0, rows)], 0, 1
         )  # its schema is checked before its number is taken
 
-    def _take(self, sent: Sent, rows: pa.RecordBatch) -> None:
+    def _take(self, sent: _Sent, rows: pa.RecordBatch) -> None:
         """Have the next append have them."""
         producer, number, handle, _ = sent
         change = self._producers.take(sent, rows.num_rows)
@@ -245,11 +355,11 @@ class InputLog:
             push.logged.set_exception(error)
             push.logged.exception()  # a cancelled caller does not retrieve it
 
-    async def _known_producers(self) -> Producers:
+    async def _known_producers(self) -> _Producers:
         await self._known.refresh()
         if not self._known.upper:
-            return Producers([])
-        return Producers((await self._known.snapshot(self._known.upper - 1)).to_batches())
+            return _Producers([])
+        return _Producers((await self._known.snapshot(self._known.upper - 1)).to_batches())
 
     async def _count(self) -> None:
         """Count the rows of what has arrived and is not counted."""
@@ -276,11 +386,11 @@ class InputLog:
     async def standing(self) -> LogPosition:
         """Where it stands, which nothing may change meanwhile."""
         known = self._known
-        producers_ = (await known.snapshot(known.upper - 1)).to_batches() if known.upper else []
+        producers = (await known.snapshot(known.upper - 1)).to_batches() if known.upper else []
         return LogPosition(
             self.last,
             {handle: await each.read(each.assigned, each.upper) for handle, each in self._arrivals.items()},
-            added(producers_, known.schema),
+            added(producers, known.schema),
             await self.where(self.last),
         )
 

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from nebuli.steps.logs import producers
+from nebuli.steps.logs import input_log
 from nebuli.steps.logs.input_log import InputLog
 from nebuli.steps.logs.remap import Address, Passage
 from nebuli.store import Store
@@ -84,7 +84,7 @@ async def test_a_row_counts_as_one_whatever_its_weight_is(log: InputLog) -> None
 async def test_positions_stay_when_numbers_are_forgotten(
     log: InputLog, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(producers, "REMEMBERED", 4)
+    monkeypatch.setattr(input_log, "_REMEMBERED", 4)
     for n in range(10):
         await push(log, *range(n))
         await log.fix(n)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from nebuli.dataflow.zset import digest, weighted
-from nebuli.steps.logs import producers
+from nebuli.steps.logs import input_log
 from nebuli.steps.logs.input_log import InputLog
 from nebuli.steps.logs.output_log import Dating, OutputLog, time_row
 from nebuli.store import Store
@@ -319,7 +319,7 @@ async def test_a_gap_and_a_number_used_twice_are_errors(log: InputLog, store: St
 async def test_of_the_last_numbers_it_is_known_what_they_were_for(
     log: InputLog, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(producers, "REMEMBERED", 4)
+    monkeypatch.setattr(input_log, "_REMEMBERED", 4)
     for n in range(10):
         await push(log, (n, 1))
     log = await reopened(log, store)

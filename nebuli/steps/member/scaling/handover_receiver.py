@@ -15,9 +15,8 @@ from nebuli.dataflow import SteppedCircuit
 from nebuli.dataflow.steps.saved_runs import Saved, decoded
 from nebuli.dataflow.zset import added
 from nebuli.steps.errors import SourcesGone
-from nebuli.steps.logs.input_log import InputLog
+from nebuli.steps.logs.input_log import PRODUCERS, InputLog
 from nebuli.steps.logs.output_log import SinkPosition
-from nebuli.steps.logs.producers import SCHEMA as PRODUCERS
 from nebuli.steps.logs.remap import LogPosition
 from nebuli.steps.member.member_store import LOG, own_output_log
 from nebuli.steps.member.saved_state import SavedState
