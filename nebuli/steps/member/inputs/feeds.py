@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 
 from nebuli.connectors.errors import FragmentError
 from nebuli.connectors.provider import source_of
-from nebuli.steps.member.inputs.polled_source import PolledSource
+from nebuli.steps.member.inputs.replayable_source import PolledSource
 from nebuli.store.errors import Damaged, StoreFailed, StoreFull
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nebuli.connectors.endpoints import Source
     from nebuli.steps.member.member import Member
     from placement.stepped_plan import Feed
 
@@ -58,7 +57,7 @@ async def feed_all(member: Member, feeds: Sequence[Feed], *, external: bool) -> 
 async def _log_all(member: Member, feed: Feed, threads: ThreadPoolExecutor) -> None:
     """Log the rows of a source that gives each once."""
     log, name = member.log, feed.name
-    source: PolledSource[Source] = PolledSource(lambda wake: source_of(feed.source, wake), threads)
+    source = PolledSource(lambda wake: source_of(feed.source, wake), threads)
     try:
         await source.open()
         if log.position(name):  # what comes now are other rows; what it had given and the log has not is gone

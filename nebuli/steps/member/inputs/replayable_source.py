@@ -1,27 +1,85 @@
-"""`ReplayableSource`: a source that can be read again, read ahead of the steps that its rows count for."""
+"""The reading of a member's sources: on threads, and ahead of the steps that their rows count for.
+
+`PolledSource` asks any source on threads, for code that waits on an event loop. `ReplayableSource` reads a source that
+can be read again: ahead of the steps, and once more while steps are replayed.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from nebuli.connectors.endpoints import DatedSource, Rereadable, Source
+import pyarrow as pa
+
+from nebuli.connectors.endpoints import DatedSource, Rereadable, Signal, Source
 from nebuli.connectors.errors import InputChanged
 from nebuli.connectors.provider import source_of
 from nebuli.steps.logs.remap import Address, Passage
-from nebuli.steps.member.inputs.polled_source import PolledSource
 from nebuli.steps.member.inputs.row_positions import RowPositions, checksum
 from nebuli.store.errors import LogTaken
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
-    from concurrent.futures import ThreadPoolExecutor
-
-    import pyarrow as pa
+    from concurrent.futures import Future, ThreadPoolExecutor
+    from typing import Any
 
     from placement.stepped_plan import Feed
+
+
+class PolledSource:
+    """``source``, made with what it is to call when it has something after it had nothing; one call at a time."""
+
+    def __init__(self, make: Callable[[Callable[[], None]], Source], threads: ThreadPoolExecutor) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._woken = asyncio.Event()
+        self._threads = threads
+        self._turn = asyncio.Lock()
+        self._asked: Future[Any] | None = None
+        self.source = make(self._wake)
+
+    def _wake(self) -> None:
+        """Called by the source, from any thread."""
+        self._loop.call_soon_threadsafe(self._woken.set)
+
+    async def open(self) -> None:
+        """Open it. Raises InputError."""
+        await self.call(self.source.open)
+
+    async def next(self) -> pa.RecordBatch | None:
+        """Its next rows, which may be none; None at its end. Raises InputError."""
+        while True:
+            self._woken.clear()
+            batch = await self.call(self.source.poll)
+            if batch is Signal.END:
+                return None
+            if batch is Signal.LATER:
+                await self._woken.wait()  # without a deadline: a source may have nothing for days
+            elif isinstance(batch, pa.RecordBatch):
+                return batch
+
+    async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call it on a thread. A cancelled call continues there, and is asked to end."""
+        async with self._turn:
+            self._asked = self._threads.submit(function, *arguments)
+            try:
+                return await asyncio.wrap_future(self._asked)
+            except asyncio.CancelledError:
+                self.source.interrupt()
+                raise
+
+    def close(self) -> None:
+        """Close it, once no call is in it."""
+        if self._asked is None or self._asked.done():
+            self._close()
+        else:
+            self.source.interrupt()
+            self._asked.add_done_callback(self._close)
+
+    def _close(self, _: object = None) -> None:
+        self.source.close("its member has ended")
 
 
 class _Pass:
@@ -33,7 +91,7 @@ class _Pass:
         self._end = replace(at, awaited=True)
         self._feed = feed
         self._read: deque[tuple[pa.RecordBatch, Address]] = deque()
-        self._polled: PolledSource[Source] = PolledSource(self._made, threads)
+        self._polled = PolledSource(self._made, threads)
         self._is_open = False
         self.waiting_bytes = 0
 
