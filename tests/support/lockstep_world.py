@@ -20,8 +20,7 @@ from nebuli.steps.protocol import member_actions as do
 from nebuli.steps.protocol import messages as say
 from nebuli.steps.protocol.errors import Fenced
 from nebuli.steps.protocol.lockstep import Lockstep, Phase
-from nebuli.steps.protocol.member_machine import MemberMachine
-from nebuli.steps.protocol.member_states import Stopped
+from nebuli.steps.protocol.member_machine import MemberMachine, Stopped
 from nebuli.steps.protocol.triggers import TriggerSettings
 
 FAULTY_TURNS = 1000

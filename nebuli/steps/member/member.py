@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from nebuli.steps.member.coordinator_connections import CoordinatorConnection, CoordinatorConnections
     from nebuli.steps.member.inputs.step_inputs import LeftOut, ReplayableSources
     from nebuli.steps.member.saved_state import SavedState
-    from nebuli.steps.protocol.member_states import MemberState
+    from nebuli.steps.protocol.member_machine import MemberState
     from nebuli.steps.protocol.messages import FromCoordinator, FromMember
     from netchannel import ReceiverServer, SenderServer
     from placement.stepped_plan import SteppedPlan

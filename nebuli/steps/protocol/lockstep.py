@@ -23,7 +23,7 @@ A member that is lost, or that another process takes the place of, ends the epoc
 other way back into step, so this one is always tried. A coordinator that is started again begins in the same way.
 
 *Stopping.* All members pause, report the same step, and commit there; this is pause and stop as the members' states
-have them (`member_states.py`). Where rows that are logged are to be stepped first, steps take them between two such
+have them (`member_machine.py`). Where rows that are logged are to be stepped first, steps take them between two such
 pauses. *Dismissing.* Once all have, and that is recorded, they may go (`lockstep_parts.py`).
 """
 

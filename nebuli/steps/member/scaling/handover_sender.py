@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from nebuli.steps.member.scaling.transfer import Transfer
-from nebuli.steps.protocol.member_states import Paused
+from nebuli.steps.protocol.member_machine import Paused
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence

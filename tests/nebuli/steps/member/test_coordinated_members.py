@@ -22,7 +22,7 @@ from nebuli.steps.protocol import events as ev
 from nebuli.steps.protocol import messages as say
 from nebuli.steps.protocol.errors import CheckpointNotMade, Fenced, NoCommonCheckpoint
 from nebuli.steps.protocol.lockstep import Lockstep, Phase
-from nebuli.steps.protocol.member_states import Paused, Run, Stopped
+from nebuli.steps.protocol.member_machine import Paused, Run, Stopped
 from nebuli.steps.protocol.triggers import TriggerSettings
 from nebuli.store import Store
 from nebuli.store.errors import Unclear

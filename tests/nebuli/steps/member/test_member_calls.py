@@ -18,7 +18,7 @@ from nebuli.steps.member.member import Member
 from nebuli.steps.member.member_store import LOG
 from nebuli.steps.member.saved_state import SavedState
 from nebuli.steps.protocol import messages as say
-from nebuli.steps.protocol.member_states import Pause, Paused, Run, Stop, Stopped
+from nebuli.steps.protocol.member_machine import Pause, Paused, Run, Stop, Stopped
 from nebuli.store import Store
 from tests.support.told_members import Members, Told, numbers, pushed_query, until
 

@@ -7,8 +7,7 @@ import pytest
 from nebuli.steps.protocol import member_actions as do
 from nebuli.steps.protocol import messages as say
 from nebuli.steps.protocol.errors import ProtocolViolated
-from nebuli.steps.protocol.member_machine import MemberMachine
-from nebuli.steps.protocol.member_states import Pause, Paused, Run, Stop, Stopped
+from nebuli.steps.protocol.member_machine import MemberMachine, Pause, Paused, Run, Stop, Stopped
 
 ADDRESSES = ("a:1", "b:1")
 
