@@ -22,7 +22,7 @@ from nebuli.store import Store
 from nebuli.store.collections import clock, handover, inserts, reader_holds
 from nebuli.store.errors import Conflict, StoreClosed, StoreFailed, Unclear
 from nebuli.store.ordering import Bell, Change, Entry
-from nebuli.store.shards import access, compaction, ledger, payloads, shard, shard_state
+from nebuli.store.shards import access, ledger, payloads, shard, shard_state
 from tests.support.virtual_time import VirtualLoop, VirtualTime
 
 T = TypeVar("T")
@@ -68,7 +68,7 @@ class SimulatedStore:
             patch.setattr(clock, "random", Random(f"{self.seed} clock"))
             patch.setattr(os, "urandom", Random(f"{self.seed} ids").randbytes)
             patch.setattr(access, "StoreThreads", lambda: Threads(self))
-            patch.setattr(compaction, "ENTRIES", _ENTRIES)
+            patch.setattr(access, "ENTRIES", _ENTRIES)
             for module in (payloads, inserts):
                 patch.setattr(module, "INLINE_BYTES", _INLINE_BYTES)
             yield

@@ -1,4 +1,8 @@
-"""Wakes all that wait for changes of a store, when any process has appended something."""
+"""Access to a store's shards: what is known of them, appends, reads, and compaction.
+
+`Waking` wakes all that wait for changes of a store, when any process has appended something. At the end of the module
+are the choice of a shard's parts that are worth being one, and making it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import asyncio
 import logging
 import os
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,7 +18,6 @@ from nebuli.store.errors import ShardUnknown, StorageError, Unclear
 from nebuli.store.store_threads import StoreThreads
 
 from . import payloads
-from .compaction import LARGE_BYTES, compacted, is_dead, is_due, is_left, is_overdue, plan, settled
 from .ledger import Ledger, ShardTracker, key_of
 from .shard_state import AppendPart, Compact, Fenced, Superseded
 
@@ -32,6 +35,16 @@ if TYPE_CHECKING:
 
 _FALLBACK_S = 1.0
 """A process that is killed between an append and the bell is noticed by the others after as long."""
+ENTRIES = 256
+"""Entries after which a shard is compacted, by the client that appended the last of them."""
+_RATIO = 2
+"""A part is left as it is if it is more than so many times as large as all that came after it."""
+LARGE_BYTES = 1 << 26
+"""Parts of a log are not merged to more bytes: nothing would become smaller, and a reader of one reads all of it."""
+_DEAD_BYTES = 1 << 24
+"""Bytes of no use that are worth a compaction before it is due."""
+_LOOSE_BYTES = 1 << 16
+"""Bytes below the since that may be of no use, and are left as they are."""
 
 
 class Waking:
@@ -316,12 +329,12 @@ class ShardAccess:
 
     def compact_if_due(self, shard: ShardTracker) -> None:
         """Begin to compact, if the log is long enough."""
-        if is_due(shard.state):
+        if _is_due(shard.state):
             self._begin_compacting(shard)
 
     def compact_if_dead(self, shard: ShardTracker) -> None:
         """Begin to compact, if that frees much of the disk."""
-        if is_dead(shard.state):
+        if _is_dead(shard.state):
             self._begin_compacting(shard)
 
     def _begin_compacting(self, shard: ShardTracker) -> None:
@@ -344,7 +357,7 @@ class ShardAccess:
         """Compact those whose log is long, and return when it is done."""
         await self.refresh(shards)
         for each in shards:
-            if is_overdue(each.state):
+            if _is_overdue(each.state):
                 self._begin_compacting(each)
         begun = [self._compacting[each.name] for each in shards if each.name in self._compacting]
         await asyncio.gather(*begun, return_exceptions=True)
@@ -352,7 +365,7 @@ class ShardAccess:
     async def compact_settled(self, shard: ShardTracker) -> None:
         """Merge the parts below the since, if that is of use. Raises ShardUnknown."""
         state = await self.refreshed(shard)
-        if parts := settled(state):
+        if parts := _settled(state):
             await self._compact(shard, state, parts)
 
     async def compact(self, shard: ShardTracker, *, full: bool) -> bool:
@@ -406,7 +419,7 @@ class ShardAccess:
     def _merged(self, name: str, state: ShardState, parts: Sequence[Part]) -> Payload | None:
         """The parts as one. Blocking."""
         runs = [each for part in parts for each in payloads.read(self.blobs, name, state.schema, part)]
-        updates, consolidated = compacted(runs, state)
+        updates, consolidated = _compacted(runs, state)
         if not updates:
             return None
         return payloads.kept(self.blobs, name, state, updates, consolidated=consolidated)
@@ -432,3 +445,111 @@ def _tell(
 ) -> None:
     """Notify the loop of a state, from another thread."""
     loop.call_soon_threadsafe(changed, name, state)
+
+
+# -- the parts to merge
+
+
+def _is_due(state: ShardState) -> bool:
+    """True if the shard's log is long enough; where compaction fails, it is tried again as much later."""
+    entries = state.sequence - state.compacted
+    return entries > 0 and entries % ENTRIES == 0
+
+
+def _is_overdue(state: ShardState) -> bool:
+    """True if it was due, and the client that appended then has not done it, as it had ended, for instance."""
+    return state.sequence - state.compacted >= ENTRIES
+
+
+def _is_dead(state: ShardState) -> bool:
+    """True if much is of no use any more, and still there; or may be, where rows are not added up yet."""
+    if state.keeps_contents:
+        whole = sum(each.size for each in state.parts if each.consolidated)
+        return sum(each.size for each in state.parts) >= 2 * whole + _DEAD_BYTES
+    return sum(each.size for each in state.parts if not state.alive(each)) >= _DEAD_BYTES
+
+
+def plan(state: ShardState, *, full: bool) -> Sequence[Part]:
+    """Return the parts to merge, in their order: the newest, up to one that is much larger than they are.
+
+    So a row is written again only a few times, however many are appended. For a log, as many of them as do not make a
+    large part together.
+    """
+    alive = [each for each in state.parts if state.alive(each)]
+    chosen = alive if full else _newest(alive, state)
+    return chosen if _is_of_use(state, chosen) else []
+
+
+def _settled(state: ShardState) -> Sequence[Part]:
+    """The parts below the since, if merging them is worthwhile, regardless of later ones.
+
+    Times are not distinguished there.
+
+    So what adds up to nothing takes no more room than half of what is left, and a little.
+    """
+    if not state.keeps_contents:
+        return []
+    below = [each for each in state.parts if each.upper <= state.since + 1]
+    whole = max((each.size for each in below if each.consolidated), default=0)
+    rest = sum(each.size for each in below) - whole
+    return below if rest > max(whole // _RATIO, _LOOSE_BYTES) else []
+
+
+def _newest(alive: Sequence[Part], state: ShardState) -> Sequence[Part]:
+    if state.keeps_contents:
+        return alive[_beginning(alive, None) :]
+    return _together(alive[_beginning(alive, LARGE_BYTES) :])
+
+
+def _beginning(parts: Sequence[Part], large: int | None) -> int:
+    """Return the first of the parts to merge."""
+    beginning, newer = len(parts), 0
+    for place in range(len(parts) - 1, -1, -1):
+        part = parts[place]
+        if large is not None and part.size >= large:
+            break
+        if part.inline is not None or part.size <= _RATIO * newer:
+            beginning = place
+        elif newer:
+            break
+        newer += part.size
+    return beginning
+
+
+def _together(parts: Sequence[Part]) -> Sequence[Part]:
+    """The first neighbours that are not a large part together; a single part as it is."""
+    for start in range(len(parts) - 1):
+        end, size = start, 0
+        while end < len(parts) and size + parts[end].size <= LARGE_BYTES:
+            size += parts[end].size
+            end += 1
+        if end - start > 1:
+            return parts[start:end]
+    return parts if len(parts) == 1 else []
+
+
+def _is_of_use(state: ShardState, chosen: Sequence[Part]) -> bool:
+    if len(chosen) != 1:
+        return bool(chosen)
+    (part,) = chosen
+    return (
+        not part.consolidated and part.lower < state.since
+        if state.keeps_contents
+        else part.lower < state.since
+    )
+
+
+def is_left(state: ShardState, upper: int) -> bool:
+    """True if there are parts below ``upper`` to merge after a compaction: they were more than a large part.
+
+    Later appends have their turn when they are due: otherwise a compaction that lasts longer than an append has no end.
+    """
+    due = tuple(each for each in state.parts if each.upper <= upper)
+    return len(plan(replace(state, parts=due), full=False)) > 1
+
+
+def _compacted(runs: Sequence[Runs], state: ShardState) -> tuple[list[Update], bool]:
+    """The updates of the new part, and whether they are consolidated ones of a single time."""
+    updates = payloads.merged(runs, state.since, keeps_contents=state.keeps_contents)
+    consolidated = state.keeps_contents and len(updates) <= 1 and all(at == state.since for at, _ in updates)
+    return updates, consolidated

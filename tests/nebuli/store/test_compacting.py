@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from nebuli.store.shards.compaction import ENTRIES, LARGE_BYTES, is_left, plan
+from nebuli.store.shards.access import ENTRIES, LARGE_BYTES, is_left, plan
 from nebuli.store.shards.shard_state import Part, ShardState
 from tests.support.stores import SCHEMA
 

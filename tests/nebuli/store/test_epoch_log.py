@@ -103,7 +103,7 @@ async def test_a_claim_that_was_cancelled_is_made_once(epochs: EpochLog) -> None
 async def test_what_was_claimed_long_ago_takes_no_room(
     epochs: EpochLog, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nebuli.store.shards.compaction.ENTRIES", 8)
+    monkeypatch.setattr("nebuli.store.shards.access.ENTRIES", 8)
     monkeypatch.setattr("nebuli.store.shards.shard_state.RECENT", 4)
     own = 0
     for _ in range(64):

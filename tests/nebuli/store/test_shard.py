@@ -19,7 +19,7 @@ from nebuli.store.errors import (
     StoreClosed,
     UpperMismatch,
 )
-from nebuli.store.shards.compaction import ENTRIES
+from nebuli.store.shards.access import ENTRIES
 from nebuli.store.shards.payloads import INLINE_BYTES
 from nebuli.store.shards.shard_state import ShardState
 from tests.support.stores import (

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from nebuli import Collections
-from nebuli.store.shards import compaction
+from nebuli.store.shards import access
 from tests.nebuli.store.collections.rows import SCHEMA, batch, counted, zset
 
 
@@ -60,7 +60,7 @@ async def test_many_changes_of_few_rows_leave_little(folder: Path) -> None:
                 if number == 500:
                     early = await opening_s(folder)
         await collections.keep_house()
-    assert max(entries) <= 2 * compaction.ENTRIES
+    assert max(entries) <= 2 * access.ENTRIES
     assert max(sizes) <= 1 << 20
     assert await opening_s(folder) <= 5 * early + 0.5
     async with Collections(folder) as collections:
@@ -69,7 +69,7 @@ async def test_many_changes_of_few_rows_leave_little(folder: Path) -> None:
 
 async def test_who_only_comes_for_one_row_compacts_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever has appended the last entry of many goes away before it has compacted."""
-    monkeypatch.setattr(compaction, "ENTRIES", 16)
+    monkeypatch.setattr(access, "ENTRIES", 16)
     async with Collections(folder) as collections:
         await collections.create("stock", SCHEMA)
     longest = 0

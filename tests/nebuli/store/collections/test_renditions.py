@@ -22,7 +22,7 @@ from nebuli.store.collections.controller import RenditionStatus
 from nebuli.store.collections.errors import RenditionRefused, RenditionUnknown, TooLate
 from nebuli.store.collections.space import Collection
 from nebuli.store.errors import NotYet
-from nebuli.store.shards.compaction import ENTRIES
+from nebuli.store.shards.access import ENTRIES
 from tests.nebuli.store.collections.rows import SCHEMA, Accumulated, batch, counted, present, zset
 from tests.support.sizes import examples
 
