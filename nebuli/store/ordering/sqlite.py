@@ -1,16 +1,23 @@
-"""A bell on a file: a write to it wakes all processes that watch it, which costs one system call."""
+"""An ordering in SQLite, and what it has next to the database: a bell, locks, and the noted ends of its logs.
+
+A write to the bell wakes all processes that watch its file, which costs one system call.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import errno
 import fcntl
+import mmap
 import os
 import random
 import sqlite3
+import struct
 import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
+
+from xxhash import xxh3_64_intdigest
 
 from nebuli.disk_room import lacking, what_to_do
 from nebuli.durable_files import make_directory, sync_directory
@@ -32,10 +39,9 @@ from nebuli.store.errors import (
 from nebuli.store.names import file_name
 
 from . import Entry, checksum
-from .noted_ends import NotedEnds, hash_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from . import Change
@@ -90,6 +96,90 @@ def _refused(path: Path) -> StoreUnusable:
     )
 
 
+ENDS_FILE = "ordering.ends"
+_SLOT = struct.Struct("<QQQ8x")
+"""The last sequence, a hash of the log's key, and a checksum of both; no slot lies across two sectors of a disk."""
+
+
+class _NotedEnds:
+    """The ends of the logs, noted in a file of their own whenever an append is acknowledged.
+
+    SQLite takes a damaged frame of its write-ahead log for one that a crash has torn, and drops it with all that
+    follow. A lost end looks the same as one that was never written, so another file has to have it.
+
+    A slot for each log, at its number. Each note is a lower bound: the log ends there, or later.
+
+    Nothing is synced with an append, which would cost a second sync. A note outlives its process, as the kernel has it;
+    a loss of power may take the last of them, and never leaves one beyond what the log has synced before.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Open the file, made if it is not there. Raises OSError."""
+        self._descriptor = os.open(folder / ENDS_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._map: mmap.mmap | None = None
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._map is not None:
+            self._map.close()
+        os.close(self._descriptor)
+
+    def read(self) -> dict[int, tuple[int, int]]:
+        """The noted ends by the number of the log, with the hash of its key. Raises OSError.
+
+        A slot that is not as it was written notes nothing.
+        """
+        size = os.fstat(self._descriptor).st_size
+        data = os.pread(self._descriptor, size - size % _SLOT.size, 0)
+        found = {}
+        for number, (last, key, found_checksum) in enumerate(_SLOT.iter_unpack(data)):
+            if last and found_checksum == _slot_checksum(number, last, key):
+                found[number] = last, key
+        return found
+
+    def note(self, ends: Iterable[tuple[int, str, int]]) -> None:
+        """Note where logs end, by number and key. A disk that is full leaves an older note."""
+        for number, key, last in ends:
+            slots = self._slots(number)
+            if slots is not None:
+                hashed = _hash_of(key)
+                _SLOT.pack_into(
+                    slots, number * _SLOT.size, last, hashed, _slot_checksum(number, last, hashed)
+                )
+
+    def _slots(self, number: int) -> mmap.mmap | None:
+        """The file in memory, large enough for a slot: to write there costs no call, and changes no times."""
+        end = (number + 1) * _SLOT.size
+        if self._map is None or len(self._map) < end:
+            with suppress(OSError):
+                size = max(-(-end // mmap.PAGESIZE) * mmap.PAGESIZE, os.fstat(self._descriptor).st_size)
+                os.posix_fallocate(self._descriptor, 0, size)  # a page without a place would end the process
+                self._map = mmap.mmap(self._descriptor, 0)
+        return self._map if self._map is not None and len(self._map) >= end else None
+
+    def note_all(self, ends: Mapping[int, tuple[str, int]]) -> None:
+        """The same, durably, if it is not noted yet."""
+        noted = self.read()
+        new = [
+            (number, key, last)
+            for number, (key, last) in ends.items()
+            if noted.get(number) != (last, _hash_of(key))
+        ]
+        self.note(new)
+        if new:
+            with suppress(OSError):
+                os.fsync(self._descriptor)
+
+
+def _hash_of(key: str) -> int:
+    """The hash that a note has of its log's key."""
+    return xxh3_64_intdigest(key.encode())
+
+
+def _slot_checksum(number: int, last: int, key: int) -> int:
+    return xxh3_64_intdigest(struct.pack("<QQQ", number, last, key))
+
+
 FILE = "ordering.db"
 APPLICATION, FORMAT = 0x4E424C53, 1  # "NBLS"
 _BITS = 40
@@ -126,7 +216,7 @@ class SqliteOrdering:
         self._path = str(folder / FILE)
         self._open_connection: sqlite3.Connection | None = None
         self._bell = -1
-        self._ends: NotedEnds | None = None
+        self._ends: _NotedEnds | None = None
         self._numbers: dict[str, int] = {}
         self._version = -1
 
@@ -137,7 +227,7 @@ class SqliteOrdering:
         try:
             make_directory(self._folder)
             with self._one_at_a_time():
-                self._ends = NotedEnds(self._folder)
+                self._ends = _NotedEnds(self._folder)
                 self._open_connection = self._connected(self._ends)
                 sync_directory(self._folder)
             self._bell = os.open(self._folder / "bell", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -177,7 +267,7 @@ class SqliteOrdering:
         finally:
             os.close(descriptor)
 
-    def _connected(self, ends: NotedEnds) -> sqlite3.Connection:
+    def _connected(self, ends: _NotedEnds) -> sqlite3.Connection:
         connection = sqlite3.connect(
             self._path, timeout=self._busy_s, isolation_level=None, check_same_thread=False
         )
@@ -189,7 +279,7 @@ class SqliteOrdering:
             raise
         return connection
 
-    def _begin_with(self, connection: sqlite3.Connection, ends: NotedEnds) -> None:
+    def _begin_with(self, connection: sqlite3.Connection, ends: _NotedEnds) -> None:
         noted = ends.read()  # before the logs: others may append
         (application,) = connection.execute("pragma application_id").fetchone()
         (version,) = connection.execute("pragma user_version").fetchone()
@@ -416,7 +506,7 @@ def _check(path: str, noted: Mapping[int, tuple[int, int]], found: Mapping[int, 
     """No log may end below its noted end. Raises EndLost."""
     for number, (last, hashed) in noted.items():
         key, end = found.get(number, ("", 0))
-        if hash_of(key) != hashed or end < last:
+        if _hash_of(key) != hashed or end < last:
             raise EndLost(path, key or f"log {number}", last, end)
 
 

@@ -24,8 +24,7 @@ from nebuli.store.errors import (
     Unclear,
 )
 from nebuli.store.ordering import Change
-from nebuli.store.ordering.noted_ends import FILE as ENDS
-from nebuli.store.ordering.sqlite import FILE, AppendSignal, SqliteOrdering
+from nebuli.store.ordering.sqlite import ENDS_FILE, FILE, AppendSignal, SqliteOrdering
 from tests.support.stores import fill, found
 
 
@@ -106,12 +105,14 @@ def test_a_file_that_is_gone_is_not_made_from_nothing(
 
 def test_ends_are_noted_for_a_store_that_has_none_noted(tmp_path: Path, ordering: SqliteOrdering) -> None:
     folder = killed(tmp_path, ordering)
-    (folder / ENDS).write_bytes(b"damaged" * 100)
+    (folder / ENDS_FILE).write_bytes(b"damaged" * 100)
     again = SqliteOrdering(folder)
     again.open()
     assert again.heads(["a", "b"]) == {"a": 3, "b": 1}
     again.close()
-    assert (folder / ENDS).read_bytes()[32:96] == (tmp_path / "store" / ENDS).read_bytes()[32:96], "two slots"
+    assert (folder / ENDS_FILE).read_bytes()[32:96] == (tmp_path / "store" / ENDS_FILE).read_bytes()[32:96], (
+        "two slots"
+    )
     (folder / FILE).unlink()
     with pytest.raises(EndLost):
         SqliteOrdering(folder).open()
