@@ -40,7 +40,7 @@ def test_it_is_forked_with_one_thread_after_the_shared_imports(shared: str) -> N
         [sys.executable, "-c", _FORK, shared],
         env=kept,
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         check=True,
         timeout=60,
     )
