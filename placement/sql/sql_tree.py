@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import sqlglot
 from sqlglot import exp
+from sqlglot.dialects.duckdb import DuckDB
 from sqlglot.errors import SqlglotError
+from sqlglot.parsers.duckdb import DuckDBParser
 
 from placement.sql.typed_tree import ExpressionError
 from topology.consistency import did_you_mean
@@ -22,6 +24,7 @@ FUNCTION_NAMES = (
 )  # fmt: skip
 """By DuckDB's names; it has other names of some, which are read as well."""
 _INSTEAD = {
+    "date_trunc": "write the unit as a text: date_trunc('day', time)",
     "count_if": "write count(*) FILTER (WHERE ...)",
     "countif": "write count(*) FILTER (WHERE ...)",
     "left": "write substring(text, 1, length)",
@@ -46,6 +49,27 @@ _REFUSALS: tuple[tuple[tuple[type, ...], str], ...] = (
 )
 
 
+def _date_trunc(arguments: list[Expr]) -> Expr:
+    """Read the call if its unit is a text: sqlglot takes a column for the unit that it is named like."""
+    if arguments and isinstance(arguments[0], exp.Literal):
+        tree: Expr = DuckDBParser.FUNCTIONS["DATE_TRUNC"](arguments)
+        return tree
+    return exp.Anonymous(this="date_trunc", expressions=arguments)
+
+
+class QueryDialect(DuckDB):
+    """DuckDB's dialect, without what sqlglot reads in another way."""
+
+    class Parser(DuckDBParser):
+        """The parser of queries."""
+
+        FUNCTIONS: ClassVar = {
+            **DuckDBParser.FUNCTIONS,
+            "DATE_TRUNC": _date_trunc,
+            "DATETRUNC": _date_trunc,
+        }
+
+
 @lru_cache(maxsize=4096)
 def parsed(sql: str) -> Expr:
     """Return sqlglot's tree of ``sql``, not to be changed; raises ``ExpressionError`` if it is not one expression.
@@ -53,7 +77,7 @@ def parsed(sql: str) -> Expr:
     An expression is looked at several times while a query is planned.
     """
     try:
-        trees = sqlglot.parse(sql, dialect="duckdb")
+        trees = sqlglot.parse(sql, dialect=QueryDialect)
     except SqlglotError as error:
         details = getattr(error, "errors", None) or [{}]
         place = f" at column {details[0]['col']}" if details[0].get("col") else ""
@@ -89,6 +113,8 @@ def unknown_function(name: str) -> str:
     """The message for a function that there is not: with the nearest one, else with all."""
     known = [*FUNCTION_NAMES, *AGGREGATE_NAMES]
     instead = _INSTEAD.get(name) or did_you_mean(name, known).strip() or f"supported are {', '.join(known)}"
+    if name in known:
+        return f"this form of {name} is not supported; {instead}"
     return (
         f"unknown function {name}; {instead}" if instead[0] != "(" else f"unknown function {name} {instead}"
     )

@@ -129,7 +129,11 @@ def _literal(_: Translator, node: Expr) -> Node:
     try:
         return rules.integer_literal(int(node.this))
     except ValueError:
+        pass
+    try:
         return Literal(float(node.this), T.FLOAT64, adapts="e" not in node.this.lower())
+    except ValueError:
+        raise ExpressionError(f"{node.this} is not a number: write 1e3, or 1.5") from None
 
 
 def _arithmetic(t: Translator, node: Expr) -> Node:

@@ -117,7 +117,10 @@ def how_of(join: exp.Join) -> str:
             "ANTI": "a LEFT JOIN and IS NULL",
         }
         raise Unsupported(f"{kind} JOIN is not supported: write {instead.get(kind, 'JOIN ... ON')}", join)
-    return _HOW[str(join.args.get("side") or "").upper()]
+    side = str(join.args.get("side") or "").upper()
+    if kind == "OUTER" and not side:
+        raise Unsupported("OUTER JOIN needs a side: write LEFT JOIN, RIGHT JOIN or FULL JOIN", join)
+    return _HOW[side]
 
 
 def _using(left: Relation, right: Relation, join: exp.Join) -> list[_Pair]:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from sqlglot.expressions import Expr
 
 
+_MOST_ROWS = (1 << 63) - 1
+
+
 @dataclass(frozen=True, slots=True)
 class SortKey:
     """A column that rows are sorted by, by its number."""
@@ -145,6 +148,11 @@ def _count(given: Expr | None, word: str) -> int | None:
     if given is None:
         return None
     number = given.args.get("expression")
-    if isinstance(number, exp.Literal) and not number.is_string and str(number.this).isdecimal():
+    is_bare = not given.args.get("limit_options") and not given.args.get("expressions")
+    if is_bare and isinstance(number, exp.Literal) and not number.is_string and str(number.this).isdecimal():
+        if int(number.this) > _MOST_ROWS:
+            raise Unsupported(
+                f"{word} {number.this} is more than {_MOST_ROWS}, the most rows that count", given
+            )
         return int(number.this)
     raise Unsupported(f"expected {word} and a whole number, got {shown(given)}", given)

@@ -13,6 +13,7 @@ from sqlglot.errors import SqlglotError, TokenError
 
 from placement.errors import InvalidQuery
 from placement.plan import Origin, Query
+from placement.sql.sql_tree import QueryDialect
 from placement.statements.carets import TextMarks, Unsupported, mistake_at, shown
 from placement.statements.ordering import Ordering, unordered
 from placement.statements.relations import Marked, Operators
@@ -146,7 +147,7 @@ def _tree(text: str, file: str | None) -> tuple[bool, Expr]:
             text = text[:first] + " " * (last + 1 - first) + text[last + 1 :]
         trees = [
             each
-            for each in sqlglot.parse(text, dialect="duckdb")
+            for each in sqlglot.parse(text, dialect=QueryDialect)
             if each is not None and not isinstance(each, exp.Semicolon)
         ]
     except TokenError as error:

@@ -355,3 +355,6 @@ SELECT substring(g, 1, 0) AS a, substring(g, 2) AS b, trim('  ' || g || ' ') AS 
 SELECT contains(g, '''') AS a, starts_with(g, 'it') AS b, g LIKE '%t''s' AS c FROM t
 SELECT TRUE AND NULL AS a, FALSE AND NULL AS b, TRUE OR NULL AS c FROM t
 SELECT k BETWEEN n AND 3 AS a, k NOT BETWEEN 3 AND n AS b FROM t
+SELECT k % -1 AS m, (-9223372036854775807 - 1) % -1 AS l, n % (0 - 1) AS o FROM t
+SELECT CAST(-2147483648 AS INTEGER) % CAST(-1 AS INTEGER) AS m, CAST(k - 128 AS TINYINT) % CAST(-1 AS TINYINT) AS l FROM t WHERE k < 10
+SELECT datetrunc('month', ts) AS m FROM d
