@@ -276,6 +276,13 @@ class CircuitRun(Generic[_Wanted]):
         ended = asyncio.create_task(self._inputs_end(coordinator))
         others = [asyncio.create_task(each.wait()) for each in (self._stopping, generation.over)]
         failing = [asyncio.create_task(_raising(each)) for each in generation.failures()]
+
+        def note(task: asyncio.Task[Any]) -> None:
+            if not task.cancelled() and task.exception() is not None:
+                generation.broken.set()  # a succession that has the lock gives up
+
+        for each in (running, *failing):
+            each.add_done_callback(note)
         try:
             fatal: list[asyncio.Future[Any]] = [running, *failing, self._broken]
             await asyncio.wait([*fatal, asked, ended, *others], return_when=asyncio.FIRST_COMPLETED)

@@ -80,6 +80,8 @@ class Generation:
         """Set once others have taken their place."""
         self.left = asyncio.Event()
         """Set while no coordinator has them."""
+        self.broken = asyncio.Event()
+        """Set once an error that ends the query has happened: a change of members gives up."""
         self._was_paused = False
         self._telling: set[asyncio.Task[None]] = set()
 

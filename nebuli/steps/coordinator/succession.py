@@ -20,6 +20,7 @@ _BEGIN_S = 60.0
 _REST_S = 60.0
 """How long a step may take that is to be the last before."""
 _LOST = "a member was lost while it handed over its state"
+_BROKEN = "the query is ending after an error"
 _Value = TypeVar("_Value")
 
 
@@ -34,6 +35,10 @@ async def given_ahead(before: Generation, after: Generation) -> tuple[Sequence[s
     that are made while the state is given write little more than what is new then, and members that take over do not
     wait for it. Raises GivenUp.
     """
+    return await _unless([_say(before.broken.wait(), _BROKEN)], _given_ahead(before, after))
+
+
+async def _given_ahead(before: Generation, after: Generation) -> tuple[Sequence[str], int]:
     await saved(before)
     addresses = await begun(after)
     epoch = before.coordinator.epoch
@@ -76,6 +81,10 @@ async def handed_over(before: Generation, after: Generation, addresses: Sequence
     Until `Generation.resume`, they rest. Raises GivenUp, StorageError; also where another epoch than the one has begun
     in which they have `given_ahead`.
     """
+    return await _unless([_say(before.broken.wait(), _BROKEN)], _handed_over(before, after, addresses, epoch))
+
+
+async def _handed_over(before: Generation, after: Generation, addresses: Sequence[str], epoch: int) -> int:
     try:
         async with asyncio.timeout(_REST_S):
             step = await before.rest()

@@ -120,14 +120,23 @@ class LocalRun(CircuitRun[int]):
         return self
 
     async def _scale_at_start(self, members: int) -> None:
-        """Continue with so many members. A process that is killed meanwhile does not end the run: it tries again."""
+        """Continue with so many members. A process that is killed meanwhile does not end the run: it tries again.
+
+        Raises what has ended the run meanwhile.
+        """
+        assert self._running is not None, "it runs"
         for further in reversed(range(_TRIES)):
             try:
                 await self.scale(members)
             except NotScaled:
-                if not further or self._broken.done():
+                if self._broken.done():
                     raise
-                await asyncio.sleep(_AGAIN_S)  # the lost member is started again
+                # The lost member is started again.
+                await asyncio.wait([self._running], timeout=_AGAIN_S)
+                if self._running.done():
+                    self._running.result()
+                if not further or self._running.done():
+                    raise
             else:
                 return
 

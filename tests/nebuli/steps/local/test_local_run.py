@@ -13,6 +13,7 @@ import pytest
 from nebuli.steps.errors import StateInUse, StateOfAnother
 from nebuli.steps.local.local_members import LocalMembers
 from nebuli.steps.local.local_run import LocalRun
+from nebuli.steps.protocol.errors import MemberFailed
 from nebuli.steps.protocol.lockstep import Phase
 from nebuli.steps.protocol.triggers import TriggerSettings
 from nebuli.steps.stepped_query import SteppedQuery, stepped_query
@@ -125,6 +126,19 @@ async def test_a_run_that_is_left_goes_on_where_it_was(here: Path) -> None:
     async with asyncio.timeout(60), LocalRun(in_steps(), here / "state", here, NOW) as run:
         await run.until_ended()
     assert found(here) == expected()
+
+
+async def test_a_step_that_cannot_be_repeated_ends_a_run_that_is_to_have_other_members(here: Path) -> None:
+    """The run raises the member's error, although the change of members waits for the end of repeated steps."""
+    settings = TriggerSettings(checkpoint_s=None)
+    async with asyncio.timeout(60), LocalRun(in_steps(), here / "state", here, settings) as run:
+        await until_async(lambda: stepped(run), "a step")
+    for source in SOURCES:
+        _, *rows = (here / source).read_text("utf-8").splitlines(keepends=True)
+        (here / source).write_text("".join(("shop,amount\n", "shop-0,101\n", *rows[1:])), "utf-8")
+    async with asyncio.timeout(30):
+        with pytest.raises(MemberFailed, match="to repeat steps"):
+            await LocalRun(in_steps(members=1), here / "state", here, settings).__aenter__()
 
 
 async def test_a_state_folder_belongs_to_one_query_one_list_of_sources_and_one_run(here: Path) -> None:
