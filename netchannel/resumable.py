@@ -30,6 +30,7 @@ class Resumable(AsyncGenerator[Item, None]):
         self._items: Iterator[Item] = iter(())
         self._step: asyncio.Task[Iterable[Item]] | None = None
         self._over: Exception | None = None
+        self._closing: asyncio.Task[None] | None = None
 
     async def __anext__(self) -> Item:
         """Wait for the next item. A call that is cancelled took none."""
@@ -82,7 +83,14 @@ class Resumable(AsyncGenerator[Item, None]):
         await self._close()
 
     async def _close(self) -> None:
+        """Close the source once: a cancelled call leaves that to its task, and all calls wait for the same one."""
         self._items = iter(())
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._close_source())
+            self._closing.add_done_callback(_retrieve)
+        await asyncio.shield(self._closing)
+
+    async def _close_source(self) -> None:
         step, self._step = self._step, None
         if step is not None and not step.done():
             step.cancel()

@@ -202,3 +202,32 @@ def test_the_end_of_its_loop_leaves_nothing_to_be_said(
     del loop
     gc.collect()
     assert [each for each in caplog.records if each.levelno > logging.DEBUG] == []
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_close_that_is_cancelled_can_be_repeated(turns: int) -> None:
+    """As two signals to one process do. The source takes some turns of the loop to close."""
+    ended = []
+
+    async def slow() -> AsyncGenerator[Iterable[int], None]:
+        try:
+            await asyncio.Event().wait()
+            yield [0]
+        finally:
+            for _ in range(20):
+                await asyncio.sleep(0)
+            ended.append(True)
+
+    iterator = Resumable(slow())
+    reading = asyncio.ensure_future(anext(iterator, None))
+    await asyncio.sleep(0.01)
+    for _ in range(2):
+        closing = asyncio.ensure_future(iterator.aclose())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.wait((closing,))
+        assert closing.cancelled() or closing.result() is None
+    await iterator.aclose()
+    assert ended == [True]
+    assert await reading is None

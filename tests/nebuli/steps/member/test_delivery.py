@@ -290,7 +290,7 @@ def received(connection: socket.socket, lines: int | None) -> list[str]:
 
 async def test_how_much_is_kept_for_programs_is_counted_from_the_newest(log: OutputLog) -> None:
     """DBSP-OUT-2: a retention setting, in bytes; at least so many, if there are."""
-    wide = pa.record_batch([list(range(1 << 14)), [1] * (1 << 14)], schema=SCHEMA)
+    wide = pa.record_batch([list(range(1 << 14)), [1, 2] * (1 << 13)], schema=SCHEMA)
     for step in range(8):
         await log.write(step, {"out": wide})
     await log.trim(8, keep_bytes=1 << 30)
