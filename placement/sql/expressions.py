@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, TypeVar
 from sqlglot import exp
 
 from placement.sql import typing_rules as rules
-from placement.sql.sql_tree import parsed
+from placement.sql.sql_tree import parsed, sql_of
 from placement.sql.translation import AGGREGATES, Translator
-from placement.sql.typed_tree import ExpressionError, Node
+from placement.sql.typed_tree import Call, ExpressionError, Node
 from topology.schema import DataType
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class AggregateCall:
 
 def parse(sql: str, schema: Schema) -> Expression:
     """Read a scalar expression over the columns of ``schema``; raises ``ExpressionError``."""
-    return _in_context(sql, lambda: _expression(sql, Translator(schema).translate(parsed(sql))))
+    return _in_context(sql, lambda: _scalar(sql, schema))
 
 
 def parse_aggregate(sql: str, schema: Schema) -> AggregateCall:
@@ -69,6 +69,13 @@ def _in_context(sql: str, read: Callable[[], Result]) -> Result:
         raise ExpressionError(f"{error} (in: {sql})") from None
     except RecursionError:
         raise ExpressionError(f"the expression is nested too deeply (in: {sql[:60]}...)") from None
+
+
+def _scalar(sql: str, schema: Schema) -> Expression:
+    tree = Translator(schema).translate(parsed(sql))
+    if isinstance(tree, Call):
+        str(tree.written)  # refuses here, not in a later message, what is nested too deeply to be written
+    return _expression(sql, tree)
 
 
 def _expression(sql: str, tree: Node) -> Expression:
@@ -90,7 +97,7 @@ def _aggregate(sql: str, schema: Schema) -> AggregateCall:
     if len(arguments) != 1 or call.args.get("expressions") or call.args.get("count"):
         raise ExpressionError(f"{function} takes one argument")
     (tree,) = arguments
-    argument = _expression(tree.sql(dialect="duckdb"), Translator(schema).translate(tree))
+    argument = _expression(str(sql_of(tree)), Translator(schema).translate(tree))
     type_ = _aggregate_type(function, argument)
     if isinstance(call.this, exp.Distinct):
         if function != "count":

@@ -9,7 +9,7 @@ from sqlglot import exp
 
 from placement.sql import typing_rules as rules
 from placement.sql.sql_tree import only, sql_of, unsupported
-from placement.sql.typed_tree import Call, ExpressionError, Literal, Node
+from placement.sql.typed_tree import Call, ExpressionError, Literal, Node, Text
 from topology.schema import DataType as T
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def _like(t: Translator, node: Expr) -> Node:
     return _negated(matched, sql_of(node)) if node.args.get("negate") else matched
 
 
-def _negated(node: Node, sql: str) -> Node:
+def _negated(node: Node, sql: Text) -> Node:
     return Call("not", (rules.coerce(node, T.BOOL, "NOT"),), T.BOOL, sql)
 
 
@@ -157,7 +157,7 @@ def _substring(t: Translator, node: Expr) -> Node:
     return Call("substring", (text, Literal(start, T.INT64), Literal(length, T.INT64)), T.STRING, sql)
 
 
-def _constant(t: Translator, node: Expr | None, absent: int, sql: str) -> int:
+def _constant(t: Translator, node: Expr | None, absent: int, sql: Text) -> int:
     if node is None:
         return absent
     value = t.translate(node)
@@ -175,7 +175,7 @@ def _field(t: Translator, node: Expr) -> Node:
     return _field_of(type(node).__name__, t.translate(node.this), sql_of(node))
 
 
-def _field_of(name: str, moment: Node, sql: str) -> Node:
+def _field_of(name: str, moment: Node, sql: Text) -> Node:
     name = {"dayofweek": "dow", "dayofyear": "doy"}.get(name.lower(), name.lower())
     if name not in _FIELDS:
         raise ExpressionError(f"unknown field {name} in {sql}; known are {', '.join(_FIELDS)}")

@@ -11,7 +11,7 @@ from sqlglot.dialects.duckdb import DuckDB
 from sqlglot.errors import SqlglotError
 from sqlglot.parsers.duckdb import DuckDBParser
 
-from placement.sql.typed_tree import ExpressionError
+from placement.sql.typed_tree import ExpressionError, Written
 from topology.consistency import did_you_mean
 
 if TYPE_CHECKING:
@@ -88,9 +88,9 @@ def parsed(sql: str) -> Expr:
     return trees[0]
 
 
-def sql_of(node: Expr) -> str:
+def sql_of(node: Expr) -> Written:
     """How a node is written."""
-    return node.sql(dialect="duckdb")
+    return Written(node)
 
 
 def chained(node: Expr) -> list[Expr]:
@@ -125,7 +125,7 @@ def unsupported(node: Expr) -> ExpressionError:
     for kinds, message in _REFUSALS:
         if isinstance(node, kinds):
             return ExpressionError(message.format(sql_of(node)))
-    name = sql_of(node).partition("(")[0].lower()
+    name = str(sql_of(node)).partition("(")[0].lower()
     if isinstance(node, exp.Func) and name.isidentifier():
         return ExpressionError(unknown_function(name))
     return ExpressionError(f"{type(node).__name__} is not supported: {sql_of(node)}")

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 from placement.errors import QueryError
 
 if TYPE_CHECKING:
+    from sqlglot.expressions import Expr
+
     from topology.schema import DataType
 
 Value = bool | int | float | str | dt.date | dt.datetime | None
@@ -21,6 +23,26 @@ Value = bool | int | float | str | dt.date | dt.datetime | None
 
 class ExpressionError(QueryError):
     """An SQL expression that cannot be read, or does not fit the columns it is used on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """How a part of an expression is written, made when a message needs it.
+
+    The texts of all the parts of a long chain of operators are much longer than the chain.
+    """
+
+    node: Expr
+
+    def __str__(self) -> str:
+        return self.node.sql(dialect="duckdb")
+
+    def __repr__(self) -> str:
+        return repr(str(self))
+
+
+Text = str | Written
+"""A text for a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +74,17 @@ class Literal:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A function or operator applied to arguments; ``sql`` is how it was written, for messages."""
+    """A function or operator applied to arguments."""
 
     function: str
     arguments: tuple[Node, ...]
     type: DataType
-    sql: str = field(compare=False)
+    written: Text = field(compare=False)
+
+    @property
+    def sql(self) -> str:
+        """How the call was written, for messages."""
+        return str(self.written)
 
 
 Node = ColumnRef | Literal | Call

@@ -11,7 +11,7 @@ import datetime as dt
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from placement.sql.typed_tree import Call, ExpressionError, Literal, Node
+from placement.sql.typed_tree import Call, ExpressionError, Literal, Node, Text
 from topology.schema import DataType as T
 from topology.schema import sql_name
 
@@ -54,7 +54,7 @@ def integer_literal(value: int) -> Literal:
     raise ExpressionError(f"the number {value} is beyond the range of BIGINT and UBIGINT")
 
 
-def cast(node: Node, to: T, sql: str) -> Node:
+def cast(node: Node, to: T, sql: Text) -> Node:
     """``CAST(node AS to)``; refuses what has no agreed meaning."""
     if isinstance(node, Literal) and (node.value is None or node.type == to):
         return Literal(node.value, to)
@@ -70,7 +70,7 @@ def cast(node: Node, to: T, sql: str) -> Node:
     return Call("cast", (node,), to, sql)
 
 
-def coerce(node: Node, to: T, what: str) -> Node:
+def coerce(node: Node, to: T, what: Text) -> Node:
     """``node`` where ``what`` needs type ``to``: widened, or refused with both types named."""
     if node.type == to:
         return Literal(node.value, to) if isinstance(node, Literal) else node
@@ -78,10 +78,10 @@ def coerce(node: Node, to: T, what: str) -> Node:
         return _coerce_literal(node, to, what)
     if node.type is None or common_type(node.type, to) != to:
         raise mismatch(what, node, to)
-    return Call("cast", (node,), to, node.sql)
+    return Call("cast", (node,), to, node.written if isinstance(node, Call) else node.sql)
 
 
-def expect(node: Node, allowed: Sequence[T], what: str) -> None:
+def expect(node: Node, allowed: Sequence[T], what: Text) -> None:
     """Refuses a node whose type is not in ``allowed``; NULL fits all."""
     if node.type is not None and node.type not in allowed:
         names = [*map(sql_name, allowed)]
@@ -97,7 +97,7 @@ def expect(node: Node, allowed: Sequence[T], what: str) -> None:
         )
 
 
-def mismatch(what: str, node: Node, needed: T) -> ExpressionError:
+def mismatch(what: Text, node: Node, needed: T) -> ExpressionError:
     """The error for a node of another type than ``what`` needs."""
     found = "NULL" if node.type is None else sql_name(node.type)
     return ExpressionError(f"type mismatch: {what} needs {sql_name(needed)}, but {node.sql} is {found}")
@@ -112,7 +112,7 @@ def common_type(a: T, b: T) -> T | None:
     return T.TIMESTAMP if {a, b} == set(MOMENTS) else None
 
 
-def unify(nodes: Sequence[Node], what: str) -> tuple[T, tuple[Node, ...]]:
+def unify(nodes: Sequence[Node], what: Text) -> tuple[T, tuple[Node, ...]]:
     """The common type of all nodes, and the nodes in that type."""
     fixed = [node for node in nodes if not (isinstance(node, Literal) and (node.adapts or node.type is None))]
     free = [node for node in nodes if isinstance(node, Literal) and node.adapts and node.type is not None]
@@ -125,12 +125,12 @@ def unify(nodes: Sequence[Node], what: str) -> tuple[T, tuple[Node, ...]]:
     return type_, tuple(coerce(node, type_, what) for node in nodes)
 
 
-def arithmetic(function: str, a: Node, b: Node, sql: str) -> Node:
+def arithmetic(function: str, a: Node, b: Node, sql: Text) -> Node:
     """``+ - * / // %`` on numbers, and ``+ -`` on dates and days."""
     if T.DATE in {a.type, b.type} and function in {"add", "subtract"}:
         return _date_arithmetic(function, a, b, sql)
     for node in (a, b):
-        expect(node, NUMBERS, f"{sql}")
+        expect(node, NUMBERS, sql)
     type_, operands = unify((a, b), sql)
     if function == "divide" and type_ in INTEGERS:
         type_ = T.FLOAT64
@@ -147,13 +147,13 @@ def arithmetic(function: str, a: Node, b: Node, sql: str) -> Node:
     return Call(function, tuple(_numeric_operand(node, type_, sql) for node in operands), type_, sql)
 
 
-def comparison(function: str, a: Node, b: Node, sql: str) -> Node:
+def comparison(function: str, a: Node, b: Node, sql: Text) -> Node:
     """``= <> < <= > >=`` and ``IS [NOT] DISTINCT FROM``, on values of a common type."""
     _, operands = unify((a, b), sql)
     return Call(function, operands, T.BOOL, sql)
 
 
-def negate(node: Node, sql: str) -> Node:
+def negate(node: Node, sql: Text) -> Node:
     """Unary minus; a literal takes its sign, so that the least int64 can be written."""
     expect(node, NUMBERS, sql)
     if isinstance(node, Literal) and node.adapts and isinstance(node.value, int):
@@ -163,7 +163,7 @@ def negate(node: Node, sql: str) -> Node:
     return Call("negate", (node,), _known(node), sql)
 
 
-def choice(conditions: Sequence[Node], values: Sequence[Node], sql: str) -> Node:
+def choice(conditions: Sequence[Node], values: Sequence[Node], sql: Text) -> Node:
     """``CASE``: the value of the first true condition; the last of ``values`` is that of ELSE."""
     type_, typed = unify(values, sql)
     tests = [coerce(condition, T.BOOL, "WHEN") for condition in conditions]
@@ -188,7 +188,7 @@ def _common_number(a: T, b: T) -> T | None:
     return next(t for t in SIGNED if _BITS[t] >= _BITS[signed] and _BITS[t] > _BITS[unsigned])
 
 
-def _widen(so_far: T, node: Node, what: str) -> T:
+def _widen(so_far: T, node: Node, what: Text) -> T:
     type_ = common_type(so_far, _known(node))
     if type_ is None:
         raise ExpressionError(
@@ -198,7 +198,7 @@ def _widen(so_far: T, node: Node, what: str) -> T:
     return type_
 
 
-def _adapt(type_: T, literal: Literal, what: str) -> T:
+def _adapt(type_: T, literal: Literal, what: Text) -> T:
     value = literal.value
     if isinstance(value, int) and type_ in INTEGERS:
         least, greatest = integer_range(type_)
@@ -210,7 +210,7 @@ def _adapt(type_: T, literal: Literal, what: str) -> T:
     return _widen(type_, literal, what)
 
 
-def _coerce_literal(node: Literal, to: T, what: str) -> Literal:
+def _coerce_literal(node: Literal, to: T, what: Text) -> Literal:
     match node.value:
         case None:
             return Literal(None, to)
@@ -227,7 +227,7 @@ def _coerce_literal(node: Literal, to: T, what: str) -> Literal:
     raise mismatch(what, node, to)
 
 
-def _in_range(number: int, to: T, what: str) -> int:
+def _in_range(number: int, to: T, what: Text) -> int:
     least, greatest = integer_range(to)
     if not least <= number <= greatest:
         raise ExpressionError(
@@ -248,11 +248,11 @@ def _moment(text: str, to: T) -> Literal:
         raise ExpressionError(f"{text!r} is not a {sql_name(to)}; write it like '{example}'") from None
 
 
-def _numeric_operand(node: Node, type_: T, sql: str) -> Node:
+def _numeric_operand(node: Node, type_: T, sql: Text) -> Node:
     return node if node.type == type_ else coerce(node, type_, sql)
 
 
-def _date_arithmetic(function: str, a: Node, b: Node, sql: str) -> Node:
+def _date_arithmetic(function: str, a: Node, b: Node, sql: Text) -> Node:
     if function == "subtract" and a.type == b.type == T.DATE:
         return Call("days_between", (b, a), T.INT64, sql)
     if function == "add" and b.type == T.DATE:

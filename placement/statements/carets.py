@@ -32,7 +32,7 @@ def begin_of(node: Expr) -> int | None:
 
 def shown(node: Expr) -> str:
     """A part of a statement in a sentence."""
-    text = sql_of(node)
+    text = str(sql_of(node))
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

@@ -272,13 +272,13 @@ def _check_expression(node: Expr) -> None:
         if isinstance(each, exp.In) and not each.expressions and not each.args.get("query"):
             raise Unsupported("IN without values: write IN (1, 2)", each)
         if isinstance(each, exp.Rollup | exp.Cube | exp.GroupingSets):
-            word = sql_of(each).partition(" (")[0]
+            word = str(sql_of(each)).partition(" (")[0]
             raise Unsupported(
                 f"{word} is not supported: write one SELECT with GROUP BY for each grouping, combined by UNION ALL",
                 each,
             )
         if isinstance(each, exp.AggFunc) and type(each) not in AGGREGATES:
-            raise Unsupported(unknown_function(sql_of(each).partition("(")[0].lower()), each)
+            raise Unsupported(unknown_function(str(sql_of(each)).partition("(")[0].lower()), each)
         if isinstance(each, exp.Func) and not isinstance(each, exp.AggFunc) and not is_known(each):
             raise Unsupported(str(unsupported(each)), each)
 
