@@ -107,9 +107,8 @@ def _integer_modulo(a: Any, b: Any) -> Any:
             multiple = unsigned // by
             multiple *= by
             return pa.array((unsigned - multiple).view(values.dtype))
-    if pa.types.is_signed_integer(
-        a.type
-    ):  # the least integer has no quotient by -1, by which all have the remainder 0
+    if pa.types.is_signed_integer(a.type):
+        # The least integer has no quotient by -1. By 1, all remainders are 0 as well.
         b = pc.if_else(pc.equal(b, pa.scalar(-1, b.type)), pa.scalar(1, b.type), b)
     return pc.subtract_checked(a, pc.multiply_checked(pc.divide_checked(a, b), b))
 

@@ -114,7 +114,7 @@ def unknown_function(name: str) -> str:
     known = [*FUNCTION_NAMES, *AGGREGATE_NAMES]
     instead = _INSTEAD.get(name) or did_you_mean(name, known).strip() or f"supported are {', '.join(known)}"
     if name in known:
-        return f"this form of {name} is not supported; {instead}"
+        return f"this form of {name} is not supported" + (f"; {_INSTEAD[name]}" if name in _INSTEAD else "")
     return (
         f"unknown function {name}; {instead}" if instead[0] != "(" else f"unknown function {name} {instead}"
     )

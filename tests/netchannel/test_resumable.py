@@ -207,10 +207,11 @@ def test_the_end_of_its_loop_leaves_nothing_to_be_said(
 @pytest.mark.parametrize("turns", range(6))
 async def test_a_close_that_is_cancelled_can_be_repeated(turns: int) -> None:
     """As two signals to one process do. The source takes some turns of the loop to close."""
-    ended = []
+    begun, ended = asyncio.Event(), []
 
     async def slow() -> AsyncGenerator[Iterable[int], None]:
         try:
+            begun.set()
             await asyncio.Event().wait()
             yield [0]
         finally:
@@ -220,7 +221,7 @@ async def test_a_close_that_is_cancelled_can_be_repeated(turns: int) -> None:
 
     iterator = Resumable(slow())
     reading = asyncio.ensure_future(anext(iterator, None))
-    await asyncio.sleep(0.01)
+    await begun.wait()
     for _ in range(2):
         closing = asyncio.ensure_future(iterator.aclose())
         for _ in range(turns):
