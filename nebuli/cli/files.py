@@ -200,10 +200,13 @@ def endpoints(file: str, topology: Topology, used: Iterable[str]) -> list[Endpoi
 
 def _refuse_query(topology: str, text: str) -> None:
     """Raise ClickException if the file given as topology is a query, as the arguments are in the wrong order then."""
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError):
-        return
-    if isinstance(data, dict) and "operators" in data and "nodes" not in data:
+    is_query = _is_sql(text, topology)
+    if not is_query:
+        try:
+            data = json.loads(text)
+        except (ValueError, RecursionError):
+            return
+        is_query = isinstance(data, dict) and "operators" in data and "nodes" not in data
+    if is_query:
         command = click.get_current_context().command_path
         raise click.ClickException(f"{topology} looks like a query; the usage is {command} TOPOLOGY QUERY")

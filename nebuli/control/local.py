@@ -235,7 +235,7 @@ class LocalWorkers:
         process, stderr = command.process, command.stderr
         try:
             async with asyncio.timeout(_START_S):
-                grpc = await _ready(node.address, process, stderr)
+                grpc = await _ready(node, process, stderr)
         except TimeoutError:
             raise WorkerNotStarted(node.address, _READY_TOOK_TOO_LONG, 1) from None
         except asyncio.CancelledError:  # another one has not started, and this may be started again with it
@@ -301,20 +301,23 @@ def _arguments(node: Node, state: Path, topology: Path | None) -> list[str]:
     return [*command, "--grpc", node.grpc or "127.0.0.1:0"]
 
 
-async def _ready(node: str, process: Spawned, stderr: asyncio.StreamReader) -> str:
+async def _ready(node: Node, process: Spawned, stderr: asyncio.StreamReader) -> str:
     """Wait for the line that reports that the worker can be called; returns its address."""
+    fields = {"--data": "listen" if node.listen else "address", "--grpc": "grpc"}
     said = []
     async for text in lines(stderr):
         if text.startswith(READY_PREFIX):
             return text.rpartition("grpc=")[2]
-        said.append(text.removeprefix("Error: "))
+        message = text.removeprefix("Error: ")
+        option, _, rest = message.partition(" ")  # of a command that the user has not written
+        said.append(f"the node's {fields[option]} {rest}" if option in fields else message)
     try:
         exit_code = await asyncio.shield(process.ended)
     except SpawnFailed as error:
-        raise WorkerNotStarted(node, str(error), 1) from error
+        raise WorkerNotStarted(node.address, str(error), 1) from error
     how = (
         f"it was killed by {signal_name(-exit_code)}"
         if exit_code < 0
         else f"it ended with exit code {exit_code}"
     )
-    raise WorkerNotStarted(node, "\n".join(said) or f"{how} before it was ready", exit_code)
+    raise WorkerNotStarted(node.address, "\n".join(said) or f"{how} before it was ready", exit_code)

@@ -17,7 +17,7 @@ import netchannel
 from nebuli.spark.driver_lead import lead
 from nebuli.spark.driver_messages import DONE, DRAIN, FAILED, PHASE, Job, Report
 from nebuli.spark.failures import sentence
-from nebuli.spark.phases import STARTING, WAITING, jobs_told
+from nebuli.spark.phases import PLANNING, STARTING, WAITING, jobs_told
 from nebuli.spark.session import open_session
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ class Driver:
         if self.job.bounded:
             self.tell(WAITING)
             self.commands.get()
+            self.tell(PLANNING)
             with jobs_told(self.spark, self.tell, remote=self._remote):
                 self._write(self._result(self.spark))
         else:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pyspark import StatusTracker
     from pyspark.sql import SparkSession
 
-STARTING, WAITING = "starting Spark", "Spark waits for its input"
+STARTING, WAITING, PLANNING = "starting Spark", "Spark waits for its input", "Spark plans the query"
 _LOOK_S = 0.5
 
 

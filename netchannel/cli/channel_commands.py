@@ -193,7 +193,7 @@ def _secret(name: str) -> str:
     try:
         return Path(name).read_text("utf-8").partition("\n")[0].strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise FileUnusable(f"{name} cannot be read: {error}") from error
+        raise FileUnusable(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
 async def _send(given: argparse.Namespace, secret: str | None) -> int:

@@ -37,7 +37,7 @@ class FileNotWritten(Exception):
     @classmethod
     def of(cls, name: str, error: Exception) -> FileNotWritten:
         """Return the error for the file or stream ``name``."""
-        return cls(f"{name} cannot be written: {getattr(error, 'strerror', None) or error}")
+        return cls(f"{name} cannot be written: {_said(error)}")
 
 
 class RowsWriter(Protocol):
@@ -97,7 +97,13 @@ def read_batches(name: str) -> Iterator[pa.RecordBatch]:
         if is_empty:
             yield pa.RecordBatch.from_pylist([], schema)
     except (OSError, pa.ArrowException) as error:
-        raise FileUnusable(f"{name} cannot be read: {error}") from error
+        raise FileUnusable(f"{name} cannot be read: {_said(error)}") from error
+
+
+def _said(error: Exception) -> str:
+    """Return the system's sentence for its error, without the call that Arrow made."""
+    code = getattr(error, "errno", None)
+    return str(error) if code is None else os.strerror(code)
 
 
 def _read(name: str) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
@@ -155,8 +161,7 @@ class Output:
     def __init__(self, name: str) -> None:
         self._suffix = suffix_of(name)
         self._path = None if name == "-" else Path(name)
-        if self._path is not None and (self._path.is_dir() or not self._path.parent.is_dir()):
-            wrong = "it is a folder" if self._path.is_dir() else f"there is no folder {self._path.parent}"
+        if self._path is not None and (wrong := _obstacle(self._path)):
             raise FileNotWritten(f"{name} cannot be written: {wrong}")
         self._aside = (
             None if self._path is None else self._path.with_name(f".{self._path.name}.{uuid4().hex[:8]}")
@@ -258,6 +263,15 @@ class Output:
             raise
         except (OSError, pa.ArrowException) as error:
             raise FileNotWritten.of(str(self._path or "standard output"), error) from error
+
+
+def _obstacle(path: Path) -> str:
+    """Return why there can be no file; empty if there can be one."""
+    if path.is_dir():
+        return "it is a folder"
+    if not path.parent.is_dir():
+        return f"there is no folder {path.parent}"
+    return "" if os.access(path.parent, os.W_OK | os.X_OK) else f"the folder {path.parent} is read-only"
 
 
 def _writer_of(suffix: str, file: Any, schema: pa.Schema) -> RowsWriter:

@@ -23,18 +23,22 @@ FUNCTION_NAMES = (
     "date_part", "date_trunc", "year", "quarter", "month", "day", "hour", "minute", "second", "dayofweek", "dayofyear",
 )  # fmt: skip
 """By DuckDB's names; it has other names of some, which are read as well."""
+_NO_CLOCK = "a query has no clock; compare with a column, or with a constant"
 _INSTEAD = {
+    "concat_ws": "write first || ', ' || second",
     "date_trunc": "write the unit as a text: date_trunc('day', time)",
+    **dict.fromkeys(("current_date", "current_time", "current_timestamp", "now"), _NO_CLOCK),
     "count_if": "write count(*) FILTER (WHERE ...)",
     "countif": "write count(*) FILTER (WHERE ...)",
     "left": "write substring(text, 1, length)",
     "mean": "write avg",
     "mod": "write %",
-    "now": "a query has no clock; compare with a column, or with a constant",
     "sign": "write CASE WHEN x > 0 THEN 1 WHEN x < 0 THEN -1 ELSE 0 END",
 }
 """Replacements for functions that do not exist."""
 AGGREGATE_NAMES = ("count", "sum", "avg", "min", "max")
+_NAMES = {"listagg": "string_agg"}
+"""DuckDB's names of functions that sqlglot writes under another one."""
 _REFUSALS: tuple[tuple[tuple[type, ...], str], ...] = (
     ((exp.Query, exp.Exists, exp.Subquery), "a subquery is not supported: {}"),
     (
@@ -107,6 +111,13 @@ def only(node: Expr, *known: str) -> None:
     extra = [name for name, value in node.args.items() if value and name not in known]
     if extra:
         raise ExpressionError(f"not supported in {sql_of(node)}: {', '.join(extra)}")
+
+
+def unknown_aggregate(node: Expr) -> str:
+    """The message for an aggregate that does not exist: its name is not a misspelt one, as sqlglot knows it."""
+    name = str(sql_of(node)).partition("(")[0].lower()
+    instead = _INSTEAD.get(name) or f"supported are {', '.join(AGGREGATE_NAMES)}"
+    return f"unknown aggregate {_NAMES.get(name, name)}; {instead}"
 
 
 def unknown_function(name: str) -> str:

@@ -62,9 +62,11 @@ def pointed_at(text: str, mistake: Mistake) -> Mistake:
     if mistake.line is None or mistake.column is None:
         return mistake
     line = text.split("\n")[mistake.line - 1].rstrip("\r")  # lines as `Spot` counts them
-    if len(line) > _WIDEST:
-        return mistake
-    before = "".join(each if each == "\t" else " " for each in line[: mistake.column - 1])
+    begin = max(0, min(mistake.column - 1 - _WIDEST // 2, len(line) - _WIDEST))
+    before = "".join(each if each == "\t" else " " for each in line[begin : mistake.column - 1])
+    more = len(line) > begin + _WIDEST
+    line = f"{'... ' if begin else ''}{line[begin : begin + _WIDEST]}{' ...' if more else ''}"
+    before = f"{'    ' if begin else ''}{before}"
     return Mistake(
         f"{mistake.message}\n    {line}\n    {before}^", mistake.file, mistake.line, mistake.column
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from placement.sql.sql_tree import sql_of, unknown_function, unsupported
+from placement.sql.sql_tree import sql_of, unknown_aggregate, unsupported
 from placement.sql.translation import AGGREGATES, is_known
 from placement.sql.typing_rules import common_type
 from placement.statements.carets import Unsupported, shown
@@ -278,7 +278,9 @@ def _check_expression(node: Expr) -> None:
                 each,
             )
         if isinstance(each, exp.AggFunc) and type(each) not in AGGREGATES:
-            raise Unsupported(unknown_function(str(sql_of(each)).partition("(")[0].lower()), each)
+            raise Unsupported(unknown_aggregate(each), each)
+        if isinstance(each, exp.IgnoreNulls | exp.RespectNulls):
+            raise Unsupported("IGNORE NULLS and RESPECT NULLS are of window functions: leave them out", each)
         if isinstance(each, exp.Func) and not isinstance(each, exp.AggFunc) and not is_known(each):
             raise Unsupported(str(unsupported(each)), each)
 

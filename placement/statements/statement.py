@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 import sqlglot
 from pydantic import ValidationError
 from sqlglot import exp
 from sqlglot.errors import SqlglotError, TokenError
+from sqlglot.tokenizer_core import TokenType
 
 from placement.errors import InvalidQuery
 from placement.plan import Origin, Query
@@ -67,6 +69,11 @@ class Statement:
 
 
 PRINTED = "standard output"
+_WORDS = (
+    "SELECT", "FROM", "WHERE", "GROUP", "HAVING", "ORDER", "LIMIT", "OFFSET", "JOIN", "UNION", "INSERT", "INTO", "WITH",
+    "DISTINCT", "INTERVAL",
+)  # fmt: skip
+"""Words after which another one is expected when they are misspelt."""
 
 
 def parse_statement(text: str, topology: Topology, name: str = "query", file: str | None = None) -> Query:
@@ -227,4 +234,10 @@ def _misread(text: str, file: str | None, details: dict[str, object], message: s
     word = str(details.get("highlight") or "")
     before = sum(len(each) + 1 for each in text.split("\n")[: line - 1])
     begin = before + max(end - max(len(word), 1), 0)
+    for token in [each for each in _tokens(text) if each.start <= begin][-3:]:
+        near = get_close_matches(token.text.upper(), _WORDS, 1, 0.75)
+        if token.token_type is TokenType.VAR and near:
+            word = f"{near[0]} BY" if near[0] in ("GROUP", "ORDER") else near[0]
+            message, begin = f"{message} (did you mean {word} instead of {token.text}?)", token.start
+            break
     return mistake_at(text, file, begin, message)

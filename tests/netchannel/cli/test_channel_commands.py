@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import resource
 import signal
@@ -122,7 +123,7 @@ def test_a_stream_of_arrow_in_a_file_is_read_too(tmp_path: Path) -> None:
     ("name", "said"),
     [
         ("rows.txt", "the file format is not clear from the name"),
-        ("gone.csv", "gone.csv cannot be read"),
+        ("gone.csv", "gone.csv cannot be read: No such file or directory$"),
         ("bad.parquet", "bad.parquet"),
     ],
 )
@@ -130,6 +131,17 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str, said: st
     (tmp_path / "bad.parquet").write_bytes(b"no parquet")
     with pytest.raises(FileUnusable, match=said):
         [*read_batches(str(tmp_path / name))]
+
+
+def test_a_read_only_folder_is_refused_before_rows_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system's answer is replaced: for root every folder can be written."""
+    monkeypatch.setattr(os, "access", lambda path, mode: (path, mode) != (tmp_path, os.W_OK | os.X_OK))
+    with pytest.raises(
+        FileNotWritten, match=f"out.csv cannot be written: the folder {tmp_path} is read-only"
+    ):
+        Output(str(tmp_path / "out.csv"))
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".arrow"])

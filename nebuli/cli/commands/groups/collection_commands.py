@@ -258,23 +258,29 @@ def follow(
 
     async def work(collections: Collections) -> None:
         end_on_termination()
-        status = await collections.describe(name)
-        hold = None if reader is None else f"{_FOLLOWS}{reader}"
-        known = None if hold is None else status.holds.get(hold)
-        changes = changes_as("json" if as_json else form, status.schema)
+        schema = (await collections.describe(name)).schema
+        changes = changes_as("json" if as_json else form, schema)
+        named = None if reader is None else _NamedReader(collections, name, reader)
+        known = None if named is None else await named.known()
         if known is not None:
-            subscribed = collections.subscribe(name, known.time)
+            if snapshot or as_of is not None:
+                click.echo(
+                    f"reader {reader} continues after {instant(known)}: --as-of and --snapshot apply to the first run "
+                    f"of a name; to begin again, run 'nebuli collection release {name} {_FOLLOWS}{reader}'",
+                    err=True,
+                )
+            subscribed = collections.subscribe(name, known)
         else:
-            begin = as_of if hold is None or snapshot else await _held(collections, name, hold, as_of)
+            begin = as_of if named is None or snapshot else await named.begin(as_of)
             subscribed = collections.subscribe(name, begin, snapshot=snapshot)
             changes.begin()
         async with aclosing(subscribed) as spans:
             try:
-                if hold is None:
+                if named is None:
                     async for span in spans:
                         changes.print(span)
                 else:
-                    await _print_and_hold(collections, (name, hold), spans, changes)
+                    await named.print(spans, changes)
             finally:
                 changes.end()
 
@@ -502,37 +508,64 @@ async def _inserted(collections: Collections, name: str, file: str, producer: st
     return _Inserted(at, rows - skipped, skipped, known)
 
 
-async def _held(collections: Collections, name: str, hold: str, as_of: int | None) -> int:
-    """Set a reader's hold at its first time. The last time may be forgotten before it is held, so this tries again."""
-    from nebuli.store.collections.errors import TooLate
+class _NamedReader:
+    """A reader whose hold stays at its last printed change, so that a later command continues there."""
 
-    while True:
-        at = await collections.latest(name) if as_of is None else as_of
+    def __init__(self, collections: Collections, name: str, reader: str) -> None:
+        self._collections = collections
+        self._name = name
+        self._reader = reader
+        self._hold = f"{_FOLLOWS}{reader}"
+        self._held: set[int] = set()
+        """Times at which its hold can be: two, if a command was stopped while it moved it."""
+
+    async def known(self) -> int | None:
+        """Return the time at which an earlier command has left the hold."""
+        hold = (await self._collections.describe(self._name)).holds.get(self._hold)
+        self._held = set() if hold is None else {hold.time}
+        return None if hold is None else hold.time
+
+    async def begin(self, as_of: int | None) -> int:
+        """Set the hold for the first time. The last time may be forgotten before it is held: then it tries again."""
+        from nebuli.store.collections.errors import TooLate
+
+        while True:
+            at = await self._collections.latest(self._name) if as_of is None else as_of
+            try:
+                await self._collections.hold(self._name, self._hold, at)
+            except TooLate:
+                if as_of is not None:
+                    raise
+            else:
+                return at
+
+    async def print(self, spans: AsyncIterator[Span], changes: Changes) -> None:
+        """Print changes as they arrive, and keep the hold at the last printed one, however the stream ends."""
+        held: int | None = None
+        printed: int | None = None
+        at = 0.0
         try:
-            await collections.hold(name, hold, at)
-        except TooLate:
-            if as_of is not None:
-                raise
-        else:
-            return at
+            async for span in spans:
+                changes.print(span)
+                printed = span.upper - 1
+                if held is None or time.monotonic() - at >= _MOVE_S:
+                    await self._move(printed)
+                    held, at = printed, time.monotonic()
+        finally:
+            if printed is not None and printed != held:
+                with suppress(_unknown()):  # another client has dropped it
+                    await self._move(printed)
 
-
-async def _print_and_hold(
-    collections: Collections, place: tuple[str, str], spans: AsyncIterator[Span], changes: Changes
-) -> None:
-    """Print changes as they arrive, and keep the hold at the last printed one, however the stream ends."""
-    name, hold = place
-    held: int | None = None
-    printed: int | None = None
-    at = 0.0
-    try:
-        async for span in spans:
-            changes.print(span)
-            printed = span.upper - 1
-            if held is None or time.monotonic() - at >= _MOVE_S:
-                await collections.hold(name, hold, printed)
-                held, at = printed, time.monotonic()
-    finally:
-        if printed is not None and printed != held:
-            with suppress(_unknown()):  # another client has dropped it
-                await collections.hold(name, hold, printed)
+    async def _move(self, at: int) -> None:
+        """Move the hold. Raises ClickException if it is not where this command has left it."""
+        hold = (await self._collections.describe(self._name)).holds.get(self._hold)
+        if self._held and (hold is None or hold.time not in self._held):
+            done = "released" if hold is None else "moved"
+            raise click.ClickException(
+                f"another command has {done} the hold {self._hold} of collection {self._name}: give each command its "
+                f"own --name, because the next run of {self._reader} continues where the hold is then, and its output "
+                f"can lack rows"
+            )
+        self._held.add(at)
+        await self._collections.hold(self._name, self._hold, at)
+        self._held = {at}

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -353,11 +354,14 @@ def test_a_store_by_url_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 # -- a reader with a name
 
 
-def _follow(store: Path, printed: Path, *arguments: str) -> subprocess.Popen[bytes]:
-    with printed.open("ab") as out:
+def _follow(
+    store: Path, printed: Path, *arguments: str, errors: Path | None = None
+) -> subprocess.Popen[bytes]:
+    with printed.open("ab") as out, nullcontext() if errors is None else errors.open("ab") as said:
         return subprocess.Popen(
             [sys.executable, "-m", "nebuli", "collection", "follow", "sales", "--store", store, *arguments],
             stdout=out,
+            stderr=said,
         )
 
 
@@ -403,6 +407,28 @@ def test_a_named_reader_goes_on_where_it_was(sales: Run, store: Path, tmp_path: 
     assert (ended.exit_code, ended.error) == (
         2,
         "collection sales has no hold follow/mine: 'nebuli collection show sales' lists all",
+    )
+
+
+def test_two_readers_with_one_name_are_refused(sales: Run, store: Path, tmp_path: Path) -> None:
+    """Each would miss, in its next run, the rows that only the other one has printed."""
+    outputs = [tmp_path / "first", tmp_path / "second"]
+    with Collections(store) as collections, ExitStack() as running:
+        processes = []
+        for amount, printed in enumerate(outputs):
+            process = _follow(store, printed, "--name", "mine", errors=printed.with_suffix(".errors"))
+            running.callback(process.wait, 30)
+            running.callback(process.kill)
+            processes.append(process)
+            wait_for(lambda: "follow/mine" in collections.describe("sales").holds, "its hold")
+            _inserted(collections, amount)
+        wait_for(lambda: any(each.poll() is not None for each in processes), "one is refused")
+        ended = next(number for number, each in enumerate(processes) if each.poll() is not None)
+        assert processes[ended].returncode == 2
+    said = outputs[ended].with_suffix(".errors").read_text("utf-8")
+    assert (
+        "another command has moved the hold follow/mine of collection sales: give each command its own"
+        in said
     )
 
 

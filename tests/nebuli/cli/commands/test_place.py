@@ -261,13 +261,20 @@ def test_mistakes_in_both_files_are_reported_together(directory: Path):
 
 
 @pytest.mark.parametrize(
-    "arguments", [("validate", "q.json", "t.yaml"), ("validate", "q.json"), ("place", "q.json", "t.yaml")]
+    "arguments",
+    [
+        ("validate", "q.json", "t.yaml"),
+        ("validate", "q.json"),
+        ("place", "q.json", "t.yaml"),
+        ("place", "q.sql", "t.yaml"),
+    ],
 )
 def test_swapped_arguments_are_one_line_with_the_usage(directory: Path, arguments: tuple[str, ...]):
+    (directory / "q.sql").write_text("SELECT a FROM t", "utf-8")
     ended = nebuli(*arguments, cwd=directory)
     usage = f"nebuli {arguments[0]} TOPOLOGY QUERY"
     assert ended.returncode == 2
-    assert ended.stderr == f"Error: q.json looks like a query; the usage is {usage}\n"
+    assert ended.stderr == f"Error: {arguments[1]} looks like a query; the usage is {usage}\n"
 
 
 def test_a_statement_in_place_of_a_file_and_in_a_file_with_another_ending_is_named(directory: Path):

@@ -234,7 +234,8 @@ def test_a_port_in_use_is_named(case: Case, which: str) -> None:
         ended = case.run()
     assert ended.exit_code == 2
     assert case.nodes[1] in ended.error
-    assert f"{address}: the port is in use" in ended.error
+    field = "address" if which == "nodes" else "grpc"
+    assert f"the node's {field} {address}: the port is in use" in ended.error
 
 
 @pytest.mark.story
