@@ -52,6 +52,10 @@ class AggregateCall:
     type: DataType
 
 
+_SHALLOW = 200
+"""Characters of an expression whose tree is not deep, as each level has some of them."""
+
+
 def parse(sql: str, schema: Schema) -> Expression:
     """Read a scalar expression over the columns of ``schema``; raises ``ExpressionError``."""
     return _in_context(sql, lambda: _scalar(sql, schema))
@@ -73,7 +77,7 @@ def _in_context(sql: str, read: Callable[[], Result]) -> Result:
 
 def _scalar(sql: str, schema: Schema) -> Expression:
     tree = Translator(schema).translate(parsed(sql))
-    if isinstance(tree, Call):
+    if isinstance(tree, Call) and len(sql) > _SHALLOW:
         str(tree.written)  # refuses here, not in a later message, what is nested too deeply to be written
     return _expression(sql, tree)
 

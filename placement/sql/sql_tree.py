@@ -11,7 +11,7 @@ from sqlglot.dialects.duckdb import DuckDB
 from sqlglot.errors import SqlglotError
 from sqlglot.parsers.duckdb import DuckDBParser
 
-from placement.sql.typed_tree import ExpressionError, Written
+from placement.sql.typed_tree import ExpressionError, Text, Written
 from topology.consistency import did_you_mean
 
 if TYPE_CHECKING:
@@ -92,9 +92,17 @@ def parsed(sql: str) -> Expr:
     return trees[0]
 
 
-def sql_of(node: Expr) -> Written:
+def sql_of(node: Expr) -> Text:
     """How a node is written."""
+    if isinstance(node, exp.Column) and not node.table and isinstance(node.this, exp.Identifier):
+        return _column_text(node.name, quoted=bool(node.this.args.get("quoted")))
     return Written(node)
+
+
+@lru_cache(maxsize=1024)
+def _column_text(name: str, *, quoted: bool) -> str:
+    """The text of a column, which most of a query's expressions are."""
+    return exp.to_identifier(name, quoted=quoted).sql(dialect="duckdb")
 
 
 def chained(node: Expr) -> list[Expr]:

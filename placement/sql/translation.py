@@ -94,11 +94,13 @@ class Translator:
 
     def column(self, node: Expr) -> Node:
         """A column, written ``name``, ``"name"``, or with the parts of a name that has dots."""
-        if not all(isinstance(part, exp.Identifier) for part in node.parts):  # type: ignore[attr-defined] # Column and Dot have it
+        is_dotted = isinstance(node, exp.Dot) or node.args.get("table") is not None
+        parts: list[Expr] = node.parts if is_dotted else [node.this]  # type: ignore[attr-defined] # Column and Dot have it
+        if not all(isinstance(part, exp.Identifier) for part in parts):
             raise unsupported(node)
-        name = ".".join(part.name for part in node.parts)  # type: ignore[attr-defined] # as above
+        name = ".".join(part.name for part in parts)
         if name not in self._types:
-            is_quoted = len(node.parts) == 1 and node.this.quoted  # type: ignore[attr-defined] # as above
+            is_quoted = len(parts) == 1 and node.this.quoted
             text = sql_of(exp.Literal.string(name))
             hint = f"; strings are in single quotes: {text}" if is_quoted else ""
             raise ExpressionError(f"{self._unknown(name)}{hint}")

@@ -12,6 +12,7 @@ from sqlglot.dialects.duckdb import DuckDB
 
 from placement.checking.schemas import output_schema
 from placement.plan import RowOperator, SourceOperator
+from placement.sql.sql_tree import sql_of
 from placement.sql.translation import Translator
 from placement.sql.typed_tree import ExpressionError
 from placement.statements.carets import Unsupported, begin_of
@@ -162,12 +163,12 @@ def in_columns_of(node: Expr, relation: Relation) -> Expr:
     def renamed(each: Expr) -> Expr:
         return column(relation.find(each).column) if isinstance(each, exp.Column) else each
 
-    return node.transform(renamed)
+    return renamed(node) if isinstance(node, exp.Column) else node.transform(renamed)
 
 
 def text_of(node: Expr) -> str:
     """An expression as a query file has it."""
-    return node.sql(dialect="duckdb")
+    return str(sql_of(node))
 
 
 def _is_in(table: str, tables: Iterable[str]) -> bool:

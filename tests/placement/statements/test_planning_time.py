@@ -6,12 +6,13 @@ import sys
 import time
 
 import pytest
+import sqlglot
 
 from placement import check, parse_statement, place_bound
 from tests.placement.statements.odd_tables import TOPOLOGY
 
-_MOST_S = 0.1
-"""CPU time, of 100 operators."""
+_MOST = 10.5
+"""How many times the CPU time of sqlglot's parser: 0.1 s where that takes 9.5 ms, as on a core of an AMD EPYC."""
 
 
 def statement(queries: int) -> str:
@@ -28,15 +29,18 @@ def statement(queries: int) -> str:
 @pytest.mark.timed
 def test_a_statement_of_a_hundred_operators_takes_less_than_a_tenth_of_a_second() -> None:
     """The best of some rounds, the first of which imports what places; each has numbers that no other one had."""
-    taken = []
-    for round_ in range(5):
+    taken, parsed = [], []
+    for round_ in range(12):
         text = statement(9).replace("+ ", f"+ 1{round_}")
+        begin = time.process_time()
+        sqlglot.parse(text, dialect="duckdb")
+        parsed.append(time.process_time() - begin)
         begin = time.process_time()
         query = parse_statement(text, TOPOLOGY)
         place_bound(check(query, TOPOLOGY), TOPOLOGY)
         taken.append(time.process_time() - begin)
         assert len(query.operators) >= 100
-    assert min(taken) < _MOST_S, taken
+    assert min(taken) < _MOST * min(parsed), (taken, parsed)
 
 
 def calls_to_plan(terms: int, operator: str) -> int:
