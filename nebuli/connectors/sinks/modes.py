@@ -24,6 +24,8 @@ _MERGE_BYTES = 4 << 20
 """Bytes below which changes wait for each other before they are merged."""
 _MEMORY_BYTES = 16 << 20
 """Bytes above which a result that only ever grew goes to disk."""
+_SORTED_BYTES = 1 << 20
+"""Bytes above which a result that cannot shrink is written as it comes: to sort it takes longer than a join makes it."""
 
 
 class Result:
@@ -61,9 +63,10 @@ class Result:
 
     @property
     def is_large(self) -> bool:
-        """It has more bytes than are held in memory where it only grew."""
+        """It has more bytes than are held in memory where it only grew, or than are sorted where it is not merged."""
         held = 0 if self._merged is None else self._merged.nbytes
-        return self._spill is not None or self._waiting_bytes + held > _MEMORY_BYTES
+        most = _MEMORY_BYTES if self._merges else _SORTED_BYTES
+        return self._spill is not None or self._waiting_bytes + held > most
 
     def rows(self) -> Iterator[pa.RecordBatch]:
         """All rows, without weights; sorted by all columns, unless they are many that only grew: then as they came.

@@ -85,6 +85,7 @@ def test_final_refuses_a_row_that_was_taken_back_and_never_given(target: Path) -
 def _little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(modes, "_MERGE_BYTES", 1000)
     monkeypatch.setattr(modes, "_MEMORY_BYTES", 4000)
+    monkeypatch.setattr(modes, "_SORTED_BYTES", 4000)
 
 
 @pytest.mark.usefixtures("_little_memory")
