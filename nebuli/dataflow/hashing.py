@@ -19,6 +19,27 @@ if TYPE_CHECKING:
 
 _SAMPLE = 512
 """So many values show whether most of a column come again; fewer are not worth it."""
+_RUNS = 10
+"""Hashes of fewer sorted runs are merged by NumPy's stable sort sooner than they are sorted here."""
+
+
+def stable_order(hashes: Hashes) -> Positions:
+    """The places of hashes in their order; equal hashes keep theirs.
+
+    NumPy sorts numbers in a sixth of the time in which it sorts their places. So the places take the low bits of the
+    hashes: these rarely decide, and if they do, it is noticed.
+    """
+    rows = len(hashes)
+    if np.count_nonzero(hashes[1:] < hashes[:-1]) < _RUNS:
+        return np.argsort(hashes, kind="stable")
+    low = np.uint64((1 << (rows - 1).bit_length()) - 1)
+    placed = hashes & ~low
+    placed |= np.arange(rows, dtype=np.uint64)
+    placed.sort()
+    placed &= low
+    order = placed.view(np.int64)
+    found = hashes[order]
+    return order if (found[1:] >= found[:-1]).all() else np.argsort(hashes, kind="stable")
 
 
 def is_coded(column: Any) -> bool:

@@ -248,8 +248,14 @@ def with_one_zero(column: Any) -> Any:
 
 
 def _sorted_by(keys: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
-    """A stable order; with one key it is a merge sort, linear on runs that are sorted already."""
-    return np.argsort(keys[0], kind="stable") if len(keys) == 1 else np.lexsort(keys[::-1])
+    """A stable order by hashes, and where these are equal by the other keys."""
+    order = hashing.stable_order(keys[0])
+    if len(keys) > 1:
+        equal = np.diff(keys[0][order]) == 0
+        tied = np.flatnonzero(np.append(equal, False) | np.append(False, equal))
+        rows = order[tied]
+        order[tied] = rows[np.lexsort([each[rows] for each in keys[::-1]])]
+    return order
 
 
 def _changes(keys: Sequence[NDArray[Any]]) -> NDArray[np.bool_]:

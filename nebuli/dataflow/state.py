@@ -144,7 +144,7 @@ class Run:
         """Sort ``rows`` by their hashes; rows of one hash keep their order."""
         if (hashes[1:] >= hashes[:-1]).all():
             return cls(rows if len(hashes) <= _FEW_ROWS else owned(rows, _SHARED), hashes)
-        order = np.argsort(hashes, kind="stable")
+        order = hashing.stable_order(hashes)
         return cls(rows.take(pa.array(order)), hashes[order])
 
     @property

@@ -26,3 +26,12 @@ def test_rows_in_the_order_of_their_hashes_are_grouped_as_any_others(
             wanted.setdefault(row, []).append(place)
         assert sorted(groups) == sorted(wanted.values())
         assert (np.diff(hashes[found.firsts].astype(np.int64)) >= 0).all()
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 2**64 - 1)), min_size=1, max_size=200))
+def test_groups_are_in_the_order_of_all_hashes(rows: list[tuple[int, int]]) -> None:
+    columns = [pa.array([second for _, second in rows], pa.uint64())]
+    first, second = (np.array([row[place] for row in rows], dtype=np.uint64) for place in (0, 1))
+    found = group_rows([pa.array(first), *columns], first, second)
+    assert [rows[place] for place in found.firsts] == sorted(set(rows))
+    assert [rows[place] for place in found.order] == sorted(rows)
