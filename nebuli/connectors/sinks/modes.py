@@ -25,7 +25,7 @@ _MERGE_BYTES = 4 << 20
 _MEMORY_BYTES = 16 << 20
 """Bytes above which a result that only ever grew goes to disk."""
 _SORTED_BYTES = 1 << 20
-"""Bytes above which a result that cannot shrink is written as it comes: to sort it takes longer than a join makes it."""
+"""Bytes above which a result that cannot shrink is written as it comes: sorting takes longer than many a query."""
 
 
 class Result:
