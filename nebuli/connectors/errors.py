@@ -25,6 +25,7 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import unicodedata
 from collections import Counter
@@ -263,6 +264,8 @@ def unreadable(path: str, error: Exception) -> InputError:
 def unwritable(path: str, error: Exception) -> OutputError:
     """Return the error for a file that could not be made or written."""
     remedy = what_to_do(error)
+    if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        remedy = "allow this user to write there, or give another path"
     return OutputError(f"{path} cannot be written: {_reason(error)}{'' if remedy is None else f'; {remedy}'}")
 
 

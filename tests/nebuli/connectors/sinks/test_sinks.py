@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import gc
 import io
 import os
@@ -13,7 +14,7 @@ import pyarrow.csv as pc
 import pyarrow.parquet as pq
 import pytest
 
-from nebuli.connectors.errors import OutputError, RowsUnfit
+from nebuli.connectors.errors import OutputError, RowsUnfit, unwritable
 from nebuli.connectors.sinks import modes, outputs
 from nebuli.connectors.sinks.modes import AppendSink, ChangesSink, FinalSink
 from nebuli.connectors.sinks.outputs import GrowingFile, Terminal, WholeFile, csv_rows, parquet_rows
@@ -345,3 +346,21 @@ def test_print_shows_what_the_terminal_cannot_in_escapes(monkeypatch: pytest.Mon
     sink.write(zset(("Größe", 1, 1)))
     sink.finish()
     assert written.getvalue().decode().splitlines()[2].split() == [r"Gr\xf6\xdfe", "1"]
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (
+            PermissionError(errno.EACCES, "Permission denied"),
+            "allow this user to write there, or give another path",
+        ),
+        (
+            OSError(errno.EROFS, "Read-only file system"),
+            "allow this user to write there, or give another path",
+        ),
+        (OSError(errno.ENOSPC, "No space left on device"), "free some space"),
+    ],
+)
+def test_the_error_of_a_file_that_is_not_written_has_a_remedy(error: OSError, remedy: str) -> None:
+    assert str(unwritable("out.csv", error)) == f"out.csv cannot be written: {error.strerror}; {remedy}"
