@@ -97,7 +97,7 @@ def test_a_query_on_workers_is_read_where_its_view_is_and_shown_with_it(
     at_worker = fleet.run("view", "add", more, *at)
     assert (
         at_worker.exit_code,
-        "for a query on workers, use 'nebuli view add --query ID'" in at_worker.stderr,
+        "'nebuli view add --query ID' adds views to a query on workers" in at_worker.stderr,
     ) == (2, True)
     for odd in (("get", "rows", "7", "--at", "here"), ("get", "rows", "7", "--deadline", "0")):
         refused = fleet.run("view", *odd)
@@ -187,10 +187,8 @@ def test_a_run_serves_its_views_until_it_is_interrupted(tmp_path: Path) -> None:
         assert (refused.exit_code, why in refused.stderr) == (2, True), refused.stderr
     host, _, port = at.partition(":")
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         assert probe.connect_ex((host, int(port))) != 0
-        probe.bind((host, int(port)))
-        probe.listen()
+    with socket.create_server((host, int(port))):
         for option, why in (("--serve", "cannot serve views at"), ("--http", "--http")):
             taken = nebuli("run", *files, option, at, directory=tmp_path)
             assert taken.exit_code == 3
