@@ -63,7 +63,7 @@ def test_metadata_columns_are_those_of_the_code():
 
 
 def test_the_engines_settings_are_listed(tmp_path: Path):
-    page = ENGINE.read_text("utf-8").partition("which the engine sets:")[2].partition("\n\nWith")[0]
+    page = ENGINE.read_text("utf-8").partition("| settings | value or purpose |")[2].partition("\n\n")[0]
     named = re.findall(r"`(spark\.[\w.]+)`", page)
     assert sorted(named) == sorted([*SETTINGS, *driver_settings("local[1]", tmp_path)])
 
