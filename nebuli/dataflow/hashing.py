@@ -21,6 +21,8 @@ _SAMPLE = 512
 """So many values show whether most of a column come again; fewer are not worth it."""
 _RUNS = 10
 """Hashes of fewer sorted runs are merged by NumPy's stable sort sooner than they are sorted here."""
+FEWEST_SORTED = 1024
+"""Fewer hashes are sorted by NumPy alone: more calls would take longer than they save."""
 
 
 def stable_order(hashes: Hashes) -> Positions:
@@ -30,7 +32,7 @@ def stable_order(hashes: Hashes) -> Positions:
     hashes: these rarely decide, and if they do, it is noticed.
     """
     rows = len(hashes)
-    if np.count_nonzero(hashes[1:] < hashes[:-1]) < _RUNS:
+    if rows < FEWEST_SORTED or np.count_nonzero(hashes[1:] < hashes[:-1]) < _RUNS:
         return np.argsort(hashes, kind="stable")
     low = np.uint64((1 << (rows - 1).bit_length()) - 1)
     placed = hashes & ~low

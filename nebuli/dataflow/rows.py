@@ -249,6 +249,8 @@ def with_one_zero(column: Any) -> Any:
 
 def _sorted_by(keys: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
     """A stable order by hashes, and where these are equal by the other keys."""
+    if len(keys) > 1 and len(keys[0]) < hashing.FEWEST_SORTED:
+        return np.lexsort(keys[::-1])
     order = hashing.stable_order(keys[0])
     if len(keys) > 1:
         equal = np.diff(keys[0][order]) == 0
