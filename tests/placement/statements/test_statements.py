@@ -328,6 +328,18 @@ def test_a_broken_statement_gives_one_mistake_with_a_caret(first: int) -> None:
         assert "Token" not in message
 
 
+@pytest.mark.parametrize("place", [0, 30, 99])
+def test_of_a_long_line_the_part_around_the_mistake_is_shown(place: int) -> None:
+    columns = ["k"] * 100
+    columns[place] = "kk"
+    with pytest.raises(InvalidQuery) as error:
+        parse_statement(f"INSERT INTO out SELECT {', '.join(columns)} FROM t", TOPOLOGY)
+    message, line, caret = error.value.mistakes[0].message.split("\n")
+    assert "unknown column 'kk'" in message
+    assert len(line) <= 4 + len("... ") + 160 + len(" ...")
+    assert line[caret.index("^") :].startswith("kk")
+
+
 def test_there_are_as_many_broken_statements_as_the_language_has_ways_to_break_it() -> None:
     assert len({*BROKEN}) == len(BROKEN) >= 200
 

@@ -382,7 +382,8 @@ def test_a_named_reader_goes_on_where_it_was(sales: Run, store: Path, tmp_path: 
         collections.create("sales", SCHEMA, keep=0)
         _inserted(collections, 0)
         for run in range(3):
-            process = _follow(store, printed, "--name", "mine", "--snapshot")
+            errors = tmp_path / f"errors-{run}"
+            process = _follow(store, printed, "--name", "mine", "--snapshot", errors=errors)
             try:
                 wait_for(lambda run=run: 3 * run in amounts(), "what came while it was away, or before")
                 _inserted(collections, 3 * run + 1)
@@ -390,6 +391,7 @@ def test_a_named_reader_goes_on_where_it_was(sales: Run, store: Path, tmp_path: 
             finally:
                 process.send_signal(number)
                 assert process.wait(30) == {2: 130, 15: 143}.get(number, -number)
+            assert ("--snapshot apply to the first run" in errors.read_text("utf-8")) == (run > 0)
             _inserted(collections, 3 * run + 2)
             _inserted(collections, 3 * run + 3)
             collections.move_on()

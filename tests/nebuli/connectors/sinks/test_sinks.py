@@ -122,6 +122,7 @@ def test_a_large_final_of_which_no_row_is_taken_back_is_written_as_it_comes(
     target: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Aside, in portions: of the result nothing is at its path, and of its rows few in memory."""
+    monkeypatch.setattr(modes, "_MEMORY_BYTES", 1 << 30)  # of results that may be sorted
     monkeypatch.setattr(outputs, "_PORTION_BYTES", 3000)
     target = target.with_suffix(f".{suffix}")
     rows_of = csv_rows if suffix == "csv" else parquet_rows
